@@ -15,10 +15,12 @@ import torch
 from sci_stream.bench.environment import environment
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.registry import make_denoiser
-from sci_stream.recon.engine import Budget, Engine, default_settings
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.settings import default_settings
 from sci_stream.training.checkpoint import load_checkpoint
 
 ITERATIONS = 8

@@ -22,8 +22,9 @@ from sci_stream.config import ReconstructSection
 from sci_stream.model import Snapshot
 from sci_stream.nodes.reconstruct.solver_thread import make_prior
 from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import pick_device
-from sci_stream.recon.engine import Budget, Engine
+from sci_stream.recon.engine import Engine
 
 CPU = pick_device("cpu")
 PRIOR, SETTINGS = make_prior(ReconstructSection(denoiser="ffdnet-lite"), CPU)

@@ -24,7 +24,8 @@ from sci_stream.bench.reality.scenes import SCENES, Take
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon import engine
-from sci_stream.recon.engine import Budget, Engine
+from sci_stream.recon.algorithms.schedule import Budget
+from sci_stream.recon.engine import Engine
 from sci_stream.recon.noise_estimation import NoiseEstimate, estimate_noise
 
 Estimator = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], NoiseEstimate]

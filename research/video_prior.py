@@ -21,7 +21,8 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.noise_level import NoiseLevel
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.denoisers.temporal import cosines
-from sci_stream.recon.engine import Engine, default_settings
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.settings import default_settings
 from sci_stream.training.video.clips import read_clip
 
 DATA = Path(os.environ.get("SCI_STREAM_DATA", "../shared/data"))

@@ -33,7 +33,6 @@ from sci_stream.recon.backend.cuda_graph import (
 )
 from sci_stream.recon.backend.memory import within_memory
 from sci_stream.recon.backend.transfers import Stopwatch, Transfers, solve_clock
-from sci_stream.recon.budget import BudgetController
 from sci_stream.recon.denoisers.temporal import cycled_denoisers, ending_on_frames
 from sci_stream.recon.factory import Solve, make_rule, make_solver, solver_step
 from sci_stream.recon.fused_gap import fused_gap
@@ -42,9 +41,7 @@ from sci_stream.recon.initialization.initializer import REASONS, DeviceStart, In
 from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.noise_estimation import estimate_noise
-from sci_stream.recon.settings import SolverSettings, default_settings
-
-__all__ = ["Budget", "BudgetController", "Engine", "SolverSettings", "default_settings"]
+from sci_stream.recon.settings import SolverSettings
 
 Watch = Callable[[torch.Tensor], None]
 """Called with the video after each iteration; must not write to it."""

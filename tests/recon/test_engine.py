@@ -17,13 +17,16 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import Displacement
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser
+from sci_stream.recon.algorithms.schedule import Budget
+from sci_stream.recon.budget import BudgetController
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.registry import IdentityDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import load_ffdnet
-from sci_stream.recon.engine import Budget, BudgetController, Engine, SolverSettings, default_settings
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.settings import SolverSettings, default_settings
 
 CPU = torch.device("cpu")
 TV = dataclasses.replace(default_settings(CPU, "tv"), iterations=12)

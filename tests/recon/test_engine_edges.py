@@ -24,7 +24,8 @@ from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import load_ffdnet
-from sci_stream.recon.engine import Engine, SolverSettings
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.settings import SolverSettings
 
 CPU = torch.device("cpu")
 LITE = load_ffdnet(shipped_weights("ffdnet-lite"))

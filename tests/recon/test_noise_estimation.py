@@ -12,8 +12,9 @@ from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.denoisers.registry import make_denoiser
-from sci_stream.recon.engine import Engine, default_settings
+from sci_stream.recon.engine import Engine
 from sci_stream.recon.noise_estimation import estimate_noise
+from sci_stream.recon.settings import default_settings
 
 P, B, H, W = 1, 8, 128, 128
 

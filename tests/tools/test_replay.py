@@ -30,8 +30,9 @@ from sci_stream.nodes.reconstruct.solver_thread import describe_solver, make_pri
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
 from sci_stream.optics.mask_errors import MaskCorrection
+from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.variants import shipped_weights
-from sci_stream.recon.engine import Budget, Engine
+from sci_stream.recon.engine import Engine
 from sci_stream.storage.calibration_file import save_calibration
 from sci_stream.storage.recording import Recording, RecordingWriter
 from sci_stream.tools.compare import compare_recordings

@@ -24,13 +24,14 @@ from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, requ
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.model import Snapshot
 from sci_stream.recon.algorithms.gap import cold_start, gap
-from sci_stream.recon.algorithms.schedule import LambdaRule, Shape
+from sci_stream.recon.algorithms.schedule import Budget, LambdaRule, Shape
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser
 from sci_stream.recon.denoisers.temporal import FrameDenoiser, IterationDenoiser, cycled_denoisers
-from sci_stream.recon.engine import Budget, Engine, SolverSettings, Watch, default_settings
+from sci_stream.recon.engine import Engine, Watch
 from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.metrics import psnr, ssim
+from sci_stream.recon.settings import SolverSettings, default_settings
 
 Solve = Callable[[Snapshot, Watch], None]
 """Solve a shot, and call the function with the video after each iteration."""

@@ -19,8 +19,9 @@ from sci_stream.model import CameraFrame, Snapshot, SnapshotId
 from sci_stream.nodes.reconstruct.solver_thread import make_prior
 from sci_stream.nodes.runtime.camera_drivers import load_driver
 from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import describe_device, pick_device
-from sci_stream.recon.engine import Budget, Engine
+from sci_stream.recon.engine import Engine
 from sci_stream.recon.metrics import psnr, ssim
 
 # The paper's rows, in its order: PSNR in dB and SSIM of Kobe, Traffic, Runner, Drop, Crash and Aerial.

@@ -33,8 +33,10 @@ from sci_stream.errors import FileFormatError
 from sci_stream.model import Snapshot, SolveReport, Start
 from sci_stream.nodes.reconstruct.solver_thread import make_prior
 from sci_stream.ports import Denoiser
+from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import describe_device, pick_device
-from sci_stream.recon.engine import Budget, Engine, SolverSettings
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.settings import SolverSettings
 
 # A result within this distance of the reference, dB, counts as having reached it.
 _AS_GOOD_DB = 0.1

@@ -18,8 +18,9 @@ from sci_stream.config import CalibrationSection
 from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
 from sci_stream.nodes.reconstruct.solver_thread import make_prior
 from sci_stream.optics.forward import gram_diag, inverse_gram
+from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import pick_device
-from sci_stream.recon.engine import Budget, Engine
+from sci_stream.recon.engine import Engine
 from sci_stream.recon.noise_estimation import estimate_noise
 
 _FRAMES, _SCENE = 8, "simulated fast"

@@ -20,8 +20,9 @@ from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
 from sci_stream.nodes.reconstruct.solver_thread import make_prior
 from sci_stream.optics import bayer
 from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import describe_device, pick_device
-from sci_stream.recon.engine import Budget, Engine
+from sci_stream.recon.engine import Engine
 from sci_stream.recon.metrics import psnr
 
 

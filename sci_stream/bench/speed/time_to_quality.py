@@ -17,9 +17,11 @@ from sci_stream.errors import ConfigError
 from sci_stream.model import CameraFrame, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Denoiser
+from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
-from sci_stream.recon.engine import Budget, Engine, SolverSettings
+from sci_stream.recon.engine import Engine
 from sci_stream.recon.metrics import psnr
+from sci_stream.recon.settings import SolverSettings
 from sci_stream.storage.matconvnet import read_matconvnet
 
 LADDER = (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 50, 60)

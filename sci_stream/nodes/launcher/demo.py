@@ -19,7 +19,7 @@ from sci_stream.nodes.runtime.runtime_folder import demo_rig_file, make_private_
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser
-from sci_stream.recon.engine import default_settings
+from sci_stream.recon.settings import default_settings
 
 # Largest first: the demo shows the largest video that the device computes in time.
 _SIZES_PX = (512, 384, 256)

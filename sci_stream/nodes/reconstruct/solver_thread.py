@@ -29,12 +29,15 @@ from sci_stream.nodes.reconstruct.solver import Changed, Failed, Ready, Result, 
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import Denoiser
+from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.device import describe_device, memory_in_use, pick_device
+from sci_stream.recon.budget import BudgetController
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser
-from sci_stream.recon.engine import Budget, BudgetController, Engine, SolverSettings, default_settings
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.settings import SolverSettings, default_settings
 from sci_stream.storage.matconvnet import read_matconvnet
 
 log = logging.getLogger(__name__)

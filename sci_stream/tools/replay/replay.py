@@ -20,8 +20,10 @@ from sci_stream.model import JsonObject, Reconstruction, Snapshot, SnapshotId, S
 from sci_stream.nodes.runtime.process import versions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
+from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import describe_device, pick_device
-from sci_stream.recon.engine import Budget, BudgetController, Engine
+from sci_stream.recon.budget import BudgetController
+from sci_stream.recon.engine import Engine
 from sci_stream.storage.calibration_file import load_calibration
 from sci_stream.storage.recording import RecordingWriter
 from sci_stream.storage.recording.columns import START_CODES, recorded_chunks

@@ -16,9 +16,11 @@ import torch
 
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.video_ffdnet import VideoFfdnetDenoiser
 from sci_stream.recon.denoisers.weights import FfdnetWeights
-from sci_stream.recon.engine import Budget, Engine, default_settings
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.settings import default_settings
 from sci_stream.training.data import DRAWING_THREADS, Samples, drawn_ahead
 from sci_stream.training.evaluation import psnr_by_level
 from sci_stream.training.images import ImageSet

@@ -21,8 +21,9 @@ from sci_stream.ports import VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import NoiseLevel, sigma_map
 from sci_stream.recon.denoisers.ffdnet import network_sigma
 from sci_stream.recon.denoisers.video_ffdnet import network_input
-from sci_stream.recon.engine import Engine, default_settings
+from sci_stream.recon.engine import Engine
 from sci_stream.recon.initialization.optical_flow import neighbour_velocities
+from sci_stream.recon.settings import default_settings
 from sci_stream.training.video.scenes import Scenes, Video, disturb_masks, draw_masks
 
 _NOISY_FRAMES = (4, 6, 8, 8, 8, 12)

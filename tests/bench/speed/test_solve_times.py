@@ -24,8 +24,8 @@ from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import VARIANTS, shipped_weights
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
-from sci_stream.recon.engine import Engine, default_settings
-from sci_stream.recon.settings import SolverSettings
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.settings import SolverSettings, default_settings
 from tests.recon.backend.stand_in import Device
 
 LITE = str(shipped_weights("ffdnet-lite"))

@@ -17,7 +17,8 @@ from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
 from sci_stream.nodes.sink.statistics import CalibrationStatistics
 from sci_stream.optics.mask_errors import MaskCorrection, MaskError
 from sci_stream.recon.denoisers.registry import make_denoiser
-from sci_stream.recon.engine import Engine, default_settings
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.settings import default_settings
 from tests.calibration.moved_masks import Rig
 
 CPU = torch.device("cpu")

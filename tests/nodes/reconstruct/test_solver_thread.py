@@ -25,8 +25,9 @@ from sci_stream.nodes.reconstruct.solver_thread import (
     make_prior,
 )
 from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.async_solve import AsyncSolve
-from sci_stream.recon.engine import Budget, Engine
+from sci_stream.recon.engine import Engine
 
 PATIENCE_S = 60.0
 

@@ -10,8 +10,9 @@ import torch
 
 from sci_stream.bench.datasets import Footage, filmed
 from sci_stream.optics.calibration import BayerPhase
+from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.registry import make_denoiser
-from sci_stream.recon.engine import Budget, Engine
+from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings, default_settings
 
 CPU = torch.device("cpu")

@@ -19,7 +19,8 @@ from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.algorithms.admm import admm
 from sci_stream.recon.algorithms.gap import cold_start, data_weight, gap, noise_variance_ratio
 from sci_stream.recon.denoisers.tv import TvDenoiser
-from sci_stream.recon.engine import Engine, default_settings
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.settings import default_settings
 
 CPU = torch.device("cpu")
 SIGMAS = (0.3, 0.2, 0.1, 0.05)

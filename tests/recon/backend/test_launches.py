@@ -15,12 +15,13 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import Displacement
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser
-from sci_stream.recon.algorithms.schedule import Shape
+from sci_stream.recon.algorithms.schedule import Budget, Shape
 from sci_stream.recon.backend.transfers import RunAheadClock
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.denoisers.sequence import SequenceDenoiser, in_sequence
 from sci_stream.recon.denoisers.tv import TvDenoiser
-from sci_stream.recon.engine import Budget, Engine, default_settings
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.settings import default_settings
 from tests.recon.backend.stand_in import Device
 
 CPU = torch.device("cpu")

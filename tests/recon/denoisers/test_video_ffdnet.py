@@ -10,6 +10,7 @@ from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import FinishedByFrames, MemoryReducible, RecordableDenoiser, VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import NoiseLevel
+from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.registry import make_denoiser
@@ -21,8 +22,9 @@ from sci_stream.recon.denoisers.video_ffdnet import (
     network_input,
 )
 from sci_stream.recon.denoisers.weights import SUBPIXELS, VIDEO_INPUTS
-from sci_stream.recon.engine import Budget, Engine, default_settings
+from sci_stream.recon.engine import Engine
 from sci_stream.recon.initialization.optical_flow import NEIGHBOURS, neighbour_velocities
+from sci_stream.recon.settings import default_settings
 from sci_stream.training.learner import initial_weights
 
 CPU = torch.device("cpu")

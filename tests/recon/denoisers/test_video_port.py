@@ -10,10 +10,12 @@ from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import RecordableDenoiser, VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import NoiseLevel
+from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.registry import IdentityDenoiser
 from sci_stream.recon.denoisers.sequence import in_sequence
 from sci_stream.recon.denoisers.temporal import WholeVideoDenoiser, cycled_denoisers
-from sci_stream.recon.engine import Budget, Engine, default_settings
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.settings import default_settings
 
 CPU = torch.device("cpu")
 

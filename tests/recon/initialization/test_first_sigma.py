@@ -11,8 +11,9 @@ import torch
 
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.registry import make_denoiser
-from sci_stream.recon.engine import Budget, Engine
+from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings, default_settings
 
 B, SIZE = 8, 64
