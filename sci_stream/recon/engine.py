@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import projection_fault
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser, MemoryReducible
-from sci_stream.recon.algorithms.gap import CorrelatedResidual, Denoise, Observe
+from sci_stream.recon.algorithms.gap import CorrelatedResidual, Denoise, Observe, Problem, noise_variance_ratio
 from sci_stream.recon.algorithms.noise_level import ladder_on_device
 from sci_stream.recon.algorithms.schedule import LEAST_SIGMA, AnytimeSchedule, Budget, LambdaRule, ladder_forms
 from sci_stream.recon.backend.async_solve import AsyncSolve
@@ -34,10 +34,10 @@ from sci_stream.recon.backend.cuda_graph import (
 from sci_stream.recon.backend.memory import within_memory
 from sci_stream.recon.backend.transfers import Stopwatch, Transfers, solve_clock
 from sci_stream.recon.denoisers.temporal import cycled_denoisers, ending_on_frames
-from sci_stream.recon.factory import Solve, make_rule, make_solver, solver_step
+from sci_stream.recon.factory import make_rule, make_solver, solver_step
 from sci_stream.recon.fused_gap import fused_gap
 from sci_stream.recon.initialization.error_map import InitialErrorMap
-from sci_stream.recon.initialization.initializer import REASONS, DeviceStart, Initializer, InitialState, call_directly
+from sci_stream.recon.initialization.initializer import REASONS, Initializer, InitialState, call_directly
 from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.noise_estimation import estimate_noise
@@ -149,10 +149,8 @@ class Engine:
         self._fused_fault = ""
         self._whole = make_solver(settings) if self._is_one_graph() else None
         if self._whole is not None and settings.solver == "gap":
-            relaxation = settings.relaxation if settings.accelerate else 0.0
-            shape = self._masks.phi.shape
             lowest = min(settings.sigma_last, LEAST_SIGMA)
-            fused, self._fused_fault = fused_gap(denoiser, self._priors, shape, relaxation, lowest, device)
+            fused, self._fused_fault = fused_gap(denoiser, self._priors, self._masks.phi.shape, lowest, device)
             self._whole = fused or self._whole
         self._solving = False
         self._correction: MaskCorrection | None = None
@@ -251,15 +249,14 @@ class Engine:
         with within_memory(self.calibration, self.device), torch.inference_mode():
             measurement = self.prepare(self._upload(snapshot))
             start = self.initialize(snapshot, measurement, Budget(self.settings.iterations))
-            correlated = self._correlated(start.error)
             _, observe = make_rule(self.settings)
             for prior in dict.fromkeys(self._priors):
-                levels = ladder_forms(self.settings.schedule, prior.graph_key)
-                neighbours = None if correlated is None else correlated._replace(iterations=len(levels))
-                sigmas = levels if correlated is None else [*levels, *levels]
-                for _ in self._iterates(
-                    self._algorithm, measurement, start, (prior,), sigmas, correlated=neighbours, observe=observe
-                ):
+                problem = self._problem(measurement, start.error, (prior,), observe)
+                sigmas = ladder_forms(self.settings.schedule, prior.graph_key)
+                if problem.correlated is not None:
+                    problem = problem._replace(correlated=problem.correlated._replace(iterations=len(sigmas)))
+                    sigmas = [*sigmas, *sigmas]
+                for _ in self._algorithm(start.v, problem, sigmas):
                     self._between()
 
     def reconstruct(
@@ -399,14 +396,9 @@ class Engine:
         planes, r_inv, *others = self._measured(y, saturated)
         measurement = Measurement(planes, self._masks.phi, r_inv, *others)
         start = self._initializer.begin_on_device(measurement, self._masks.linear, iterations, past, sound)
-        for estimate in self._iterates(  # noqa: B007 - the last one is the result
-            self._whole,
-            measurement,
-            start,
-            ending_on_frames(self._priors, iterations),
-            ladder_on_device(self.settings.schedule, start.sigma_first, start.sigma_last, iterations),
-            correlated=self._correlated(start.error),
-        ):
+        problem = self._problem(measurement, start.error, ending_on_frames(self._priors, iterations))
+        sigmas = ladder_on_device(self.settings.schedule, start.sigma_first, start.sigma_last, iterations)
+        for estimate in self._whole(start.v, problem, sigmas):  # noqa: B007 - the last one is the result
             pass
         return self._result(estimate, measurement, start.still, start.reason)
 
@@ -494,42 +486,28 @@ class Engine:
             started_s=began_s,
             rule=rule,
         )
-        iterates = self._iterates(
-            self._algorithm,
-            measurement,
-            start,
-            ending_on_frames(self._priors, budget.iterations),
-            self._interruptible(sigmas),
-            correlated=self._correlated(start.error),
-            observe=observe,
-        )
-        return iterates, sigmas
+        priors = ending_on_frames(self._priors, budget.iterations)
+        problem = self._problem(measurement, start.error, priors, observe)
+        return self._algorithm(start.v, problem, self._interruptible(sigmas)), sigmas
 
-    def _iterates(
+    def _problem(
         self,
-        algorithm: Solve,
         measurement: Measurement,
-        start: InitialState | DeviceStart,
-        denoise: Sequence[Denoise],
-        sigmas: Iterable[float],
-        *,
-        correlated: CorrelatedResidual | None,
+        error: InitialErrorMap | None,
+        priors: tuple[Denoise, ...],
         observe: Observe | None = None,
-    ) -> Iterator[torch.Tensor]:
-        """Return the iterates of an algorithm; see `sci_stream.recon.algorithms.gap.gap`."""
-        noise, error = measurement.noise, start.error
+    ) -> Problem:
+        """Return what the algorithm solves, given the estimated error of the start."""
+        noise, correlated = measurement.noise, self._correlated(error)
         if error is not None and noise is not None and measurement.mismatch is not None:
             noise, error = error.with_noise(noise, measurement.mismatch * measurement.y, measurement.r_inv)
         # From ȳ, where errors are not known, σ is the same everywhere, as in the paper.
         relative = error.levels() if self.settings.local_sigma and error is not None else None
-        return algorithm(
-            start.v,
-            measurement.y,
-            measurement.phi,
-            measurement.r_inv,
-            denoise=denoise,
-            sigmas=sigmas,
-            noise=noise,
+        return Problem(
+            *(measurement.y, measurement.phi, measurement.r_inv, priors),
+            relaxation=self.settings.relaxation if self.settings.accelerate else 0.0,
+            gamma=self.settings.gamma,
+            noise_ratio=noise_variance_ratio(noise, measurement.r_inv, relative),
             correlated=correlated,
             relative=relative,
             observe=observe,

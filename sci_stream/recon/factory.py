@@ -1,55 +1,27 @@
-"""The algorithms by name, with a rig's settings bound to them. To add one, write a module and an entry in `SOLVERS`."""
+"""The algorithms by name. To add one, write a module and an entry in `SOLVERS`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Protocol
 
 import torch
 
 from sci_stream.errors import ConfigError
 from sci_stream.recon.algorithms.admm import admm, admm_step
-from sci_stream.recon.algorithms.gap import CorrelatedResidual, Denoise, Observe, Step, gap, gap_step
+from sci_stream.recon.algorithms.gap import Observe, Problem, Step, gap, gap_step
 from sci_stream.recon.algorithms.lambda_rules import AdaptiveRule
 from sci_stream.recon.algorithms.schedule import LambdaRule, MonotoneRule, Rule
 from sci_stream.recon.settings import SolverSettings
 
+Solve = Callable[[torch.Tensor, Problem, Iterable[float]], Iterator[torch.Tensor]]
+"""An algorithm, ready to run from a start: yields the estimate after every iteration, as `gap` does."""
 
-class Solve(Protocol):
-    """An algorithm, ready to run: yields the estimate after every iteration, as `gap` does."""
-
-    def __call__(
-        self,
-        v: torch.Tensor,
-        y: torch.Tensor,
-        phi: torch.Tensor,
-        r_inv: torch.Tensor,
-        *,
-        denoise: Denoise | Sequence[Denoise],
-        sigmas: Iterable[float],
-        noise: torch.Tensor | None = None,
-        correlated: CorrelatedResidual | None = None,
-        relative: torch.Tensor | None = None,
-        observe: Observe | None = None,
-    ) -> Iterator[torch.Tensor]:
-        """Start at ``v`` and iterate as long as there is a σ."""
-        ...
-
-
-def _gap(settings: SolverSettings, step: Step) -> Solve:
-    return partial(gap, relaxation=settings.relaxation if settings.accelerate else 0.0, step=step)
-
-
-def _admm(settings: SolverSettings, step: Step) -> Solve:
-    return partial(admm, gamma=settings.gamma, step=step)
-
-
-SOLVERS: dict[str, tuple[Callable[[SolverSettings, Step], Solve], Step]] = {
-    "gap": (_gap, gap_step),
-    "admm": (_admm, admm_step),
+SOLVERS: dict[str, tuple[Callable[..., Iterator[torch.Tensor]], Step]] = {
+    "gap": (gap, gap_step),
+    "admm": (admm, admm_step),
 }
-"""What makes each algorithm from settings, and how it does an iteration."""
+"""Each algorithm, and how it does an iteration."""
 
 
 def solver_step(settings: SolverSettings) -> Step:
@@ -69,7 +41,7 @@ def solver_step(settings: SolverSettings) -> Step:
 
 
 def make_solver(settings: SolverSettings, step: Step | None = None) -> Solve:
-    """Return the algorithm that the settings name, with its parameters; ``step`` does an iteration in its own's place.
+    """Return the algorithm that the settings name; ``step`` does an iteration in its own's place.
 
     Raises
     ------
@@ -77,7 +49,7 @@ def make_solver(settings: SolverSettings, step: Step | None = None) -> Solve:
         If the name is unknown.
     """
     own = solver_step(settings)
-    return SOLVERS[settings.solver][0](settings, step or own)
+    return partial(SOLVERS[settings.solver][0], step=step or own)
 
 
 def make_rule(settings: SolverSettings) -> tuple[Rule, Observe | None]:

@@ -9,32 +9,16 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
 from sci_stream.optics.forward import accumulate_and_project, forward, gram_diag, inverse_gram
-from sci_stream.recon.algorithms.gap import (
-    CorrelatedResidual,
-    Denoise,
-    Observe,
-    Problem,
-    State,
-    cycle_denoisers,
-    data_weight,
-    gap,
-    gap_step,
-    noise_variance_ratio,
-)
+from sci_stream.recon.algorithms.gap import Denoise, Problem, State, gap, gap_step, noise_variance_ratio
 from sci_stream.recon.algorithms.noise_level import NoiseLevel, on_device
 from sci_stream.recon.backend.memory import plan_chunks
 from sci_stream.recon.denoisers.ffdnet import MOST_TRAINED, FfdnetDenoiser, Network
-from sci_stream.recon.denoisers.temporal import (
-    GROUPS,
-    IterationDenoiser,
-    WholeVideoDenoiser,
-)
+from sci_stream.recon.denoisers.temporal import GROUPS, FramesToImages, IterationDenoiser, WholeVideoDenoiser
 
 _CHANNELS = 8
 
@@ -47,63 +31,36 @@ class FusedGap:
 
     Parameters
     ----------
-    prior
-        FFDNet, with one network for all levels of the solve, which takes eight channels.
+    prior, network
+        FFDNet, and its network at all levels of the solve, which takes eight channels.
     priors
-        The denoisers of the iterations, all of ``prior``.
-    n_frames, relaxation, lowest
-        B, α, and the lowest σ of a solve.
-    device
-        Where all is.
+        The denoisers of the iterations, all of ``prior`` and of images.
+    n_frames, device
+        B, and where all is.
     """
 
-    def __init__(  # noqa: PLR0917 - as `fused_gap`
+    def __init__(
         self,
         prior: FfdnetDenoiser,
+        network: Network,
         priors: Sequence[IterationDenoiser],
         n_frames: int,
-        relaxation: float,
-        lowest: float,
         device: torch.device,
     ) -> None:
-        network = _only_network(prior, lowest)
-        if network is None:
-            raise ValueError("expected one network at all levels, of eight channels")
         kernels = importlib.import_module("sci_stream.recon.backend.triton_between")
         self._between: Callable[..., None] = kernels.between
-        self._prior, self._network, self._relaxation = prior, network, relaxation
-        self._transforms: dict[Denoise, Any] = {}
+        self._prior, self._network = prior, network
+        self._transforms: dict[Denoise, FramesToImages] = {}
         for each in dict.fromkeys(priors):
-            if isinstance(each, WholeVideoDenoiser):
-                raise TypeError("expected denoisers of images")
-            self._transforms[each] = kernels.Transform.of(*each.as_matrix(n_frames, device))
+            assert not isinstance(each, WholeVideoDenoiser)
+            self._transforms[each] = each.as_matrix(n_frames, device)
 
-    def __call__(
-        self,
-        v: torch.Tensor,
-        y: torch.Tensor,
-        phi: torch.Tensor,
-        r_inv: torch.Tensor,
-        *,
-        denoise: Denoise | Sequence[Denoise],
-        sigmas: Iterable[float],
-        noise: torch.Tensor | None = None,
-        correlated: CorrelatedResidual | None = None,
-        relative: torch.Tensor | None = None,
-        observe: Observe | None = None,
-    ) -> Iterator[torch.Tensor]:
+    def __call__(self, v: torch.Tensor, problem: Problem, sigmas: Iterable[float]) -> Iterator[torch.Tensor]:
         """Yield the last estimate only; see `sci_stream.recon.algorithms.gap.gap`."""
-        assert observe is None, "what is observed would have to be a video"
-        problem = Problem(
-            *(y, phi, r_inv, cycle_denoisers(denoise), self._relaxation),
-            observed=False,
-            noise_ratio=noise_variance_ratio(noise, r_inv, relative),
-            correlated=correlated,
-            relative=relative,
-        )
-        state, levels = State(v, accumulated=y), iter(sigmas)
+        assert problem.observe is None, "what is observed would have to be a video"
+        state, levels = State(v, accumulated=problem.y), iter(sigmas)
         # Iterations that explain by neighbours have a data step of their own.
-        first = 0 if correlated is None else correlated.iterations
+        first = 0 if problem.correlated is None else problem.correlated.iterations
         for sigma in itertools.islice(levels, first):
             state = gap_step(state, sigma, problem)
         yield self._fused(state, levels, problem)
@@ -113,26 +70,26 @@ class FusedGap:
         if sigma is None:
             return state.v
         y, phi, r_inv = problem.y, problem.phi, problem.r_inv
-        weight = _weight(problem, sigma)
+        relaxation, weight = problem.relaxation, problem.weight(sigma)
         x, y_acc = accumulate_and_project(
-            state.v, state.accumulated, y, phi, r_inv, relaxation=self._relaxation, weight=weight
+            state.v, state.accumulated, y, phi, r_inv, relaxation=relaxation, weight=weight
         )
         around = None if problem.relative is None else F.avg_pool2d(problem.relative, 2)
         k = state.iteration
-        now = self._transform(problem, k)
+        now = self._transforms[problem.denoise(k)]
         image, packed = self._packed(x, now, sigma, around)
         given = self._run(packed)
         for number, level in enumerate(levels, k + 1):
-            after = self._transform(problem, number)
+            after = self._transforms[problem.denoise(number)]
             self._between(
                 *(given, image, y_acc, packed, now, after),
                 phi=phi,
                 y=y,
                 r_inv=r_inv,
                 sigma=on_device(level, y),
-                relaxation=self._relaxation,
+                relaxation=relaxation,
                 gives_noise=self._network.gives_noise,
-                weight=_weight(problem, level),
+                weight=problem.weight(level),
                 relative=around,
                 limit=self._network.limit,
                 most_level=MOST_TRAINED,
@@ -143,11 +100,8 @@ class FusedGap:
         clean = (clean - now.offset.view(-1, 1, 1)) / now.scale.view(-1, 1, 1)
         return _mixed(now.back, clean)
 
-    def _transform(self, problem: Problem, iteration: int) -> Any:
-        return self._transforms[problem.denoise(iteration)]
-
     def _packed(
-        self, x: torch.Tensor, now: Any, sigma: float, around: torch.Tensor | None
+        self, x: torch.Tensor, now: FramesToImages, sigma: float, around: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the images for the network, (P, B, H, W), and its input, (P·B, 8, H/2, W/2)."""
         image = _mixed(now.forth, x) * now.scale.view(-1, 1, 1) + now.offset.view(-1, 1, 1)
@@ -177,38 +131,28 @@ def _only_network(prior: FfdnetDenoiser, lowest: float) -> Network | None:
     return network if network is not None and network.channels == _CHANNELS else None
 
 
-def _weight(problem: Problem, sigma: float) -> torch.Tensor | None:
-    return None if problem.noise_ratio is None else data_weight(problem.noise_ratio, sigma)
-
-
 def _mixed(matrix: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
     """Return the product along time with a matrix that is filled up with zeros."""
     n = frames.shape[-3]
     return torch.matmul(matrix[:n, :n], frames.flatten(-2)).view(frames.shape)
 
 
-def fused_gap(  # noqa: PLR0917 - as for `FusedGap`
-    prior: object,
-    priors: Sequence[IterationDenoiser],
-    planes: torch.Size,
-    relaxation: float,
-    lowest: float,
-    device: torch.device,
+def fused_gap(
+    prior: object, priors: Sequence[IterationDenoiser], planes: torch.Size, lowest: float, device: torch.device
 ) -> tuple[FusedGap | None, str]:
     """Return the algorithm with the kernel, if it serves; else None and why, empty where it is not meant to serve.
 
     It serves FFDNet with one network of eight channels at all levels, as in 16 bits on a GPU, and even rows and
     columns. The kernel is compared with separate operations on a small problem first.
     """
-    known = isinstance(prior, FfdnetDenoiser) and not any(isinstance(each, WholeVideoDenoiser) for each in priors)
-    if not known or planes[-1] % 2 or planes[-2] % 2:
+    if not isinstance(prior, FfdnetDenoiser) or any(isinstance(each, WholeVideoDenoiser) for each in priors):
         return None, ""
-    assert isinstance(prior, FfdnetDenoiser)
-    if _only_network(prior, lowest) is None:
+    network = _only_network(prior, lowest)
+    if network is None or planes[-1] % 2 or planes[-2] % 2:
         return None, ""
     try:
-        fused = FusedGap(prior, priors, planes[1], relaxation, lowest, device)
-        difference = _difference(fused, priors, planes[1], relaxation, device)
+        fused = FusedGap(prior, network, priors, planes[1], device)
+        difference = _difference(fused, priors, planes[1], device)
     except Exception as error:  # no compiler, no cache folder: Triton fails in many ways, with the same remedy
         why = (str(error) or type(error).__name__).partition("\n")[0]
         return None, f"iterations run without their Triton kernel: {why}"
@@ -218,9 +162,7 @@ def fused_gap(  # noqa: PLR0917 - as for `FusedGap`
 
 
 @torch.inference_mode()
-def _difference(
-    fused: FusedGap, priors: Sequence[IterationDenoiser], n_frames: int, relaxation: float, device: torch.device
-) -> float:
+def _difference(fused: FusedGap, priors: Sequence[IterationDenoiser], n_frames: int, device: torch.device) -> float:
     """Return the relative difference from `gap` after a few iterations on random frames."""
     generator = torch.Generator().manual_seed(0)
     phi, x = (torch.rand((2, n_frames, 12, 20), generator=generator).to(device) for _ in range(2))
@@ -228,7 +170,8 @@ def _difference(
     y, r_inv = forward(phi, x), inverse_gram(gram_diag(phi))
     start = (y * r_inv).unsqueeze(1).expand_as(phi).clone()
     levels = [NoiseLevel(sigma, torch.tensor(sigma, device=device)) for sigma in (0.1, 0.08, 0.06, 0.05)]
-    how = {"denoise": tuple(priors), "noise": torch.full_like(y, 1e-3), "relative": around}
-    *_, wanted = gap(start, y, phi, r_inv, sigmas=levels, relaxation=relaxation, **how)  # type: ignore[arg-type]
-    *_, found = fused(start, y, phi, r_inv, sigmas=levels, **how)  # type: ignore[arg-type]
+    noise_ratio = noise_variance_ratio(torch.full_like(y, 1e-3), r_inv, around)
+    problem = Problem(y, phi, r_inv, tuple(priors), relaxation=1.5, noise_ratio=noise_ratio, relative=around)
+    *_, wanted = gap(start, problem, levels)
+    *_, found = fused(start, problem, levels)
     return float(torch.linalg.vector_norm(found - wanted) / torch.linalg.vector_norm(wanted))

@@ -19,7 +19,7 @@ from sci_stream.model import BayerPhase, Snapshot
 from sci_stream.optics import bayer as bayer_planes
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
-from sci_stream.recon.algorithms.gap import cold_start, gap
+from sci_stream.recon.algorithms.gap import Problem, cold_start, gap
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.variants import shipped_weights
@@ -175,7 +175,7 @@ def test_projection_fits_grey_measurement_to_float_precision(
 
     y_acc = y
     start = cold_start(y, phi, r_inv)
-    for d in gap(start, y, phi, r_inv, denoise=blur, sigmas=[0.5, 0.3, 0.2], relaxation=relaxation):
+    for d in gap(start, Problem(y, phi, r_inv, (blur,), relaxation=relaxation), [0.5, 0.3, 0.2]):
         # With acceleration the accumulated measurement is fitted.
         y_acc = y_acc + relaxation * missing
         torch.testing.assert_close(explained[-1][r_inv > 0], y_acc[r_inv > 0], rtol=1e-5, atol=1e-5)

@@ -10,38 +10,45 @@ import pytest
 import torch
 
 from sci_stream.config import ReconstructSection, parse_rig
+from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.nodes.reconstruct.solver_thread import describe_solver, make_prior
+from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.algorithms.admm import admm
-from sci_stream.recon.algorithms.gap import cold_start, gap
+from sci_stream.recon.algorithms.gap import Problem, cold_start, gap
 from sci_stream.recon.algorithms.lambda_rules import AdaptiveRule
 from sci_stream.recon.algorithms.schedule import LambdaRule, MonotoneRule, Shape
 from sci_stream.recon.denoisers.tv import TvDenoiser
-from sci_stream.recon.factory import SOLVERS, make_rule, make_solver
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.factory import SOLVERS, make_rule
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.tools.replay.solver import as_settings
 
-SIGMAS = (0.2, 0.1, 0.05)
+CPU = torch.device("cpu")
+PLAIN = SolverSettings(iterations=3, min_iterations=3, weigh_noise=False)
 PHI = torch.rand(3, 12, 10, generator=torch.Generator().manual_seed(0))
 Y = forward(PHI, torch.rand(3, 12, 10, generator=torch.Generator().manual_seed(1)))
-R_INV = inverse_gram(gram_diag(PHI))
-START = cold_start(Y, PHI, R_INV)
 
 
-def _run(settings: SolverSettings) -> torch.Tensor:
-    *_, last = make_solver(settings)(START, Y, PHI, R_INV, denoise=TvDenoiser(), sigmas=SIGMAS)
-    return last
+def _solved(settings: SolverSettings) -> torch.Tensor:
+    calibration = Calibration(PHI.numpy())
+    counts = (Y * calibration.full_scale_dn).numpy()
+    video, _ = Engine(calibration, TvDenoiser(), CPU, settings).reconstruct(
+        Snapshot(SnapshotId("s", 0, 0), counts, calibration.hash, calibration.n_frames, host_time_ns=0)
+    )
+    return torch.from_numpy(video)
 
 
 def test_gap_receives_relaxation_and_admm_gamma() -> None:
-    settings = SolverSettings(relaxation=1.4, gamma=0.7)
-    tv = TvDenoiser()
-    *_, accelerated = gap(START, Y, PHI, R_INV, denoise=tv, sigmas=SIGMAS, relaxation=1.4)
-    *_, plain = gap(START, Y, PHI, R_INV, denoise=tv, sigmas=SIGMAS, relaxation=0.0)
-    *_, weighted = admm(START, Y, PHI, R_INV, denoise=tv, sigmas=SIGMAS, gamma=0.7)
-    assert torch.equal(_run(settings), accelerated)
-    assert torch.equal(_run(dataclasses.replace(settings, accelerate=False)), plain)
-    assert torch.equal(_run(dataclasses.replace(settings, solver="admm")), weighted)
+    settings = dataclasses.replace(PLAIN, relaxation=1.4, gamma=0.7)
+    problem = Problem(Y, PHI, inverse_gram(gram_diag(PHI)), (TvDenoiser(),))
+    start, sigmas = cold_start(Y, PHI, problem.r_inv), settings.schedule.ladder(3)
+    *_, accelerated = gap(start, problem._replace(relaxation=1.4), sigmas)
+    *_, plain = gap(start, problem._replace(relaxation=0.0), sigmas)
+    *_, weighted = admm(start, problem._replace(gamma=0.7), sigmas)
+    torch.testing.assert_close(_solved(settings), accelerated)
+    torch.testing.assert_close(_solved(dataclasses.replace(settings, accelerate=False)), plain)
+    torch.testing.assert_close(_solved(dataclasses.replace(settings, solver="admm")), weighted)
 
 
 @pytest.mark.parametrize(

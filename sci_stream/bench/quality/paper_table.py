@@ -23,7 +23,7 @@ from sci_stream.bench.quality.published_sets import PAPER_MINUTES, paper_row
 from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, require_matplotlib, save_figure
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.model import Snapshot
-from sci_stream.recon.algorithms.gap import cold_start, gap
+from sci_stream.recon.algorithms.gap import Problem, cold_start, gap
 from sci_stream.recon.algorithms.schedule import Budget, LambdaRule, Shape
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser
@@ -350,7 +350,7 @@ def stage_by_stage(
         y = masks.planes(torch.from_numpy(footage.calibration.measurement(snapshot.counts)).to(device))
         start = cold_start(y, masks.phi, masks.r_inv)
         for stage, denoise in zip(stages, turns, strict=True):
-            for v in gap(start, y, masks.phi, masks.r_inv, denoise=denoise, sigmas=stage.sigmas):
+            for v in gap(start, Problem(y, masks.phi, masks.r_inv, denoise), stage.sigmas):
                 watch(masks.merged(v))
             start = v
 

@@ -6,23 +6,12 @@ included; ADMM's weighs the measurement against the prior: the larger ρ = γ, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import torch
 
 from sci_stream.optics.forward import forward
-from sci_stream.recon.algorithms.gap import (
-    CorrelatedResidual,
-    Denoise,
-    Observe,
-    Problem,
-    State,
-    Step,
-    cycle_denoisers,
-    data_step_gaussian,
-    iterate,
-    noise_variance_ratio,
-)
+from sci_stream.recon.algorithms.gap import Problem, State, Step, data_step_gaussian, iterate
 from sci_stream.recon.algorithms.noise_level import local_sigma, on_device
 
 
@@ -40,24 +29,10 @@ def admm_step(state: State, sigma: float, problem: Problem) -> State:
     first = problem.correlated_at(iteration)
     x = projected if first is None else data_step_gaussian(x, projected, residual, r_inv, first)
     v = problem.denoise(iteration)(x + u, local_sigma(sigma, problem.relative))
-    return State(v, u + (x - v), x if problem.observed else None, iteration + 1)
+    return State(v, u + (x - v), None if problem.observe is None else x, iteration + 1)
 
 
-def admm(
-    v: torch.Tensor,
-    y: torch.Tensor,
-    phi: torch.Tensor,
-    r_inv: torch.Tensor,
-    *,
-    denoise: Denoise | Sequence[Denoise],
-    sigmas: Iterable[float],
-    gamma: float = 0.01,
-    noise: torch.Tensor | None = None,
-    correlated: CorrelatedResidual | None = None,
-    relative: torch.Tensor | None = None,
-    observe: Observe | None = None,
-    step: Step = admm_step,
-) -> Iterator[torch.Tensor]:
+def admm(v: torch.Tensor, problem: Problem, sigmas: Iterable[float], step: Step = admm_step) -> Iterator[torch.Tensor]:
     r"""Return an iterator over the denoised estimates v of all iterations, as long as there is a σ for the next.
 
     ::
@@ -74,16 +49,11 @@ def admm(
 
     Parameters
     ----------
-    v, y, phi, r_inv
-        As for `sci_stream.recon.algorithms.gap.gap`. Pixels with ``r_inv`` = 0 keep v − u.
-    denoise, sigmas, noise, observe, step
-        As for `gap`.
-    correlated
-        Data step of the first iterations, as for `gap`; it does not involve γ.
-    relative
-        The level to denoise with at each pixel as a multiple of σ, as for `gap`.
-    gamma
-        γ ≥ 0, in units of Σφ². With γ = 0, x fits the measurement exactly, as GAP's does.
+    v, sigmas, step
+        As for `sci_stream.recon.algorithms.gap.gap`.
+    problem
+        y, Φ, the prior and γ, with which pixels without a valid measurement keep v − u. With γ = 0, x fits the
+        measurement exactly, as GAP's does. The correlated data step does not involve γ.
 
     Yields
     ------
@@ -94,12 +64,4 @@ def admm(
     PnP-ADMM for SCI, the three sub-problems of Section 3. Scaled form: Boyd et al., "Distributed optimization and
     statistical learning via the alternating direction method of multipliers", Found. Trends Mach. Learn. 3 (2011).
     """
-    problem = Problem(
-        *(y, phi, r_inv, cycle_denoisers(denoise), 0.0),
-        observed=observe is not None,
-        noise_ratio=noise_variance_ratio(noise, r_inv, relative),
-        correlated=correlated,
-        relative=relative,
-        gamma=gamma,
-    )
-    return iterate(State(v, accumulated=torch.zeros_like(v)), problem, sigmas, step, observe)
+    return iterate(State(v, accumulated=torch.zeros_like(v)), problem, sigmas, step)

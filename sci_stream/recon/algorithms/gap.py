@@ -6,7 +6,7 @@ measurement, v the denoised x. The prior g is implicit: its proximal map is a de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import torch
@@ -36,21 +36,27 @@ class CorrelatedResidual(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """Constants of a solve; the names are those of `gap`."""
+    """What an algorithm solves, y = Φx + noise, with its prior and parameters; as in the paper where they are unset."""
 
     y: torch.Tensor
+    """(…, H, W), the measurement, finite."""
     phi: torch.Tensor
+    """(…, B, H, W), the mask stack Φ."""
     r_inv: torch.Tensor
+    """(…, H, W), (ΦΦᵀ)⁻¹ with 0 at pixels without a valid measurement, which keep v."""
     priors: tuple[Denoise, ...]
-    relaxation: float
-    observed: bool
-    noise_ratio: torch.Tensor | None = None
-    """From `noise_variance_ratio`; None to fit y exactly."""
-    correlated: CorrelatedResidual | None = None
-    relative: torch.Tensor | None = None
-    """σ at each pixel as a multiple of σ, (…, H, W); None where it is the same everywhere."""
+    """D_σ, used in turn from one iteration to the next (`sci_stream.recon.denoisers.temporal`)."""
+    relaxation: float = 1.0
+    """α ≥ 0 of `gap`."""
     gamma: float = 0.0
-    """γ of ADMM."""
+    """γ ≥ 0 of `sci_stream.recon.algorithms.admm.admm`, in units of Σφ²."""
+    noise_ratio: torch.Tensor | None = None
+    """(…, H, W), the noise of y as from `noise_variance_ratio`; None to fit y exactly."""
+    correlated: CorrelatedResidual | None = None
+    """Data step of the first iterations; None if all of them project."""
+    relative: torch.Tensor | None = None
+    """(…, H, W), σ at each pixel as a multiple of σ, for a prior with a noise map; None for σ everywhere."""
+    observe: Observe | None = None
 
     def correlated_at(self, iteration: int) -> CorrelatedResidual | None:
         """Return the correlated data step of an iteration, from 0; None for the projection alone."""
@@ -59,6 +65,10 @@ class Problem(NamedTuple):
     def denoise(self, iteration: int) -> Denoise:
         """Return the denoiser of an iteration, from 0."""
         return self.priors[iteration % len(self.priors)]
+
+    def weight(self, sigma: float) -> torch.Tensor | None:
+        """Return the weight of each measured pixel at a σ, see `data_weight`; None for 1."""
+        return None if self.noise_ratio is None else data_weight(self.noise_ratio, sigma)
 
 
 class State(NamedTuple):
@@ -85,13 +95,12 @@ x is observed.
 def gap_step(state: State, sigma: float, problem: Problem) -> State:
     """Do one iteration of `gap`."""
     v, y_acc, iteration = state.v, state.accumulated, state.iteration
-    y, phi, r_inv, _, relaxation, observed, noise_ratio, *_ = problem
-    weight = None if noise_ratio is None else data_weight(noise_ratio, sigma)
-    x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=relaxation, weight=weight)
+    y, phi, r_inv, weight = problem.y, problem.phi, problem.r_inv, problem.weight(sigma)
+    x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=problem.relaxation, weight=weight)
     if (correlated := problem.correlated_at(iteration)) is not None:
         x = data_step_gaussian(v, x, (y_acc - forward(phi, v)) * (1.0 if weight is None else weight), r_inv, correlated)
     d = problem.denoise(iteration)(x, local_sigma(sigma, problem.relative))
-    return State(d, y_acc, x if observed else None, iteration + 1)
+    return State(d, y_acc, None if problem.observe is None else x, iteration + 1)
 
 
 def data_step_gaussian(
@@ -112,21 +121,7 @@ def data_step_gaussian(
     return projected.lerp_(changed, correlated.where.unsqueeze(-3))
 
 
-def gap(
-    v: torch.Tensor,
-    y: torch.Tensor,
-    phi: torch.Tensor,
-    r_inv: torch.Tensor,
-    *,
-    denoise: Denoise | Sequence[Denoise],
-    sigmas: Iterable[float],
-    relaxation: float = 1.0,
-    noise: torch.Tensor | None = None,
-    correlated: CorrelatedResidual | None = None,
-    relative: torch.Tensor | None = None,
-    observe: Observe | None = None,
-    step: Step = gap_step,
-) -> Iterator[torch.Tensor]:
+def gap(v: torch.Tensor, problem: Problem, sigmas: Iterable[float], step: Step = gap_step) -> Iterator[torch.Tensor]:
     r"""Return an iterator over the denoised estimates d of all iterations, as long as there is a σ for the next.
 
     ::
@@ -159,27 +154,10 @@ def gap(
     ----------
     v
         (…, B, H, W), the start v⁰. Not modified. See `cold_start`.
-    y
-        (…, H, W), the measurement, finite.
-    phi
-        (…, B, H, W), the mask stack Φ.
-    r_inv
-        (…, H, W), (ΦΦᵀ)⁻¹ with 0 at pixels without a valid measurement, which keep v.
-    denoise
-        D_σ, or several that are used in turn from one iteration to the next (`sci_stream.recon.denoisers.temporal`).
+    problem
+        y, Φ, the prior and α. If it observes, x and d of every iteration, before d is yielded.
     sigmas
         σ_k of each iteration, consumed one at a time.
-    relaxation
-        α ≥ 0.
-    noise
-        n², (…, H, W): the variance of y's noise. None, as in the paper, to fit y exactly.
-    correlated
-        Data step of the first iterations. None, as in the paper, if all of them project.
-    relative
-        Noise level at each pixel as a multiple of σ, (…, H, W), for a prior with a noise map. None, as in the paper,
-        for σ everywhere.
-    observe
-        Called with x and d of every iteration, before d is yielded.
     step
         Implementation of an iteration.
 
@@ -193,25 +171,16 @@ def gap(
     PnP-GAP, Algorithm 1, Eqs. for x^(k+1) and v^(k+1); acceleration after Liao, Li, Carin, "Generalized alternating
     projection for weighted-ℓ2,1 minimization", SIAM J. Imaging Sci. 7 (2014).
     """
-    problem = Problem(
-        *(y, phi, r_inv, cycle_denoisers(denoise), relaxation),
-        observed=observe is not None,
-        noise_ratio=noise_variance_ratio(noise, r_inv, relative),
-        correlated=correlated,
-        relative=relative,
-    )
-    return iterate(State(v, accumulated=y), problem, sigmas, step, observe)
+    return iterate(State(v, accumulated=problem.y), problem, sigmas, step)
 
 
-def iterate(
-    state: State, problem: Problem, sigmas: Iterable[float], step: Step, observe: Observe | None
-) -> Iterator[torch.Tensor]:
+def iterate(state: State, problem: Problem, sigmas: Iterable[float], step: Step) -> Iterator[torch.Tensor]:
     """Yield v after every iteration, as long as there is a σ for the next; see `gap`."""
     for sigma in sigmas:
         state = step(state, sigma, problem)
-        if observe is not None:
+        if problem.observe is not None:
             assert state.x is not None
-            observe(state.x, state.v)
+            problem.observe(state.x, state.v)
             # A whole video, which nothing needs during the next iteration.
             state = state._replace(x=None)
         yield state.v
@@ -233,7 +202,8 @@ def noise_variance_ratio(
     Parameters
     ----------
     noise, r_inv, relative
-        As for `gap`. Pixels without a measurement keep full weight, which the projection ignores.
+        n², (…, H, W), the variance of y's noise, None if unknown; and as in `Problem`. Pixels without a measurement
+        keep full weight, which the projection ignores.
     """
     if noise is None:
         return None
@@ -251,11 +221,6 @@ def data_weight(noise_ratio: torch.Tensor, sigma: float) -> torch.Tensor:
     return variance / (variance + noise_ratio)
 
 
-def cycle_denoisers(denoise: Denoise | Sequence[Denoise]) -> tuple[Denoise, ...]:
-    """Return the denoisers to cycle through."""
-    return (denoise,) if callable(denoise) else tuple(denoise)
-
-
 def cold_start(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor:
     r"""Return v⁰ = ȳ = y/Σ_b φ_b in every frame: the still image that fits the measurement.
 
@@ -265,7 +230,7 @@ def cold_start(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> torch
     Parameters
     ----------
     y, phi, r_inv
-        As for `gap`. Keep saturated pixels here: although clipped, y/Σφ is nearer to the truth than the surroundings
+        As in `Problem`. Keep saturated pixels here: although clipped, y/Σφ is nearer to the truth than the surroundings
         of a highlight.
 
     Returns

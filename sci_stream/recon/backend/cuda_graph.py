@@ -327,7 +327,8 @@ class CudaGraphStep:
             where = buffers.load("where", correlated.where)
             assert where is not None
             own = own._replace(correlated=CorrelatedResidual(correlated.posterior_mean, where, 1))
-        if problem.observed and "x" not in buffers.optional:
+        observed = problem.observe is not None
+        if observed and "x" not in buffers.optional:
             buffers.optional["x"] = torch.empty_like(buffers.v)
         buffers.sigma.fill_(sigma)
         level = NoiseLevel(sigma, buffers.sigma)
@@ -341,7 +342,7 @@ class CudaGraphStep:
 
         key = (
             *(state.v.shape, state.v.dtype, self._step, id(problem.phi), prior, graph_key),
-            *(problem.relaxation, problem.gamma, problem.observed),
+            *(problem.relaxation, problem.gamma, observed),
             *(problem.noise_ratio is None, problem.relative is None),
             None if correlated is None else correlated.posterior_mean,
         )
@@ -349,7 +350,7 @@ class CudaGraphStep:
             return self._step(State(buffers.v, buffers.accumulated, iteration=state.iteration), sigma, problem)
         self._graphs.replay(key)
         v, x = buffers.v, None
-        if problem.observed:  # the observer may keep them
+        if observed:  # the observer may keep them
             v, x = buffers.v.clone(), buffers.optional["x"].clone()
         buffers.loaded["v"], buffers.loaded["accumulated"] = v, buffers.accumulated
         return State(v, buffers.accumulated, x, state.iteration + 1)

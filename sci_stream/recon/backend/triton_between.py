@@ -10,41 +10,17 @@ but the second time from the cache, and 4 and 4 of what the next run gets.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import triton
 import triton.language as tl
 
+from sci_stream.recon.denoisers.temporal import FramesToImages
+
 # Sub-pixels of a program, for all frames: 64 frames of 32 are 16 registers of each of 128 threads for each video held.
 _BLOCK = 32
 
-# Smallest side of a matrix product.
-_LEAST_FRAMES = 16
-
 CHANNELS = 8
 """Of the network's input and output: four sub-pixels, the level (in the input), zeros."""
-
-
-class Transform(NamedTuple):
-    """How frames become images for the network: image = scale·(T @ frames) + offset, T orthonormal; all float32.
-
-    ``forth`` is T and ``back`` its transpose, (B', B'), filled up with zeros to `padded_frames`; ``scale``, ``offset``
-    and ``level``, (B,), are of each image, the last as a multiple of σ.
-    """
-
-    forth: torch.Tensor
-    back: torch.Tensor
-    scale: torch.Tensor
-    offset: torch.Tensor
-    level: torch.Tensor
-
-    @classmethod
-    def of(cls, matrix: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor, level: torch.Tensor) -> Transform:
-        """Return it for T, (B, B)."""
-        more = padded_frames(len(matrix)) - len(matrix)
-        forth = torch.nn.functional.pad(matrix, (0, more, 0, more))
-        return cls(forth, forth.mT.contiguous(), scale, offset, level)
 
 
 def _between(  # noqa: PLR0917 - kernels are called by position
@@ -134,18 +110,13 @@ def _between(  # noqa: PLR0917 - kernels are called by position
 _kernel = triton.jit(_between)
 
 
-def padded_frames(n_frames: int) -> int:
-    """Return frames filled up to a power of two that a matrix product takes."""
-    return max(_LEAST_FRAMES, int(triton.next_power_of_2(n_frames)))
-
-
 def between(  # noqa: PLR0917 - in the order of the data
     given: torch.Tensor,
     image: torch.Tensor,
     y_acc: torch.Tensor,
     packed: torch.Tensor,
-    before: Transform,
-    after: Transform,
+    before: FramesToImages,
+    after: FramesToImages,
     *,
     phi: torch.Tensor,
     y: torch.Tensor,
@@ -193,6 +164,6 @@ def between(  # noqa: PLR0917 - in the order of the data
             *(given, image, phi, y, y_acc, r_inv, own_weight),
             *(before.back, before.scale, before.offset, after.forth, after.scale, after.offset, after.level),
             *(sigma, own_relative, packed, float(relaxation), float(limit), float(most_level)),
-            *(height // 2, width // 2, n_frames, padded_frames(n_frames)),
+            *(height // 2, width // 2, n_frames, len(before.back)),
             *(gives_noise, weight is not None, relative is not None, CHANNELS, _BLOCK),
         )

@@ -31,13 +31,34 @@ See research/schedule-research.md.
 _MIDDLE = 0.5
 
 
-class FramesToImages(NamedTuple):
-    """image = scale·(matrix @ frames) + offset, denoised at level·σ; (B, B) orthonormal, and (B,) each."""
+# Smallest side of a matrix product in a GPU kernel.
+_LEAST_FRAMES = 16
 
-    matrix: torch.Tensor
+
+class FramesToImages(NamedTuple):
+    """How frames become images: image = scale·(T @ frames) + offset, denoised at level·σ, T orthonormal; all float32.
+
+    ``forth`` is T and ``back`` its transpose, (B', B'), filled up with zeros to `padded_frames` for a GPU kernel;
+    ``scale``, ``offset`` and ``level``, (B,), are of each image.
+    """
+
+    forth: torch.Tensor
+    back: torch.Tensor
     scale: torch.Tensor
     offset: torch.Tensor
     level: torch.Tensor
+
+    @classmethod
+    def of(cls, matrix: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor, level: torch.Tensor) -> FramesToImages:
+        """Return it for T, (B, B)."""
+        more = padded_frames(len(matrix)) - len(matrix)
+        forth = torch.nn.functional.pad(matrix, (0, more, 0, more))
+        return cls(forth, forth.mT.contiguous(), scale, offset, level)
+
+
+def padded_frames(n_frames: int) -> int:
+    """Return frames filled up to a power of two that a matrix product takes."""
+    return max(_LEAST_FRAMES, 1 << (n_frames - 1).bit_length())
 
 
 class FrameDenoiser:
@@ -57,7 +78,7 @@ class FrameDenoiser:
     def as_matrix(self, n_frames: int, device: torch.device) -> FramesToImages:
         """Return how the frames become images: as they are."""
         one = torch.ones(n_frames, device=device)
-        return FramesToImages(torch.eye(n_frames, device=device), one, torch.zeros_like(one), one)
+        return FramesToImages.of(torch.eye(n_frames, device=device), one, torch.zeros_like(one), one)
 
 
 class WholeVideoDenoiser:
@@ -113,7 +134,7 @@ class TemporalDctDenoiser:
         for band in self._bands:
             for values, value in ((scale, band.scale), (offset, band.offset), (level, band.sigma)):
                 values[band.rows] = value
-        return FramesToImages(matrix, scale, offset, level)
+        return FramesToImages.of(matrix, scale, offset, level)
 
     def graph_key(self, sigma: float) -> Hashable:
         """Return the prior's keys at all levels that are used."""

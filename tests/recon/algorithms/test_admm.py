@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.algorithms.admm import admm
-from sci_stream.recon.algorithms.gap import CorrelatedResidual, Denoise, cold_start, gap
+from sci_stream.recon.algorithms.gap import CorrelatedResidual, Denoise, Problem, cold_start, gap
 from sci_stream.recon.algorithms.schedule import SigmaSchedule
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.metrics import psnr
@@ -59,7 +59,7 @@ def test_iteration_solves_the_papers_sub_problems(gamma: float) -> None:
         u = u + x - v
         expected.append(v.view(3, 2, 4))
 
-    iterates = admm(start, y, phi, r_inv, denoise=shrink, sigmas=SIGMAS[:5], gamma=gamma)
+    iterates = admm(start, Problem(y, phi, r_inv, (shrink,), gamma=gamma), SIGMAS[:5])
     for got, wanted in zip(iterates, expected, strict=True):
         torch.testing.assert_close(got, wanted)
 
@@ -69,16 +69,8 @@ def test_gap_estimate_fits_every_measured_pixel(seed: int, b: int, h: int, w: in
     phi, y = _grey_problem(b, h, w, seed=seed)
     r_inv = inverse_gram(gram_diag(phi))
     seen: list[torch.Tensor] = []
-    iterates = gap(
-        cold_start(y, phi, r_inv),
-        y,
-        phi,
-        r_inv,
-        denoise=shrink,
-        sigmas=SIGMAS,
-        relaxation=0.0,
-        observe=lambda x, _: seen.append(x),
-    )
+    problem = Problem(y, phi, r_inv, (shrink,), relaxation=0.0, observe=lambda x, _: seen.append(x))
+    iterates = gap(cold_start(y, phi, r_inv), problem, SIGMAS)
     assert len(list(iterates)) == len(seen) == len(SIGMAS)
     for x in seen:
         torch.testing.assert_close(forward(phi, x) * (r_inv > 0), y * (r_inv > 0))
@@ -90,18 +82,8 @@ def test_admm_residual_grows_with_gamma() -> None:
     misfits = []
     for gamma in (0.0, 0.1, 1.0, 10.0):
         seen: list[torch.Tensor] = []
-        list(
-            admm(
-                cold_start(y, phi, r_inv),
-                y,
-                phi,
-                r_inv,
-                denoise=shrink,
-                sigmas=SIGMAS,
-                gamma=gamma,
-                observe=lambda x, _, seen=seen: seen.append(x),
-            )
-        )
+        problem = Problem(y, phi, r_inv, (shrink,), gamma=gamma, observe=lambda x, _, seen=seen: seen.append(x))
+        list(admm(cold_start(y, phi, r_inv), problem, SIGMAS))
         misfits.append(float(((y - forward(phi, seen[1])) * (r_inv > 0)).norm()))
     assert misfits[0] < 1e-10
     assert misfits == sorted(misfits)
@@ -115,8 +97,8 @@ def _gain_of_admm_db(noise: float) -> float:
     r_inv = inverse_gram(gram_diag(phi))
     tv: Denoise = TvDenoiser()
     start = cold_start(y, phi, r_inv)
-    *_, by_gap = gap(start, y, phi, r_inv, denoise=tv, sigmas=SIGMAS)
-    *_, by_admm = admm(start, y, phi, r_inv, denoise=tv, sigmas=SIGMAS, gamma=2.0)
+    *_, by_gap = gap(start, Problem(y, phi, r_inv, (tv,)), SIGMAS)
+    *_, by_admm = admm(start, Problem(y, phi, r_inv, (tv,), gamma=2.0), SIGMAS)
     return psnr(by_admm, truth) - psnr(by_gap, truth)
 
 
@@ -137,9 +119,9 @@ def test_first_iterations_use_correlated_residual_where_given() -> None:
 
     left = torch.zeros_like(y)
     left[:, 3:] = 1.0
-    options = {"denoise": lambda x, _sigma: x.clone(), "sigmas": [0.2, 0.1, 0.05], "gamma": 0.0}
-    by_both = list(admm(start + 0.1, y, phi, r_inv, correlated=CorrelatedResidual(nothing, left, 2), **options))
-    plain = list(admm(start + 0.1, y, phi, r_inv, **options))
+    problem = Problem(y, phi, r_inv, (lambda x, _sigma: x.clone(),))
+    correlated = problem._replace(correlated=CorrelatedResidual(nothing, left, 2))
+    by_both, plain = (list(admm(start + 0.1, each, [0.2, 0.1, 0.05])) for each in (correlated, problem))
     assert len(asked) == 2
     torch.testing.assert_close(by_both[0][..., :3], plain[0][..., :3])
     torch.testing.assert_close(by_both[0][..., 3:], (start + 0.1)[..., 3:])
@@ -151,16 +133,16 @@ def test_estimates_and_input_are_never_modified() -> None:
     r_inv = inverse_gram(gram_diag(phi))
     start = cold_start(y, phi, r_inv)
     given_ = [(t, t.clone()) for t in (start, y, phi, r_inv)]
-    kept = [(v, v.clone()) for v in admm(start, y, phi, r_inv, denoise=shrink, sigmas=SIGMAS)]
+    kept = [(v, v.clone()) for v in admm(start, Problem(y, phi, r_inv, (shrink,)), SIGMAS)]
     assert all(torch.equal(tensor, copy) for tensor, copy in given_ + kept)
 
 
 def test_planes_of_a_mosaic_are_independent() -> None:
     phi, y = _grey_problem(4, 3, 6, 5)
     r_inv = inverse_gram(gram_diag(phi))
-    *_, together = admm(cold_start(y, phi, r_inv), y, phi, r_inv, denoise=shrink, sigmas=SIGMAS)
+    *_, together = admm(cold_start(y, phi, r_inv), Problem(y, phi, r_inv, (shrink,)), SIGMAS)
     for p in range(4):
         start = cold_start(y[p], phi[p], r_inv[p])
-        *_, alone = admm(start, y[p], phi[p], r_inv[p], denoise=shrink, sigmas=SIGMAS)
+        *_, alone = admm(start, Problem(y[p], phi[p], r_inv[p], (shrink,)), SIGMAS)
         # The start fills unmeasured pixels from the measured ones of its own plane, so planes do not mix there either.
         torch.testing.assert_close(together[p], alone)

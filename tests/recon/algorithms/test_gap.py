@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sci_stream.optics.forward import adjoint, forward, gram_diag, inverse_gram
-from sci_stream.recon.algorithms.gap import CorrelatedResidual, cold_start, gap
+from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, cold_start, gap
 from sci_stream.recon.denoisers.registry import IdentityDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.metrics import psnr
@@ -49,15 +49,7 @@ def test_iteration_equals_matrix_equations(relaxation: float) -> None:
         expected.append(v.view(3, 2, 4))
 
     start = cold_start(y, phi, inverse_gram(gram_diag(phi)))
-    iterates = gap(
-        start,
-        y,
-        phi,
-        inverse_gram(gram_diag(phi)),
-        denoise=shrink,
-        sigmas=sigmas,
-        relaxation=relaxation,
-    )
+    iterates = gap(start, Problem(y, phi, inverse_gram(gram_diag(phi)), (shrink,), relaxation=relaxation), sigmas)
     for got, wanted in zip(iterates, expected, strict=True):
         torch.testing.assert_close(got, wanted)
 
@@ -91,7 +83,7 @@ def test_correlated_residual_equals_matrix_equations() -> None:
         expected.append(v.view(3, 2, 4))
     correlated = CorrelatedResidual(posterior_mean, where, 2)
     sigmas = [0.3, 0.2, 0.1, 0.05]
-    iterates = gap(start, y, phi, r_inv, denoise=shrink, sigmas=sigmas, relaxation=1.0, correlated=correlated)
+    iterates = gap(start, Problem(y, phi, r_inv, (shrink,), relaxation=1.0, correlated=correlated), sigmas)
     for got, wanted in zip(iterates, expected, strict=True):
         torch.testing.assert_close(got, wanted)
 
@@ -127,14 +119,14 @@ def test_cold_start_of_dead_sensor_is_zero() -> None:
 def test_first_projection_keeps_an_exact_start() -> None:
     phi, truth, y = _problem(4, 8, 8)
     r_inv = inverse_gram(gram_diag(phi))
-    (first,) = gap(truth, y, phi, r_inv, denoise=identity, sigmas=[0.1])
+    (first,) = gap(truth, Problem(y, phi, r_inv, (identity,)), [0.1])
     torch.testing.assert_close(first, truth)
 
 
 def test_single_frame_through_known_mask_is_exact() -> None:
     phi, x, y = _problem(1, 9, 7)
     r_inv = inverse_gram(gram_diag(phi))
-    *_, last = gap(cold_start(y, phi, r_inv), y, phi, r_inv, denoise=identity, sigmas=[0.1] * 3)
+    *_, last = gap(cold_start(y, phi, r_inv), Problem(y, phi, r_inv, (identity,)), [0.1] * 3)
     torch.testing.assert_close(last, x)
 
 
@@ -149,7 +141,7 @@ def test_iterations_are_lazy_and_may_stop_anywhere() -> None:
             asked.append(sigma)
             yield sigma
 
-    iterates = gap(start, y, phi, r_inv, denoise=shrink, sigmas=endless())
+    iterates = gap(start, Problem(y, phi, r_inv, (shrink,)), endless())
     for _ in range(3):
         next(iterates)
     assert len(asked) == 3
@@ -159,7 +151,7 @@ def test_yielded_estimates_are_never_modified() -> None:
     phi, _, y = _problem(2, 6, 6)
     r_inv = inverse_gram(gram_diag(phi))
     start = cold_start(y, phi, r_inv)
-    iterates = gap(start, y, phi, r_inv, denoise=shrink, sigmas=[0.2] * 5)
+    iterates = gap(start, Problem(y, phi, r_inv, (shrink,)), [0.2] * 5)
     kept = [(v, v.clone()) for v in iterates]
     assert all(torch.equal(v, copy) for v, copy in kept)
 
@@ -169,17 +161,17 @@ def test_start_and_measurement_are_not_modified() -> None:
     r_inv = inverse_gram(gram_diag(phi))
     start = cold_start(y, phi, r_inv)
     before = [t.clone() for t in (start, y, phi, r_inv)]
-    list(gap(start, y, phi, r_inv, denoise=shrink, sigmas=[0.2] * 3))
+    list(gap(start, Problem(y, phi, r_inv, (shrink,)), [0.2] * 3))
     assert all(torch.equal(a, b) for a, b in zip((start, y, phi, r_inv), before, strict=True))
 
 
 def test_planes_of_a_mosaic_are_independent() -> None:
     phi, _, y = _problem(4, 3, 6, 5)
     r_inv = inverse_gram(gram_diag(phi))
-    *_, together = gap(cold_start(y, phi, r_inv), y, phi, r_inv, denoise=shrink, sigmas=[0.2, 0.1])
+    *_, together = gap(cold_start(y, phi, r_inv), Problem(y, phi, r_inv, (shrink,)), [0.2, 0.1])
     for p in range(4):
         start = cold_start(y[p], phi[p], r_inv[p])
-        *_, alone = gap(start, y[p], phi[p], r_inv[p], denoise=shrink, sigmas=[0.2, 0.1])
+        *_, alone = gap(start, Problem(y[p], phi[p], r_inv[p], (shrink,)), [0.2, 0.1])
         torch.testing.assert_close(together[p], alone)
 
 
@@ -190,7 +182,7 @@ def test_single_precision_follows_double_precision() -> None:
     for dtype in (torch.float32, torch.float64):
         p, m = phi.to(dtype), y.to(dtype)
         r_inv = inverse_gram(gram_diag(p))
-        *_, last = gap(cold_start(m, p, r_inv), m, p, r_inv, denoise=TvDenoiser(), sigmas=sigmas)
+        *_, last = gap(cold_start(m, p, r_inv), Problem(m, p, r_inv, (TvDenoiser(),)), sigmas)
         assert last.dtype == dtype
         results.append(last.double())
     torch.testing.assert_close(*results, rtol=0, atol=1e-4)
@@ -208,6 +200,6 @@ def test_still_image_start_beats_the_published_one() -> None:
     r_inv = inverse_gram(gram_diag(phi))
     scores = []
     for start in (cold_start(y, phi, r_inv), adjoint(phi, y)):
-        *_, last = gap(start, y, phi, r_inv, denoise=TvDenoiser(), sigmas=SIGMAS_TV)
+        *_, last = gap(start, Problem(y, phi, r_inv, (TvDenoiser(),)), SIGMAS_TV)
         scores.append(psnr(last, truth))
     assert scores[0] > scores[1] + 1.0

@@ -17,7 +17,7 @@ from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.algorithms.admm import admm
-from sci_stream.recon.algorithms.gap import cold_start, data_weight, gap, noise_variance_ratio
+from sci_stream.recon.algorithms.gap import Problem, cold_start, data_weight, gap, noise_variance_ratio
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
@@ -66,7 +66,8 @@ def test_gap_with_noise_is_the_linear_mmse_step(
         expected.append(v.view(SHAPE))
 
     r_inv = inverse_gram(gram_diag(phi))
-    iterates = gap(cold_start(y, phi, r_inv), y, phi, r_inv, denoise=shrink, sigmas=SIGMAS, relaxation=1.5, noise=noise)
+    known = Problem(y, phi, r_inv, (shrink,), relaxation=1.5, noise_ratio=noise_variance_ratio(noise, r_inv))
+    iterates = gap(cold_start(y, phi, r_inv), known, SIGMAS)
     for got, wanted in zip(iterates, expected, strict=True):
         torch.testing.assert_close(got, wanted)
 
@@ -87,7 +88,8 @@ def test_admm_with_noise_weights_terms_by_variance(
         v = shrink((x + u).view(SHAPE), sigma).flatten()
         u = u + x - v
         expected.append(v.view(SHAPE))
-    iterates = admm(start, y, phi, r_inv, denoise=shrink, sigmas=SIGMAS, gamma=0.0, noise=noise)
+    known = Problem(y, phi, r_inv, (shrink,), noise_ratio=noise_variance_ratio(noise, r_inv))
+    iterates = admm(start, known, SIGMAS)
     for got, wanted in zip(iterates, expected, strict=True):
         torch.testing.assert_close(got, wanted)
 
@@ -99,8 +101,9 @@ def test_zero_noise_changes_nothing(
     phi, y, noise = problem
     r_inv = inverse_gram(gram_diag(phi))
     start = cold_start(y, phi, r_inv)
-    exact = list(solve(start, y, phi, r_inv, denoise=shrink, sigmas=SIGMAS))
-    quiet = solve(start, y, phi, r_inv, denoise=shrink, sigmas=SIGMAS, noise=torch.zeros_like(noise))
+    unknown = Problem(y, phi, r_inv, (shrink,))
+    zero = unknown._replace(noise_ratio=noise_variance_ratio(torch.zeros_like(noise), r_inv))
+    quiet, exact = solve(start, zero, SIGMAS), list(solve(start, unknown, SIGMAS))
     for got, wanted in zip(quiet, exact, strict=True):
         torch.testing.assert_close(got, wanted)
 

@@ -18,7 +18,16 @@ from sci_stream.errors import CaptureError
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.ports import RecordableDenoiser
 from sci_stream.recon.algorithms.admm import admm, admm_step
-from sci_stream.recon.algorithms.gap import CorrelatedResidual, PosteriorMean, Step, cold_start, gap, gap_step
+from sci_stream.recon.algorithms.gap import (
+    CorrelatedResidual,
+    Denoise,
+    PosteriorMean,
+    Problem,
+    Step,
+    cold_start,
+    gap,
+    gap_step,
+)
 from sci_stream.recon.algorithms.noise_level import NoiseLevel, local_sigma, on_device, scaled, sigma_map
 from sci_stream.recon.backend.cuda_graph import (
     MOST_PIXELS,
@@ -57,16 +66,19 @@ def by_hand(work: Callable[[], None]) -> Replay:
     return work
 
 
-class Problem:
+class Example:
     def __init__(self, seed: int = 0, device: torch.device = CPU) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.phi = torch.rand(4, 18, 15, generator=torch.Generator().manual_seed(9)).to(device)
         self.y = forward(self.phi, torch.rand(4, 18, 15, generator=generator).to(device))
         self.r_inv = inverse_gram(gram_diag(self.phi))
 
+    def problem(self, denoise: Denoise, **how: Any) -> Problem:
+        return Problem(self.y, self.phi, self.r_inv, (denoise,), **how)
+
     def solve(self, denoise: RecordableDenoiser, step: Step, phi: torch.Tensor, **how: Any) -> list[torch.Tensor]:
-        start = cold_start(self.y, phi, self.r_inv)
-        iterates = gap(start, self.y, phi, self.r_inv, denoise=denoise, sigmas=SIGMAS, step=step, **how)
+        problem = self.problem(denoise, **how)._replace(phi=phi)  # recordings know masks by their place
+        iterates = gap(cold_start(self.y, phi, self.r_inv), problem, SIGMAS, step)
         return [d.clone() for d in iterates]  # a recorded step overwrites its estimates
 
 
@@ -81,16 +93,16 @@ def lite(device: torch.device = CPU, precision: Precision = Precision.FLOAT32) -
         {},
         {"relaxation": 1.5},
         {"relaxation": 0.0},
-        {"noise": torch.full((18, 15), 0.01)},
+        {"noise_ratio": torch.full((18, 15), 0.001)},
         {"relative": torch.linspace(0.5, 2.0, 15).expand(18, 15)},
     ],
 )
 def test_recorded_estimates_equal_plain_iterations(make: Callable[[], RecordableDenoiser], how: dict[str, Any]) -> None:
-    denoise, problem = make(), Problem()
+    denoise, example = make(), Example()
     recorded = Recorded(by_hand)
     for got, wanted in zip(
-        problem.solve(denoise, recorded.step, problem.phi, **how),
-        problem.solve(denoise, gap_step, problem.phi, **how),
+        example.solve(denoise, recorded.step, example.phi, **how),
+        example.solve(denoise, gap_step, example.phi, **how),
         strict=True,
     ):
         torch.testing.assert_close(got, wanted)
@@ -100,7 +112,7 @@ def test_recorded_estimates_equal_plain_iterations(make: Callable[[], Recordable
 
 def test_correlated_iterations_are_recorded() -> None:
     """One recording for these iterations, one for the following ones, and one for another correlated step."""
-    denoise, problem = TvDenoiser(), Problem()
+    denoise, example = TvDenoiser(), Example()
     recorded = Recorded(by_hand)
     for factor in (0.4, 0.4, 0.7):
         posterior_mean = partial(spread_evenly, factor)
@@ -111,8 +123,8 @@ def test_correlated_iterations_are_recorded() -> None:
                 )
             }
             for got, wanted in zip(
-                problem.solve(denoise, recorded.step, problem.phi, **how),
-                problem.solve(denoise, gap_step, problem.phi, **how),
+                example.solve(denoise, recorded.step, example.phi, **how),
+                example.solve(denoise, gap_step, example.phi, **how),
                 strict=True,
             ):
                 torch.testing.assert_close(got, wanted)
@@ -130,36 +142,33 @@ def spread_evenly(factor: float, residual: torch.Tensor, measured: torch.Tensor)
 
 def test_recording_serves_all_snapshots_of_a_calibration() -> None:
     denoise = TvDenoiser()
-    recorded, phi = Recorded(by_hand), Problem().phi
+    recorded, phi = Recorded(by_hand), Example().phi
     for seed in range(4):
-        problem = Problem(seed)
-        got = problem.solve(denoise, recorded.step, phi, relaxation=1.5)[-1]
-        torch.testing.assert_close(got, problem.solve(denoise, gap_step, phi, relaxation=1.5)[-1])
+        example = Example(seed)
+        got = example.solve(denoise, recorded.step, phi, relaxation=1.5)[-1]
+        torch.testing.assert_close(got, example.solve(denoise, gap_step, phi, relaxation=1.5)[-1])
     assert len(recorded.graphs) == 1
 
 
 def test_each_relaxation_and_graph_key_has_its_recording() -> None:
     denoise = lite(precision=Precision.HALF)
     denoise.half_from_sigma = 0.1
-    recorded, problem = Recorded(by_hand), Problem()
+    recorded, example = Recorded(by_hand), Example()
     for how in ({"relaxation": 1.5}, {"relaxation": 0.0}, {"relaxation": 1.5}):
-        got = problem.solve(denoise, recorded.step, problem.phi, **how)
-        for mine, wanted in zip(got, problem.solve(denoise, gap_step, problem.phi, **how), strict=True):
+        got = example.solve(denoise, recorded.step, example.phi, **how)
+        for mine, wanted in zip(got, example.solve(denoise, gap_step, example.phi, **how), strict=True):
             torch.testing.assert_close(mine, wanted)
     assert len(recorded.graphs) == 4
 
 
 def test_observer_receives_the_same_estimates() -> None:
-    denoise, problem = TvDenoiser(), Problem()
+    denoise, example = TvDenoiser(), Example()
     report: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
     for step in (gap_step, Recorded(by_hand).step):
         pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
-        start = cold_start(problem.y, problem.phi, problem.r_inv)
-        iterates = gap(
-            start, problem.y, problem.phi, problem.r_inv,
-            denoise=denoise, sigmas=SIGMAS, relaxation=1.5, step=step,
-            observe=lambda x, d, pairs=pairs: pairs.append((x, d)),
-        )  # fmt: skip
+        start = cold_start(example.y, example.phi, example.r_inv)
+        observe = partial(lambda pairs, x, d: pairs.append((x, d)), pairs)
+        iterates = gap(start, example.problem(denoise, relaxation=1.5, observe=observe), SIGMAS, step)
         copies = [d.clone() for d in iterates]
         assert all(torch.equal(d, copy) for (_, d), copy in zip(pairs, copies, strict=True))
         report.append(pairs)
@@ -170,41 +179,30 @@ def test_observer_receives_the_same_estimates() -> None:
 
 def test_sequence_has_a_recording_for_each_prior() -> None:
     denoise = in_sequence(TvDenoiser(), lite(), switch_sigma=0.1)
-    recorded, problem = Recorded(by_hand), Problem()
+    recorded, example = Recorded(by_hand), Example()
     for got, wanted in zip(
-        problem.solve(denoise, recorded.step, problem.phi), problem.solve(denoise, gap_step, problem.phi), strict=True
+        example.solve(denoise, recorded.step, example.phi), example.solve(denoise, gap_step, example.phi), strict=True
     ):
         torch.testing.assert_close(got, wanted)
     assert len(recorded.graphs) == 2
 
 
 def test_recorded_admm_equals_plain_iterations() -> None:
-    problem, recorded = Problem(), Recorded(by_hand, admm_step)
-    start = cold_start(problem.y, problem.phi, problem.r_inv)
-    for noise in (None, torch.full((18, 15), 0.01)):
-        got, wanted = (
-            [
-                v.clone()
-                for v in admm(
-                    *(start, problem.y, problem.phi, problem.r_inv),
-                    denoise=TvDenoiser(), sigmas=SIGMAS, gamma=0.3, noise=noise, step=step,
-                )
-            ]
-            for step in (recorded.step, admm_step)
-        )  # fmt: skip
+    example, recorded = Example(), Recorded(by_hand, admm_step)
+    start = cold_start(example.y, example.phi, example.r_inv)
+    for noise_ratio in (None, torch.full((18, 15), 0.001)):
+        problem = example.problem(TvDenoiser(), gamma=0.3, noise_ratio=noise_ratio)
+        got, wanted = ([v.clone() for v in admm(start, problem, SIGMAS, step)] for step in (recorded.step, admm_step))
         for mine, expected in zip(got, wanted, strict=True):
             torch.testing.assert_close(mine, expected)
     assert not recorded.graphs.fault
 
 
 def test_recorded_step_does_not_modify_the_start() -> None:
-    problem = Problem()
-    start = cold_start(problem.y, problem.phi, problem.r_inv)
+    example = Example()
+    start = cold_start(example.y, example.phi, example.r_inv)
     before = start.clone()
-    *_, last = gap(
-        *(start, problem.y, problem.phi, problem.r_inv),
-        denoise=TvDenoiser(), sigmas=SIGMAS, step=Recorded(by_hand).step,
-    )  # fmt: skip
+    *_, last = gap(start, example.problem(TvDenoiser()), SIGMAS, Recorded(by_hand).step)
     assert torch.equal(start, before)
     assert not torch.equal(last, before)
 
@@ -305,9 +303,9 @@ def test_failed_capture_ends_the_use_of_the_device() -> None:
     def fails(_work: Callable[[], None]) -> Replay:
         raise CaptureError("Capturing a CUDA graph failed")
 
-    problem = Problem()
+    example = Example()
     with pytest.raises(CaptureError):
-        problem.solve(TvDenoiser(), Recorded(fails).step, problem.phi)
+        example.solve(TvDenoiser(), Recorded(fails).step, example.phi)
 
 
 def test_overwrite_copies_tensors_of_an_object_in_place() -> None:
@@ -331,10 +329,10 @@ def test_unrecordable_work_is_done_stepwise_with_reason() -> None:
     def refuse(_work: Callable[[], None]) -> Replay:
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
-    denoise, problem = TvDenoiser(), Problem()
+    denoise, example = TvDenoiser(), Example()
     recorded = Recorded(refuse)
-    got = problem.solve(denoise, recorded.step, problem.phi)
-    assert torch.equal(got[-1], problem.solve(denoise, gap_step, problem.phi)[-1])
+    got = example.solve(denoise, recorded.step, example.phi)
+    assert torch.equal(got[-1], example.solve(denoise, gap_step, example.phi)[-1])
     assert recorded.graphs.fault == "iterations are not recorded: operation not permitted when stream is capturing"
     assert len(recorded.graphs) == 0
 
@@ -342,9 +340,9 @@ def test_unrecordable_work_is_done_stepwise_with_reason() -> None:
 def test_very_large_videos_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1920 * 1080 * 24 < MOST_PIXELS < 3840 * 1644 * 48
     monkeypatch.setattr("sci_stream.recon.backend.cuda_graph.MOST_PIXELS", 100)
-    denoise, problem = TvDenoiser(), Problem()
+    denoise, example = TvDenoiser(), Example()
     recorded = Recorded(by_hand)
-    problem.solve(denoise, recorded.step, problem.phi)
+    example.solve(denoise, recorded.step, example.phi)
     assert len(recorded.graphs) == 0
     assert not recorded.graphs.fault
 
@@ -375,11 +373,11 @@ def test_cuda_graph_replays_the_iteration(precision: Precision) -> None:
     cuda = torch.device("cuda")
     with torch.inference_mode():
         for denoise in (TvDenoiser(), lite(cuda, precision)):
-            recorded, phi = Recorded(record_cuda_graph(cuda)), Problem(device=cuda).phi
+            recorded, phi = Recorded(record_cuda_graph(cuda)), Example(device=cuda).phi
             for seed in range(3):
-                problem = Problem(seed, cuda)
-                got = problem.solve(denoise, recorded.step, phi, relaxation=1.5)
-                wanted = problem.solve(denoise, gap_step, phi, relaxation=1.5)
+                example = Example(seed, cuda)
+                got = example.solve(denoise, recorded.step, phi, relaxation=1.5)
+                wanted = example.solve(denoise, gap_step, phi, relaxation=1.5)
                 for mine, other in zip(got, wanted, strict=True):
                     torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-3)
             assert recorded.graphs.fault == ""
@@ -387,12 +385,12 @@ def test_cuda_graph_replays_the_iteration(precision: Precision) -> None:
 
 
 def test_released_recordings_free_memory_and_are_not_remade() -> None:
-    denoise, problem = TvDenoiser(), Problem()
+    denoise, example = TvDenoiser(), Example()
     recorded = Recorded(by_hand)
-    before = problem.solve(denoise, recorded.step, problem.phi)[-1]
+    before = example.solve(denoise, recorded.step, example.phi)[-1]
     assert len(recorded.graphs) == 1
     assert recorded.graphs.give_up("memory ran out")
-    after = problem.solve(denoise, recorded.step, problem.phi)[-1]
+    after = example.solve(denoise, recorded.step, example.phi)[-1]
     assert len(recorded.graphs) == 0
     assert recorded.graphs.fault == "iterations are not recorded: memory ran out"
     assert not recorded.graphs.give_up("memory ran out"), "nothing is left to release"

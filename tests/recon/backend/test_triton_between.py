@@ -15,15 +15,15 @@ _INTERPRETED = """
 import torch
 import torch.nn.functional as F
 from sci_stream.optics.forward import accumulate_and_project
-from sci_stream.recon.backend.triton_between import Transform, between
-from sci_stream.recon.denoisers.temporal import cosines
+from sci_stream.recon.backend.triton_between import between
+from sci_stream.recon.denoisers.temporal import FramesToImages, cosines
 
 def transform(n, along_time):
     if not along_time:
-        return Transform.of(torch.eye(n), torch.ones(n), torch.zeros(n), torch.ones(n))
+        return FramesToImages.of(torch.eye(n), torch.ones(n), torch.zeros(n), torch.ones(n))
     scale, offset, level = torch.ones(n), torch.full((n,), 0.5), torch.ones(n)
     scale[0], offset[0], level[0] = n ** -0.5, 0.0, n ** -0.25
-    return Transform.of(cosines(n).float(), scale, offset, level)
+    return FramesToImages.of(cosines(n).float(), scale, offset, level)
 
 def images(t, video):
     mixed = torch.einsum("ij,pjhw->pihw", t.forth[: len(t.scale), : len(t.scale)], video)
@@ -81,16 +81,16 @@ cpu = torch.device("cpu")
 weights = load_ffdnet(shipped_weights("ffdnet-lite"))
 prior = FfdnetDenoiser(weights, cpu, pixels_per_chunk=1500)
 priors = cycled_denoisers(prior, 7, cpu, along_time=True)
-assert fused_gap(prior, priors, torch.Size((2, 7, 12, 20)), 1.5, 0.02, cpu) == (None, ""), "it takes five channels"
+assert fused_gap(prior, priors, torch.Size((2, 7, 12, 20)), 0.02, cpu) == (None, ""), "it takes five channels"
 layers = [pad_channels(kernel, bias) for kernel, bias in zip(weights.kernels, weights.biases)]
 stack = in_layers([kernel for kernel, _ in layers], [bias for _, bias in layers])
 prior._full = prior._half = Network(stack, 8, torch.float32, gives_noise=weights.gives_noise)
-fused, why = fused_gap(prior, priors, torch.Size((2, 7, 12, 20)), 1.5, 0.02, cpu)
+fused, why = fused_gap(prior, priors, torch.Size((2, 7, 12, 20)), 0.02, cpu)
 assert fused is not None, why
 assert why == ""
-difference = _difference(fused, priors, 7, 1.5, cpu)
+difference = _difference(fused, priors, 7, cpu)
 assert 0 < difference < 1e-5, difference
-assert fused_gap(prior, priors, torch.Size((2, 7, 13, 20)), 1.5, 0.02, cpu) == (None, ""), "rows must be even"
+assert fused_gap(prior, priors, torch.Size((2, 7, 13, 20)), 0.02, cpu) == (None, ""), "rows must be even"
 """
 
 _COMPILED = """
@@ -98,11 +98,12 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from sci_stream.recon.backend import triton_between as own
+from sci_stream.recon.denoisers.temporal import padded_frames
 floats = "image phi y y_acc r_inv weight back back_scale back_offset forth scale offset level sigma relative".split()
 signature = dict.fromkeys(floats, "*fp32") | {"given": "*fp16", "packed": "*fp16"}
 signature |= dict.fromkeys(("relaxation", "limit", "most_level"), "fp32") | {"height": "i32", "width": "i32"}
 for n_frames in (8, 48):
-    constants = {"N_FRAMES": n_frames, "PADDED": own.padded_frames(n_frames), "GIVES_NOISE": True, "WEIGHTED": True}
+    constants = {"N_FRAMES": n_frames, "PADDED": padded_frames(n_frames), "GIVES_NOISE": True, "WEIGHTED": True}
     constants |= {"LOCAL": True, "CHANNELS": 8, "BLOCK": own._BLOCK}
     signature |= dict.fromkeys(constants, "constexpr")
     source = ASTSource(fn=own._kernel, signature=signature, constexprs=constants, attrs={})
@@ -115,6 +116,7 @@ import contextlib
 import torch
 from sci_stream.optics import triton_kernels
 from sci_stream.recon.backend import triton_between, triton_convolution
+from sci_stream.recon.denoisers.temporal import FramesToImages
 
 entered, launched = [], []
 
@@ -134,7 +136,7 @@ for module in (triton_kernels, triton_between, triton_convolution):
 v, y = torch.rand(1, 3, 4, 6), torch.rand(1, 4, 6)
 triton_kernels.accumulate_and_project(v, y, y, v, y, relaxation=1.0)
 triton_convolution.convolve_taps(torch.rand(1, 8, 4, 6), torch.rand(9, 8, 8), torch.rand(8), rectify=True)
-same = triton_between.Transform.of(torch.eye(3), torch.ones(3), torch.zeros(3), torch.ones(3))
+same = FramesToImages.of(torch.eye(3), torch.ones(3), torch.zeros(3), torch.ones(3))
 triton_between.between(
     *(torch.rand(3, 8, 2, 3), v, y, torch.rand(3, 8, 2, 3), same, same),
     phi=v, y=y, r_inv=y, sigma=torch.tensor(0.1), relaxation=1.0, gives_noise=True,

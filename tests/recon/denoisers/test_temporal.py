@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.algorithms.admm import admm
-from sci_stream.recon.algorithms.gap import cold_start, gap
+from sci_stream.recon.algorithms.gap import Problem, cold_start, gap
 from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget, SigmaSchedule
 from sci_stream.recon.backend.cuda_graph import CudaGraphStep, Graphs, Replay
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
@@ -92,7 +92,7 @@ def test_solvers_cycle_through_the_denoisers() -> None:
     for solve in (gap, admm):
         first, then = Listening(), Listening()
         start = cold_start(y, phi, r_inv)
-        iterates = list(solve(start, y, phi, r_inv, denoise=(first, then), sigmas=[0.5, 0.4, 0.3]))
+        iterates = list(solve(start, Problem(y, phi, r_inv, (first, then)), [0.5, 0.4, 0.3]))
         assert len(iterates) == 3
         assert [sigma for _, sigma in first.asked] == [0.5, 0.3]
         assert [sigma for _, sigma in then.asked] == [0.4]
@@ -117,7 +117,7 @@ def _solved(speed: float, *, along_time: bool) -> float:
     sigmas = AnytimeSchedule(SigmaSchedule(50 / 255, 10 / 255), Budget(12))
     priors = cycled_denoisers(lite(), 8, CPU, along_time=along_time)
     start = cold_start(y, phi, r_inv)
-    iterates = gap(start, y, phi, r_inv, denoise=priors, sigmas=sigmas, relaxation=1.5)
+    iterates = gap(start, Problem(y, phi, r_inv, priors, relaxation=1.5), sigmas)
     return psnr(list(iterates)[-1], truth)
 
 
@@ -142,8 +142,8 @@ def test_recorded_cycle_equals_plain_iterations(make: type[TvDenoiser]) -> None:
     recorded = CudaGraphStep(graphs)
     sigmas = [0.2 * 0.9**k for k in range(9)]
     for _ in range(2):
-        got = [d.clone() for d in gap(start, y, phi, r_inv, denoise=priors, sigmas=sigmas, step=recorded)]
-        wanted = list(gap(start, y, phi, r_inv, denoise=priors, sigmas=sigmas))
+        got = [d.clone() for d in gap(start, Problem(y, phi, r_inv, priors), sigmas, recorded)]
+        wanted = list(gap(start, Problem(y, phi, r_inv, priors), sigmas))
         for mine, expected in zip(got, wanted, strict=True):
             torch.testing.assert_close(mine, expected)
     # The frames, and three lengths of groups, have one each.
