@@ -27,7 +27,7 @@ import numpy.typing as npt
 import torch
 
 from sci_stream.calibration.mask_errors import F64, Brightness, Evidence, trend_of
-from sci_stream.optics import bayer as bayer_planes
+from sci_stream.optics import bayer
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, TAPS_RADIUS, Displacement
 from sci_stream.optics.mask_errors import MaskCorrection
@@ -264,7 +264,7 @@ class MaskFitter:
     def _flat(self, blocks: torch.Tensor) -> torch.Tensor:
         """Reorder (places, …, h, w) to (N, …, p), the planes of a mosaic first."""
         if self._planes == 4:
-            blocks = bayer_planes.split(blocks).flatten(0, 1)
+            blocks = bayer.split(blocks).flatten(0, 1)
         return blocks.flatten(-2)
 
     def _filtered(self, phi: torch.Tensor, at: Displacement, axis: int, margin: int = 0) -> torch.Tensor:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from sci_stream.imaging.demosaic import demosaic
 from sci_stream.imaging.tone import LINEAR_LIGHT_GAMMA, FalseColour, ToneSettings, curve, light_of, palette
 from sci_stream.model import Array, BayerPhase
+from sci_stream.optics.bayer import colour_sites
 
 _FULL = 65535
 _GREEN_KERNEL = np.array([[1, 0, 1], [0, 4, 0], [1, 0, 1]], np.float32) / 8
@@ -54,11 +55,11 @@ def equalise_greens(mosaic: npt.NDArray[np.float32], bayer: BayerPhase) -> None:
     The two green planes of a mosaic are reconstructed independently, with independent errors; their difference would
     show as a mesh pattern over the whole image.
     """
-    greens = [divmod(index, 2) for index, colour in enumerate(bayer) if colour == "G"]
+    greens = [site for colour, site in colour_sites(bayer) if colour == "G"]
     for frame in mosaic:
         settled = cv2.filter2D(frame, -1, _GREEN_KERNEL, borderType=cv2.BORDER_REFLECT_101)
-        for row, column in greens:
-            frame[row::2, column::2] = settled[row::2, column::2]
+        for site in greens:
+            frame[site] = settled[site]
 
 
 def render_counts(counts: Array, gamma: float = LINEAR_LIGHT_GAMMA) -> U8:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from sci_stream.errors import InputError
 from sci_stream.imaging.demosaic import Demosaic
 from sci_stream.model import Array, BayerPhase, JsonObject
+from sci_stream.optics.bayer import colour_sites
 from sci_stream.parameters import Changes
 
 # The usual approximation of the sRGB curve.
@@ -170,8 +171,8 @@ def grey_world_gains(mosaic: Array, bayer: BayerPhase) -> Gains:
 def colour_means(mosaic: Array, bayer: BayerPhase) -> Gains:
     """Return the mean of the red, green and blue pixels of (B, H, W) mosaics."""
     sums = dict.fromkeys("RGB", 0.0)
-    for index, colour in enumerate(bayer):
-        plane = mosaic[:, index // 2 :: 2, index % 2 :: 2]
+    for colour, (rows, columns) in colour_sites(bayer):
+        plane = mosaic[:, rows, columns]
         sums[colour] += float(plane.mean(dtype=np.float64)) * (0.5 if colour == "G" else 1.0)
     return sums["R"], sums["G"], sums["B"]
 
@@ -235,8 +236,8 @@ def light_of(video: Array, bayer: BayerPhase | None, tone: ToneSettings) -> npt.
     if bayer is None or tone.white_balance is WhiteBalance.NONE:
         return light
     gains = tone.gains if tone.white_balance is WhiteBalance.FIXED else grey_world_gains(np.clip(light, 0, 1), bayer)
-    for index, colour in enumerate(bayer):
-        light[:, index // 2 :: 2, index % 2 :: 2] *= np.float32(gains["RGB".index(colour)])
+    for colour, (rows, columns) in colour_sites(bayer):
+        light[:, rows, columns] *= np.float32(gains["RGB".index(colour)])
     return light
 
 

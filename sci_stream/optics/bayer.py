@@ -1,38 +1,37 @@
-"""Split a Bayer mosaic into four planes of a quarter of the pixels each, and merge them.
+"""The colour filter array of a Bayer sensor: its pixels by colour, sampling, and the four planes of a mosaic.
 
 Every colour of a mosaic is a complete SCI measurement with its own part of the masks. Splitting is slicing: the plane
 at position (i, j) of the 2×2 cell contains the pixels ``[i::2, j::2]``. Planes come in reading order, (0, 0), (0, 1),
-(1, 0), (1, 1), for every phase; `plane_colours` gives their colours.
+(1, 0), (1, 1), for every phase: plane k has the k-th colour of `BayerPhase`.
+
+Cameras and displays use this module too, so that it does not load torch.
 """
 
 from __future__ import annotations
 
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
-import torch
 
 from sci_stream.model import Array, BayerPhase
 
-_CELL = ((0, 0), (0, 1), (1, 0), (1, 1))
+if TYPE_CHECKING:
+    import torch
 
-_COLOURS: dict[BayerPhase, tuple[str, str, str, str]] = {
-    BayerPhase.RGGB: ("R", "G1", "G2", "B"),
-    BayerPhase.GRBG: ("G1", "R", "B", "G2"),
-    BayerPhase.GBRG: ("G2", "B", "R", "G1"),
-    BayerPhase.BGGR: ("B", "G2", "G1", "R"),
-}
+_PLANES = tuple((slice(i, None, 2), slice(j, None, 2)) for i in (0, 1) for j in (0, 1))
 
 
-def plane_colours(phase: BayerPhase) -> tuple[str, str, str, str]:
-    """Return the colours of the four planes, in the order in which `split` returns them.
+def colour_sites(bayer: BayerPhase) -> tuple[tuple[str, tuple[slice, slice]], ...]:
+    """Return the colour of each plane, ``"R"``, ``"G"`` or ``"B"``, with the rows and columns of its pixels."""
+    return tuple(zip(bayer.value, _PLANES, strict=True))
 
-    ``G1`` is the green in the rows of red, ``G2`` the green in the rows of blue.
 
-    >>> plane_colours(BayerPhase.GRBG)
-    ('G1', 'R', 'B', 'G2')
-    """
-    return _COLOURS[phase]
+def sample_colours(rgb: Array, bayer: BayerPhase) -> Array:
+    """Return the mosaic that a sensor records of an image: (…, H, W, 3) RGB → (…, H, W), a new array."""
+    mosaic = np.empty(rgb.shape[:-1], rgb.dtype)
+    for colour, (rows, columns) in colour_sites(bayer):
+        mosaic[..., rows, columns] = rgb[..., rows, columns, "RGB".index(colour)]
+    return mosaic
 
 
 @overload
@@ -58,9 +57,11 @@ def split(mosaic: torch.Tensor | Array) -> torch.Tensor | Array:
     """
     if mosaic.ndim < 2 or mosaic.shape[-2] % 2 or mosaic.shape[-1] % 2:
         raise ValueError(f"a Bayer mosaic is (…, H, W) with even H and W, got shape {tuple(mosaic.shape)}")
-    if isinstance(mosaic, torch.Tensor):
-        return torch.stack([mosaic[..., i::2, j::2] for i, j in _CELL])
-    return np.stack([mosaic[..., i::2, j::2] for i, j in _CELL])
+    *batch, height, width = mosaic.shape
+    planes = _new(mosaic, (4, *batch, height // 2, width // 2))
+    for plane, (rows, columns) in zip(planes, _PLANES, strict=True):
+        plane[...] = mosaic[..., rows, columns]
+    return planes
 
 
 @overload
@@ -78,9 +79,11 @@ def merge(planes: torch.Tensor | Array) -> torch.Tensor | Array:
     if planes.ndim < 3 or planes.shape[0] != 4:
         raise ValueError(f"expected four planes (4, …, h, w), got shape {tuple(planes.shape)}")
     *batch, h, w = planes.shape[1:]
-    shape = (*batch, 2 * h, 2 * w)
-    out: torch.Tensor | Array
-    out = planes.new_empty(shape) if isinstance(planes, torch.Tensor) else np.empty(shape, planes.dtype)
-    for k, (i, j) in enumerate(_CELL):
-        out[..., i::2, j::2] = planes[k]
-    return out
+    mosaic = _new(planes, (*batch, 2 * h, 2 * w))
+    for plane, (rows, columns) in zip(planes, _PLANES, strict=True):
+        mosaic[..., rows, columns] = plane
+    return mosaic
+
+
+def _new(like: torch.Tensor | Array, shape: tuple[int, ...]) -> torch.Tensor | Array:
+    return np.empty(shape, like.dtype) if isinstance(like, np.ndarray) else like.new_empty(shape)

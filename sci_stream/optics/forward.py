@@ -34,11 +34,6 @@ def forward(phi: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return coded
 
 
-def adjoint(phi: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Apply Φᵀ: (Φᵀy)_b = φ_b ⊙ y, (…, H, W) → (…, B, H, W), a new tensor."""
-    return phi * y.unsqueeze(-3)
-
-
 def gram_diag(phi: torch.Tensor) -> torch.Tensor:
     """Return R = diag(ΦΦᵀ) = Σ_b φ_b², (…, B, H, W) → (…, H, W).
 
@@ -50,7 +45,7 @@ def gram_diag(phi: torch.Tensor) -> torch.Tensor:
 def inverse_gram(r: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Tensor:
     """Return R⁻¹ at measured pixels and 0 elsewhere.
 
-    With R⁻¹ = 0 a pixel has no effect in `project`, which leaves its frames unchanged.
+    With R⁻¹ = 0 a pixel has no effect in `accumulate_and_project`, which leaves its frames unchanged.
 
     Parameters
     ----------
@@ -71,35 +66,6 @@ def inverse_gram(r: torch.Tensor, valid: torch.Tensor | None = None) -> torch.Te
     return torch.where(measured, r.clamp_min(R_FLOOR).reciprocal(), 0.0)
 
 
-def project(v: torch.Tensor, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> torch.Tensor:
-    r"""Project a video onto the linear manifold y = Φx: x = v + Φᵀ(ΦΦᵀ)⁻¹(y − Φv).
-
-    The result is the video nearest to ``v`` that satisfies every measured pixel exactly. Pixels with ``r_inv`` = 0 keep
-    ``v``.
-
-    Parameters
-    ----------
-    v
-        (…, B, H, W), the estimate to project. Not modified.
-    y
-        (…, H, W), the measurement. Must be finite, also where ``r_inv`` is 0.
-    phi
-        (…, B, H, W), the mask stack.
-    r_inv
-        (…, H, W), R⁻¹ from `inverse_gram`.
-
-    Returns
-    -------
-    (…, B, H, W), a new tensor.
-
-    References
-    ----------
-    PnP-GAP, Eq. for x^(k+1).
-    """
-    step = (y - forward(phi, v)).mul_(r_inv)
-    return torch.addcmul(v, phi, step.unsqueeze(-3))
-
-
 def accumulate_and_project(
     v: torch.Tensor,
     y_acc: torch.Tensor,
@@ -117,14 +83,19 @@ def accumulate_and_project(
         y_acc ← y + w (y_acc − y + α (y − Φv))
         x = v + Φᵀ(ΦΦᵀ)⁻¹ w (y_acc − Φv)
 
-    Φv is computed once for both. On a GPU with Triton everything is one kernel.
+    Where w is 1, x is the video nearest to ``v`` that satisfies y_acc = Φx exactly. Φv is computed once for both. On a
+    GPU with Triton everything is one kernel.
 
     Parameters
     ----------
-    v, phi, r_inv
-        As for `project`.
+    v
+        (…, B, H, W), the estimate to project. Not modified.
     y_acc, y
-        (…, H, W), finite: the accumulated measurement, and the measurement.
+        (…, H, W), the accumulated measurement, and the measurement; finite, also where ``r_inv`` is 0.
+    phi
+        (…, B, H, W), the mask stack.
+    r_inv
+        (…, H, W), R⁻¹ from `inverse_gram`. Pixels with 0 keep ``v``.
     relaxation
         α ≥ 0; 0 leaves ``y_acc`` unchanged where w is 1.
     weight
@@ -134,6 +105,10 @@ def accumulate_and_project(
     -------
     x, y_acc
         (…, B, H, W) and (…, H, W), new tensors.
+
+    References
+    ----------
+    PnP-GAP, Eq. for x^(k+1).
     """
     fused = _fused(v.device).kernel if v.is_cuda else None
     tensors = (v, y_acc, y, phi, r_inv) if weight is None else (v, y_acc, y, phi, r_inv, weight)

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import torch
 
-from sci_stream.optics import bayer as bayer_planes
+from sci_stream.optics import bayer
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import gram_diag, inverse_gram
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
@@ -63,8 +63,8 @@ class MaskStack:
 
     def planes(self, image: torch.Tensor) -> torch.Tensor:
         """Add the plane dimension in front: four planes of a mosaic, else one."""
-        return image.unsqueeze(0) if self._calibration.bayer is None else bayer_planes.split(image)
+        return image.unsqueeze(0) if self._calibration.bayer is None else bayer.split(image)
 
     def merged(self, planes: torch.Tensor) -> torch.Tensor:
         """Undo `planes`."""
-        return planes.squeeze(0) if self._calibration.bayer is None else bayer_planes.merge(planes)
+        return planes.squeeze(0) if self._calibration.bayer is None else bayer.merge(planes)

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
-from sci_stream_drivers.simulated.exposure import Exposure, mosaic
+from sci_stream_drivers.simulated.exposure import Exposure
 
 from sci_stream.model import Array, BayerPhase
 
@@ -36,14 +35,3 @@ def test_measurement_is_the_masked_sum() -> None:
     exposure = Exposure(Ramp(), PHI, BayerPhase.GBRG)
     x = exposure.frames(2)
     np.testing.assert_allclose(exposure.measure(x), (PHI * x).sum(axis=0), rtol=1e-5)
-
-
-@pytest.mark.parametrize("phase", BayerPhase)
-def test_each_pixel_sees_the_colour_of_its_filter(phase: BayerPhase) -> None:
-    rgb = np.random.default_rng(0).random((H, W, 3)).astype(np.float32)
-    out = np.empty((H, W), np.float32)
-    mosaic(rgb, phase, out)
-    for row in range(H):
-        for column in range(W):
-            colour = phase.value[2 * (row % 2) + column % 2]
-            assert out[row, column] == rgb[row, column, "RGB".index(colour)]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sci_stream.model import BayerPhase
-from sci_stream.optics.bayer import merge, plane_colours, split
+from sci_stream.optics.bayer import colour_sites, merge, sample_colours, split
 from sci_stream.optics.forward import forward
 
 halves = st.tuples(st.integers(1, 6), st.integers(1, 6))
@@ -35,12 +35,20 @@ def test_torch_and_numpy_agree(half: tuple[int, int], batch: tuple[int, ...]) ->
 
 
 @pytest.mark.parametrize("phase", list(BayerPhase))
-def test_planes_are_named_by_the_cell_of_their_phase(phase: BayerPhase) -> None:
-    names = plane_colours(phase)
-    assert "".join(name[0] for name in names) == phase.value
-    assert sorted(names) == ["B", "G1", "G2", "R"]
-    # G1 shares its row with red.
-    assert names.index("G1") // 2 == names.index("R") // 2
+def test_each_pixel_sees_the_colour_of_its_filter(phase: BayerPhase) -> None:
+    rgb = np.random.default_rng(0).random((2, 6, 8, 3)).astype(np.float32)
+    mosaic = sample_colours(rgb, phase)
+    for row, column in np.ndindex(6, 8):
+        colour = phase.value[2 * (row % 2) + column % 2]
+        np.testing.assert_array_equal(mosaic[:, row, column], rgb[:, row, column, "RGB".index(colour)])
+
+
+@pytest.mark.parametrize("phase", list(BayerPhase))
+def test_planes_have_the_colours_of_their_sites(phase: BayerPhase) -> None:
+    image = np.arange(24.0).reshape(4, 6)
+    for plane, (colour, site), letter in zip(split(image), colour_sites(phase), phase.value, strict=True):
+        assert colour == letter
+        np.testing.assert_array_equal(plane, image[site])
 
 
 def test_plane_holds_every_second_pixel_of_every_second_row() -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.model import BayerPhase
+from sci_stream.optics.bayer import sample_colours
 from sci_stream_drivers.simulated.scenes import Scene
-from sci_stream_drivers.simulated.textures import Image
 
 # ITU-R BT.709 weights of linear R, G, B: a monochrome sensor with the sensitivity of the eye.
 _LUMINANCE = np.array([0.2126, 0.7152, 0.0722], np.float32)
@@ -58,11 +58,4 @@ class Exposure:
         if self._bayer is None:
             np.matmul(rgb, _LUMINANCE, out=out)
         else:
-            mosaic(rgb, self._bayer, out)
-
-
-def mosaic(rgb: Image, bayer: BayerPhase, out: npt.NDArray[np.float32]) -> None:
-    """Sample an (H, W, 3) RGB image through a Bayer colour filter array into ``out`` (H, W)."""
-    for i, colour in enumerate(bayer.value):
-        row, column = divmod(i, 2)
-        out[row::2, column::2] = rgb[row::2, column::2, "RGB".index(colour)]
+            out[:] = sample_colours(rgb, self._bayer)
