@@ -52,7 +52,7 @@ class Brightness(NamedTuple):
     slope: F64
 
 
-class Evidence(NamedTuple):
+class MaskInformation(NamedTuple):
     """What snapshots say of θ = (shifts to the right and down, blurs and gains of all masks, black level), (4B + 1,).
 
     Information and score, JᵀWJ, (p, p), and JᵀWr + JᵀWJθ₀, (p,), where θ₀ was in use; the brightness of the scene.
@@ -90,7 +90,7 @@ class MaskErrorEstimator:
         self.log_odds = 0.0
         """Natural logarithm of the odds for errors against none, ≥ 0."""
 
-    def add(self, snapshot: Evidence, *, continues: bool = False) -> None:
+    def add(self, snapshot: MaskInformation, *, continues: bool = False) -> None:
         """Take a snapshot into account, which ``continues`` the one before or not."""
         information, score, brightness = snapshot
         if continues and brightness is not None and self._before is not None:

@@ -21,12 +21,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from sci_stream.calibration.mask_errors import F64, Brightness, Evidence, trend_of
+from sci_stream.calibration.mask_errors import F64, Brightness, MaskInformation, trend_of
 from sci_stream.optics import bayer
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, TAPS_RADIUS, Displacement
@@ -97,15 +98,42 @@ class MaskFit:
     contrast: float
 
 
+class _Pixels(NamedTuple):
+    """Pixels of all blocks, (N, p) float32 each, N = planes × places: y, and 1 where it is valid; both 0 elsewhere."""
+
+    y: torch.Tensor
+    valid: torch.Tensor
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class _Blocks:
-    """Linear fit of a set of masks: N blocks of p pixels; design (N, p, K), residual and weights of the fit."""
+class _SceneFit:
+    """Linear fit of the scene in N blocks: design (N, p, K) and coefficients, (N, K), with what is left of y."""
 
     design: torch.Tensor
     scene: torch.Tensor
     factor: torch.Tensor
     residual: torch.Tensor
     variance: torch.Tensor
+
+    @classmethod
+    def of(cls, design: torch.Tensor, pixels: _Pixels) -> _SceneFit:
+        normal = design.mT @ design
+        level = normal.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+        eye = torch.eye(normal.shape[-1], device=normal.device)
+        factor = torch.linalg.cholesky(normal + (_RIDGE * level + _TINY).unsqueeze(-1) * eye)
+        scene = torch.cholesky_solve(design.mT @ pixels.y.unsqueeze(-1), factor)
+        residual = pixels.y - (design @ scene).squeeze(-1)
+        variance = residual.square().sum(-1) / pixels.valid.sum(-1).clamp_min(1.0)
+        return cls(design, scene.squeeze(-1), factor, residual, variance)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """Weight of each block by the quality of the fit, (N,): edges count little."""
+        return (self.variance + 0.5 * self.variance.median() + _TINY).reciprocal()
+
+    def without_scene(self, columns: torch.Tensor) -> torch.Tensor:
+        """Return changes of y, (N, p, K'), without what another scene explains of them (variable projection)."""
+        return columns - self.design @ torch.cholesky_solve(self.design.mT @ columns, self.factor)
 
 
 class MaskFitter:
@@ -161,17 +189,17 @@ class MaskFitter:
         valid
             (H, W) bool, False for invalid pixels: saturated ones.
         """
-        measured, holds = self._take(y, valid)
+        pixels = self._take(y, valid)
         displacement = first = _within_reach(start.recentred())
         for _ in range(_MOST_STEPS):
-            seen = self._see(self._phi, displacement, measured, holds)
-            step, covariance, stray = self._step(seen, displacement, measured, holds)
+            scene_fit = self._fit_scene(self._phi, displacement, pixels)
+            step, covariance, stray = self._step(scene_fit, displacement, pixels)
             displacement, change = _moved(displacement, step)
             if change < _SETTLED:
                 break
-        match = self._match(seen, displacement, measured, holds)
+        match = self._match(scene_fit, displacement, pixels)
         if match < _DOUBTFUL_MATCH:  # fine texture draws a fit to blurred masks, which explain less
-            before = self._match(self._see(self._phi, first, measured, holds), first, measured, holds)
+            before = self._match(self._fit_scene(self._phi, first, pixels), first, pixels)
             match, displacement = (before, first) if before > match else (match, displacement)
         lever = torch.tensor([*_TAPS, *(0,) * len(_TAPS)], dtype=covariance.dtype, device=covariance.device)
         levers = torch.stack([lever, lever.roll(len(_TAPS))])
@@ -185,19 +213,17 @@ class MaskFitter:
 
     def search(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> Displacement:
         """Return the whole-pixel displacement, up to `SEARCH_PX`, with which the masks explain y best."""
-        measured, holds = self._take(y, valid)
+        pixels = self._take(y, valid)
         every = max(1, len(self._phi) // (_SEARCH_BLOCKS // self._planes))
         some = slice(None, None, every)
         phi = self._phi[some]
-        measured = measured.view(self._planes, -1, measured.shape[-1])[:, some].flatten(0, 1)
-        holds = holds.view(self._planes, -1, holds.shape[-1])[:, some].flatten(0, 1)
+        pixels = _Pixels(*(part.view(self._planes, -1, part.shape[-1])[:, some].flatten(0, 1) for part in pixels))
         span = range(-SEARCH_PX, SEARCH_PX + 1)
         candidates = [Displacement((x, y)) for y in span for x in span]
         # The logarithm: a few blocks with strong texture must not outweigh the many plane ones.
-        floor = _TINY + 1e-4 * float(measured.square().mean())
+        floor = _TINY + 1e-4 * float(pixels.y.square().mean())
         scores = [
-            float((self._see(phi, candidate, measured, holds).variance + floor).log().mean())
-            for candidate in candidates
+            float((self._fit_scene(phi, candidate, pixels).variance + floor).log().mean()) for candidate in candidates
         ]
         best = min(range(len(candidates)), key=lambda i: (scores[i], sum(map(abs, candidates[i].base_px))))
         return candidates[best]
@@ -214,12 +240,14 @@ class MaskFitter:
         at
             Displacement of the masks.
         """
-        measured, holds = self._take(y, valid)
-        some = slice(None, None, -(-len(measured) // most))
-        masks = self._displaced(self._phi, at)[some] * holds[some].unsqueeze(1)
-        return measured[some], masks, self._space
+        pixels = self._take(y, valid)
+        some = slice(None, None, -(-len(pixels.y) // most))
+        masks = self._displaced(self._phi, at)[some] * pixels.valid[some].unsqueeze(1)
+        return pixels.y[some], masks, self._space
 
-    def learn(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], at: MaskCorrection) -> Evidence:
+    def information(
+        self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], at: MaskCorrection
+    ) -> MaskInformation:
         """Return what a snapshot says of the errors of each mask and the black level, see `MaskErrorEstimator`.
 
         The displacement of all masks, their blur and stray light are eliminated as the scene is.
@@ -231,35 +259,34 @@ class MaskFitter:
         at
             The correction to linearise at, which `correct` was called with.
         """
-        measured, holds = self._take(y, valid)
-        seen = self._see(self._phi, at.displacement, measured, holds)
-        video = self._video(seen, holds)
-        common = self._changes(seen, at.displacement, measured, holds, video)
+        pixels = self._take(y, valid)
+        scene_fit = self._fit_scene(self._phi, at.displacement, pixels)
+        video = self._video(scene_fit, pixels.valid)
+        common = self._changes(scene_fit, at.displacement, pixels, video)
         # Displaced first, and with a narrow margin: derivatives of the whole blocks took a third of a check.
         margin = min(_SLOPE_PX, _HALO_PX - TAPS_RADIUS - max(map(abs, at.displacement.base_px)))
         inner = slice(margin, -margin)
         across = self._filtered(self._phi, at.displacement, 0, margin)
         masks = self._filtered(across, at.displacement, 1, margin)
         own = [self._flat(change[..., inner, inner]) * video for change in mask_changes(masks)]
-        columns = torch.cat([common.mT, *own, holds.unsqueeze(1)], 1).mT
-        columns = columns - seen.design @ torch.cholesky_solve(seen.design.mT @ columns, seen.factor)
-        columns = columns * self._weight(seen).sqrt().view(-1, 1, 1)
-        residual = seen.residual * self._weight(seen).sqrt().unsqueeze(1)
+        columns = torch.cat([common.mT, *own, pixels.valid.unsqueeze(1)], 1).mT
+        columns = scene_fit.without_scene(columns) * scene_fit.weight.sqrt().view(-1, 1, 1)
+        residual = scene_fit.residual * scene_fit.weight.sqrt().unsqueeze(1)
         scores = torch.einsum("npi,np->ni", columns, residual).double().cpu().numpy()
         information = torch.einsum("npi,npj->ij", columns, columns).double().cpu().numpy()
-        level, slope = seen.scene.view(len(seen.scene), len(self._time), -1)[:, :, 0].T.double().cpu().numpy()
+        level, slope = scene_fit.scene.view(len(scene_fit.scene), len(self._time), -1)[:, :, 0].T.double().cpu().numpy()
         used = trend_of(np.array([mask.gain for mask in at.masks]))
-        return _evidence(information, scores, common.shape[-1], at)._replace(
+        return _information(information, scores, common.shape[-1], at)._replace(
             brightness=Brightness(level, slope + used * level)
         )
 
     # --- blocks
 
-    def _take(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return measurement and validity of the blocks, (N, p) float32 each, N = planes × places."""
-        holds = torch.from_numpy((valid & self._good)[self._rows, self._columns]).to(self._device, torch.float32)
-        measured = torch.from_numpy(y[self._rows, self._columns] - np.float32(self._black)).to(self._device)
-        return self._flat(measured * holds), self._flat(holds)
+    def _take(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> _Pixels:
+        """Return the pixels of the blocks, less the black level."""
+        known = torch.from_numpy((valid & self._good)[self._rows, self._columns]).to(self._device, torch.float32)
+        blocks = torch.from_numpy(y[self._rows, self._columns] - np.float32(self._black)).to(self._device)
+        return _Pixels(self._flat(blocks * known), self._flat(known))
 
     def _flat(self, blocks: torch.Tensor) -> torch.Tensor:
         """Reorder (places, …, h, w) to (N, …, p), the planes of a mosaic first."""
@@ -272,73 +299,64 @@ class MaskFitter:
         weights, base = (at.x, at.base_px[0]) if axis == 0 else (at.y, at.base_px[1])
         return weighted_slices(phi, weights, _HALO_PX - base - margin, -1 - axis, self._size + 2 * margin)
 
-    def _see(self, phi: torch.Tensor, at: Displacement, measured: torch.Tensor, holds: torch.Tensor) -> _Blocks:
+    def _fit_scene(self, phi: torch.Tensor, at: Displacement, pixels: _Pixels) -> _SceneFit:
         """Fit the scene in every block with displaced masks."""
         masks = self._displaced(phi, at)
         through = torch.einsum("kb,nbp->nkp", self._time, masks)
-        design = torch.einsum("nkp,sp->npks", through, self._space).flatten(2) * holds.unsqueeze(-1)
-        return _fit_blocks(design, measured, holds)
+        design = torch.einsum("nkp,sp->npks", through, self._space).flatten(2) * pixels.valid.unsqueeze(-1)
+        return _SceneFit.of(design, pixels)
 
     def _step(
-        self, seen: _Blocks, at: Displacement, measured: torch.Tensor, holds: torch.Tensor
+        self, scene_fit: _SceneFit, at: Displacement, pixels: _Pixels
     ) -> tuple[torch.Tensor, torch.Tensor, float]:
         """Return the change of the weights (x, then y), its covariance, and the fraction of stray light."""
-        change = self._changes(seen, at, measured, holds, self._video(seen, holds))
-        # Variable projection: what a better fit of the scene can explain is not evidence of a displacement.
-        own = torch.cholesky_solve(seen.design.mT @ change, seen.factor)
-        change = change - seen.design @ own
-        weight = self._weight(seen)
+        # What a better fit of the scene can explain is not evidence of a displacement.
+        change = scene_fit.without_scene(self._changes(scene_fit, at, pixels, self._video(scene_fit, pixels.valid)))
+        weight = scene_fit.weight
         normal = torch.einsum("n,npi,npj->ij", weight, change, change).double().cpu()
-        right = torch.einsum("n,npi,np->i", weight, change, seen.residual).double().cpu()
+        right = torch.einsum("n,npi,np->i", weight, change, scene_fit.residual).double().cpu()
         normal.diagonal().add_(1.0 + 1e-9 * normal.diagonal().max())  # a prior of width 1, which decides without light
         covariance = torch.linalg.inv(normal)
         solution = covariance @ right
         return solution[:-1], covariance[:-1, :-1], float(solution[-1])
 
-    @staticmethod
-    def _weight(seen: _Blocks) -> torch.Tensor:
-        """Return the weight of each block by the quality of the plane fit, (N,): edges count little."""
-        return (seen.variance + 0.5 * seen.variance.median() + _TINY).reciprocal()
-
-    def _video(self, seen: _Blocks, holds: torch.Tensor) -> torch.Tensor:
+    def _video(self, scene_fit: _SceneFit, valid: torch.Tensor) -> torch.Tensor:
         """Return the scene of every block, (N, B, p)."""
-        coefficients = seen.scene.view(len(seen.scene), len(self._time), len(self._space))
-        return torch.einsum("nks,sp,kb->nbp", coefficients, self._space, self._time) * holds.unsqueeze(1)
+        coefficients = scene_fit.scene.view(len(scene_fit.scene), len(self._time), len(self._space))
+        return torch.einsum("nks,sp,kb->nbp", coefficients, self._space, self._time) * valid.unsqueeze(1)
 
     def _displaced(self, phi: torch.Tensor, at: Displacement) -> torch.Tensor:
         """Return the displaced masks of the blocks, (N, B, p)."""
         return self._flat(self._filtered(self._filtered(phi, at, 0), at, 1))
 
-    def _changes(
-        self, seen: _Blocks, at: Displacement, measured: torch.Tensor, holds: torch.Tensor, video: torch.Tensor
-    ) -> torch.Tensor:
+    def _changes(self, scene_fit: _SceneFit, at: Displacement, pixels: _Pixels, video: torch.Tensor) -> torch.Tensor:
         """Return the changes of y by the weights (x, then y) and by stray light, (N, p, 4·`TAPS_RADIUS` + 1)."""
         columns = []
         for axis in (0, 1):
             part = self._filtered(self._phi, at, 1 - axis)
             dim, base = -1 - axis, at.base_px[axis]
-            seen_at = [
+            shifted_y = [
                 (self._flat(part.narrow(dim, _HALO_PX - base - i, self._size)) * video).sum(1) for i in (0, *_TAPS)
             ]
-            columns += [shifted - seen_at[0] for shifted in seen_at[1:]]
-        model = measured - seen.residual
+            columns += [shifted - shifted_y[0] for shifted in shifted_y[1:]]
+        model = pixels.y - scene_fit.residual
         # Stray light adds the same fraction of the brightness at each pixel of a block.
-        columns.append(model.mean(-1, keepdim=True) * holds)
+        columns.append(model.mean(-1, keepdim=True) * pixels.valid)
         return torch.stack(columns, -1)
 
-    def _match(self, seen: _Blocks, at: Displacement, measured: torch.Tensor, holds: torch.Tensor) -> float:
+    def _match(self, scene_fit: _SceneFit, at: Displacement, pixels: _Pixels) -> float:
         """Return the fraction of the variance that the masks explain and those of another place do not.
 
         Blocks count by their light: what is dark shows no masks.
         """
         if self._repetitive:
-            plane = self._space.T.expand(len(measured), -1, -1) * holds.unsqueeze(-1)
-            without = _fit_blocks(plane, measured, holds).variance
+            plane = self._space.T.expand(len(pixels.y), -1, -1) * pixels.valid.unsqueeze(-1)
+            without = _SceneFit.of(plane, pixels).variance
         else:
-            without = self._see(self._elsewhere(self._phi), at, measured, holds).variance
-        noise = _TINY + 1e-8 * float(measured.square().mean())
-        left = (seen.variance + noise) / (without + noise)
-        weight = measured.mean(-1).square()
+            without = self._fit_scene(self._elsewhere(self._phi), at, pixels).variance
+        noise = _TINY + 1e-8 * float(pixels.y.square().mean())
+        left = (scene_fit.variance + noise) / (without + noise)
+        weight = pixels.y.mean(-1).square()
         weight = weight.clamp_max(weight.quantile(0.9)) + _TINY
         blocks = float(weight.sum().square() / weight.square().sum())
         fits = left < 1
@@ -367,7 +385,7 @@ def _median(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     return values[order[int((share < 0.5).sum().clamp_max(len(values) - 1))]]
 
 
-def _evidence(information: F64, scores: F64, common: int, at: MaskCorrection) -> Evidence:
+def _information(information: F64, scores: F64, common: int, at: MaskCorrection) -> MaskInformation:
     """Return the evidence on the parameters after the ``common`` ones, which are eliminated.
 
     Residuals are no white noise: texture and edges of a block are one error, not 64. What the scores of blocks scatter
@@ -386,18 +404,7 @@ def _evidence(information: F64, scores: F64, common: int, at: MaskCorrection) ->
     score = scores.sum(0) / excess
     if at.masks:
         score += information @ np.array([*np.transpose(at.masks).ravel(), at.black])
-    return Evidence(information, score)
-
-
-def _fit_blocks(design: torch.Tensor, measured: torch.Tensor, holds: torch.Tensor) -> _Blocks:
-    normal = design.mT @ design
-    level = normal.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
-    eye = torch.eye(normal.shape[-1], device=normal.device)
-    factor = torch.linalg.cholesky(normal + (_RIDGE * level + _TINY).unsqueeze(-1) * eye)
-    scene = torch.cholesky_solve(design.mT @ measured.unsqueeze(-1), factor)
-    residual = measured - (design @ scene).squeeze(-1)
-    variance = residual.square().sum(-1) / holds.sum(-1).clamp_min(1.0)
-    return _Blocks(design, scene.squeeze(-1), factor, residual, variance)
+    return MaskInformation(information, score)
 
 
 def _block_px(calibration: Calibration) -> int:

@@ -27,7 +27,7 @@ _STOP_CORRECTING, _SURE = 0.5, 2.0
 # The engine prepares new masks for every change of the correction: smaller changes are not worth it.
 _RENEW_PX = 0.003
 # Snapshots at the start that are all used to find the errors of single masks.
-_LEARNED = 10
+_LEARNING_SNAPSHOTS = 10
 # Weight of the newest fit in the running mean while the masks move, and the least one while they do not: a single fit
 # is off by up to 0.05 pixel on fine texture, and more smoothing would lag behind a drift.
 _NEWEST, _NEWEST_AT_REST = 0.8, 0.2
@@ -68,11 +68,11 @@ class CalibrationMonitor:
         self._order = MaskOrderDetector(calibration.n_frames)
         self._shuffle = ShuffleDetector(calibration.n_frames) if calibration.n_frames > 2 else None
         self._until_shuffle = 0
-        self._fitted: SnapshotId | None = None
+        self._last_added: SnapshotId | None = None
         self._displacement: Displacement | None = None
         self._best_match = 0.0
-        self._seen = 0
-        self._until_look = 0
+        self._snapshots = 0
+        self._until_assessment = 0
         self._calm = 0
         self._previous: tuple[str, int, int, npt.NDArray[np.float32]] | None = None
         good = True if calibration.bad_pixels is None else ~calibration.bad_pixels
@@ -91,10 +91,10 @@ class CalibrationMonitor:
         -------
         State of the calibration if this snapshot was assessed; else None.
         """
-        self._watch_order(snapshot, video)
-        self._seen += 1
-        if self._until_look > 0:
-            self._until_look -= 1
+        self._check_order(snapshot, video)
+        self._snapshots += 1
+        if self._until_assessment > 0:
+            self._until_assessment -= 1
             return None
         y = self._calibration.measurement(snapshot.counts)
         valid = np.isfinite(y)
@@ -108,15 +108,15 @@ class CalibrationMonitor:
         trusted = fit is not None and fit.match >= _LEAST_MATCH and fit.shift_sd_px <= _MOST_SD_PX
         if fit is not None and trusted:
             self._follow(fit)
-            self._watch_sequence(y, valid)
+            self._check_sequence(y, valid)
             if self._correct:
-                self._learn(y, valid, fit.shift_sd_px, snapshot)
+                self._update_correction(y, valid, fit.shift_sd_px, snapshot)
         shift = self._displacement.shift_px if trusted and self._displacement is not None else (None, None)
-        self._until_look = (self._every if self._calm >= _CALM else max(1, self._every // _OFTEN)) - 1
-        learning = trusted and self.errors is not None and self.errors.snapshots < _LEARNED
+        self._until_assessment = (self._every if self._calm >= _CALM else max(1, self._every // _OFTEN)) - 1
+        learning = trusted and self.errors is not None and self.errors.snapshots < _LEARNING_SNAPSHOTS
         order, first_mask = self._order_found()
         if learning or order == SHUFFLED or (fit is not None and fit.match == 0.0):
-            self._until_look = 0
+            self._until_assessment = 0
         return CalibrationHealth(
             shift_x_px=shift[0],
             shift_y_px=shift[1],
@@ -153,7 +153,7 @@ class CalibrationMonitor:
                 new = known.blended(new, _NEWEST if moving else max(_NEWEST_AT_REST, 1 / (self._calm + 1)))
         self._displacement = new
 
-    def _learn(
+    def _update_correction(
         self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], sd_px: float, snapshot: Snapshot
     ) -> None:
         """Update the correction by a snapshot whose displacement, of this standard deviation, was followed."""
@@ -162,8 +162,8 @@ class CalibrationMonitor:
         used = self.correction
         if self.errors is not None:
             at = replace(used, displacement=self._displacement)
-            self.errors.add(self._fitter.learn(y, valid, at), continues=_continues(snapshot, self._fitted))
-            self._fitted = snapshot.id
+            self.errors.add(self._fitter.information(y, valid, at), continues=_continues(snapshot, self._last_added))
+            self._last_added = snapshot.id
         displacement, distance = used.displacement, _distance_px(self._displacement, NO_DISPLACEMENT)
         # On fine texture the masks seem displaced and blurred by up to twice the standard deviation where they are not.
         least = max(CORRECT_FROM_PX, _SURE * sd_px)
@@ -176,7 +176,7 @@ class CalibrationMonitor:
         if self.correction.own != used.own:
             self._fitter.correct(self.correction)
 
-    def _watch_sequence(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> None:
+    def _check_sequence(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> None:
         """Look for another order of the masks in a snapshot whose displacement was followed."""
         assert self._fitter is not None
         assert self._displacement is not None
@@ -201,9 +201,9 @@ class CalibrationMonitor:
             return seen
         return SHUFFLED, order[0]
 
-    def _watch_order(self, snapshot: Snapshot, video: Array) -> None:
+    def _check_order(self, snapshot: Snapshot, video: Array) -> None:
         """Compare each assessed snapshot, and the first few of a run, with its predecessor."""
-        if self._seen > _FIRST_PAIRS and self._until_look > 1:
+        if self._snapshots > _FIRST_PAIRS and self._until_assessment > 1:
             self._previous = None
             return
         small = thumbnails(video)

@@ -331,14 +331,14 @@ class Engine:
             saturated_fraction=estimate.saturated_fraction,
             masks_at=self._masks.correction.to_text,
         )
-        return AsyncSolve(arrival, report, snapshot.truth, stopwatch, self._learn, estimate.reasons)
+        return AsyncSolve(arrival, report, snapshot.truth, stopwatch, self._record_duration, estimate.reasons)
 
     def _own(self, planes: torch.Tensor, video: torch.Tensor) -> torch.Tensor:
         """Return planes that the caller of a solve cannot change: on a CPU its array may be their memory."""
         shared = planes.untyped_storage().data_ptr() == video.untyped_storage().data_ptr()
         return planes.clone() if shared and self.device.type == "cpu" else planes
 
-    def _learn(self, solve_s: float, report: SolveReport) -> None:
+    def _record_duration(self, solve_s: float, report: SolveReport) -> None:
         """Store the duration of an iteration, to plan the next solve."""
         self._iteration_s = solve_s / report.iterations
 
@@ -374,9 +374,9 @@ class Engine:
     def _solve_at_once(self, snapshot: Snapshot, upload: _Upload) -> Estimate:
         """Solve by one replay: the device decides on the start and the levels of σ, and the host waits for nothing."""
         self._between()
-        past, sound, reason = self._initializer.past(snapshot)
+        past, past_finite, reason = self._initializer.past(snapshot)
         planes, video, finite, facts = self._call(
-            self._whole_key, self._solved, upload.y, upload.saturated, past, sound
+            self._whole_key, self._solved, upload.y, upload.saturated, past, past_finite
         )
         reasons = (reason,) if past is None else REASONS
         iterations, fraction = self.settings.iterations, upload.saturated_fraction
@@ -388,14 +388,14 @@ class Engine:
         y: torch.Tensor,
         saturated: torch.Tensor | None,
         past: torch.Tensor | None,
-        sound: torch.Tensor | None,
+        past_finite: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return ``planes``, ``video``, ``finite`` and ``facts`` of an `Estimate`; no number leaves the device."""
         assert self._whole is not None
         iterations = self.settings.iterations
         planes, r_inv, *others = self._measured(y, saturated)
         measurement = Measurement(planes, self._masks.phi, r_inv, *others)
-        start = self._initializer.begin_on_device(measurement, self._masks.linear, iterations, past, sound)
+        start = self._initializer.begin_on_device(measurement, self._masks.linear, iterations, past, past_finite)
         problem = self._problem(measurement, start.error, ending_on_frames(self._priors, iterations))
         sigmas = ladder_on_device(self.settings.schedule, start.sigma_first, start.sigma_last, iterations)
         for estimate in self._whole(start.v, problem, sigmas):  # noqa: B007 - the last one is the result

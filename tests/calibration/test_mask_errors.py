@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sci_stream.calibration.mask_errors import Brightness, Evidence, MaskErrorEstimator, trend_of
+from sci_stream.calibration.mask_errors import Brightness, MaskErrorEstimator, MaskInformation, trend_of
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection, MaskError
@@ -72,7 +72,7 @@ def test_scene_that_fades_steadily_is_no_trend_of_gains(fade: float, trend: floa
         # From the middle of a snapshot to that of the next are four frames; from its first to its last one, three.
         level = light * (1 + 4 * fade * seq)
         slope = light * 1.5 * fade + trend * level
-        estimator.add(Evidence(information, np.zeros(17), Brightness(level, slope)), continues=seq > 0)
+        estimator.add(MaskInformation(information, np.zeros(17), Brightness(level, slope)), continues=seq > 0)
     assert trend_of(np.array([mask.gain for mask in estimator.masks])) == pytest.approx(trend, abs=0.003)
 
 
@@ -97,10 +97,10 @@ def test_one_snapshot_or_change_of_light_corrects_nothing() -> None:
     information = np.diag(np.full(17, 1e6))
     for count in range(8):
         gains = np.concatenate([np.zeros(12), 0.1 * rng.standard_normal(4), [0.0]])
-        estimator.add(Evidence(information, information @ gains))
+        estimator.add(MaskInformation(information, information @ gains))
         assert estimator.masks == (), count
     steady = MaskErrorEstimator(4, 2.0)
     for _ in range(2):
-        steady.add(Evidence(information, information @ gains))
+        steady.add(MaskInformation(information, information @ gains))
     assert [mask.gain for mask in steady.masks] == pytest.approx(gains[12:16], abs=1e-3)
     assert steady.log_odds > 5

@@ -102,25 +102,27 @@ class Initializer:
         self._call = call
         self._id: SnapshotId | None = None
         self._video: torch.Tensor | None = None
-        self._sound: torch.Tensor | None = None
+        self._finite: torch.Tensor | None = None
         self._reason = "first"
 
-    def begin(self, snapshot: Snapshot, coded: Measurement, linear: LmmseEstimator, iterations: int) -> InitialState:
+    def begin(
+        self, snapshot: Snapshot, measurement: Measurement, linear: LmmseEstimator, iterations: int
+    ) -> InitialState:
         """Return where to begin.
 
         The host waits for the device once, for the figures that decide.
 
         Parameters
         ----------
-        snapshot, coded, linear
+        snapshot, measurement, linear
             The snapshot, its measurement, and the estimator of its masks.
         iterations
             Largest number of iterations.
         """
-        past, sound, reason = self.past(snapshot)
-        find = partial(_candidates, self._settings, coded.phi, linear)
-        measured = (coded.y, coded.r_inv, coded.r_inv_clipped, coded.noise)
-        found = self._call(("start", linear), find, *measured, past, sound)
+        past, finite, reason = self.past(snapshot)
+        find = partial(_candidates, self._settings, measurement.phi, linear)
+        tensors = (measurement.y, measurement.r_inv, measurement.r_inv_clipped, measurement.noise, past, finite)
+        found = self._call(("start", linear), find, *tensors)
         v, error = found.cold, self._known(found.cold_error)
         if found.figures is None:
             return InitialState(v, error, self._settings.sigma_first, self._settings.sigma_last, reason, found.still)
@@ -133,25 +135,26 @@ class Initializer:
 
     def begin_on_device(
         self,
-        coded: Measurement,
+        measurement: Measurement,
         linear: LmmseEstimator,
         iterations: int,
         past: torch.Tensor | None,
-        sound: torch.Tensor | None,
+        finite: torch.Tensor | None,
     ) -> DeviceStart:
         """Return where to begin, as `begin` does, without a figure leaving the device.
 
         Parameters
         ----------
-        coded, linear, iterations
+        measurement, linear, iterations
             As for `begin`.
-        past, sound
-            The video that the snapshot continues, and whether it is sound; see `past`.
+        past, finite
+            The video that the snapshot continues, and whether it is finite; see `past`.
         """
-        settings, measured = self._settings, (coded.y, coded.r_inv, coded.r_inv_clipped, coded.noise)
-        found = _candidates(settings, coded.phi, linear, *measured, past, sound)
+        settings, y, r_inv = self._settings, measurement.y, measurement.r_inv
+        others = (measurement.r_inv_clipped, measurement.noise, past, finite)
+        found = _candidates(settings, measurement.phi, linear, y, r_inv, *others)
         if found.figures is None:
-            first, last = (coded.y.new_full((), sigma) for sigma in (settings.sigma_first, settings.sigma_last))
+            first, last = (y.new_full((), sigma) for sigma in (settings.sigma_first, settings.sigma_last))
             return DeviceStart(found.cold, None, first, last, torch.zeros_like(first), found.still)
         verdict_at, first, warm_first = found.figures.unbind()
         v, error = found.cold, self._known(found.cold_error)
@@ -172,10 +175,10 @@ class Initializer:
         last = self._settings.sigma_last
         return last * max(1.0, _ENDS_LOW_AFTER / iterations) ** 0.5 if self._settings.linear_start else last
 
-    def keep(self, snapshot: Snapshot, video: torch.Tensor, sound: torch.Tensor) -> None:
+    def keep(self, snapshot: Snapshot, video: torch.Tensor, finite: torch.Tensor) -> None:
         """Keep the video of a solved snapshot, (P, B, h, w), unless a later one of its series is kept already.
 
-        Nothing but a recording may write to it. ``sound``, () bool, is False if the solve diverged. It is read only
+        Nothing but a recording may write to it. ``finite``, () bool, is False if the solve diverged. It is read only
         when needed, because the device may still be computing it.
         """
         if not self._settings.warm_start:
@@ -184,16 +187,16 @@ class Initializer:
             if self._video is not None and self._video.data_ptr() == video.data_ptr():
                 self.forget("gap")  # a recording gives every video in the same memory: the later one is overwritten
             return
-        self._id, self._video, self._sound = snapshot.id, video, sound
+        self._id, self._video, self._finite = snapshot.id, video, finite
 
     def forget(self, reason: str = "first") -> bool:
         """Start the next solve cold, for this reason; return whether a video was released."""
         released = self._video is not None
-        self._id, self._video, self._sound, self._reason = None, None, None, reason
+        self._id, self._video, self._finite, self._reason = None, None, None, reason
         return released
 
     def past(self, snapshot: Snapshot) -> tuple[torch.Tensor | None, torch.Tensor | None, str]:
-        """Return the video that a snapshot directly continues and whether it is sound, (); or None with the reason."""
+        """Return the video that a snapshot directly continues and whether it is finite, (); or None with the reason."""
         if not self._settings.warm_start:
             return None, None, "no_warm_start"
         if snapshot.redelivered:
@@ -203,7 +206,7 @@ class Initializer:
             return None, None, self._reason if before is None else "first"
         if (before.epoch, before.seq + 1) != (now.epoch, now.seq) or snapshot.dropped_before:
             return None, None, "gap"
-        return self._video, self._sound, "warm"
+        return self._video, self._finite, "warm"
 
 
 class _Candidates(NamedTuple):
@@ -230,7 +233,7 @@ def _candidates(  # noqa: PLR0917 - recorded calls take tensors by position
     r_inv_clipped: torch.Tensor | None,
     noise: torch.Tensor | None,
     past: torch.Tensor | None,
-    sound: torch.Tensor | None,
+    finite: torch.Tensor | None,
 ) -> _Candidates:
     """Return the starts of a solve; no number leaves the device."""
     # Clipped pixels count: they are a better guess of a highlight than its neighbours.
@@ -239,21 +242,21 @@ def _candidates(  # noqa: PLR0917 - recorded calls take tensors by position
     image = still[:, :1].clone()
     if past is None and not settings.linear_start:
         return _Candidates(image, still, None, None, None, None)
-    evidence = linear.evidence(y, r_inv, noise)
-    cold = evidence.cold(still, linear=settings.linear_start)
-    moves = evidence.moving(cold)
-    cold_error = evidence.start_error(evidence.without_texture(cold, moves), moves)
+    errors = linear.leave_one_out(y, r_inv, noise)
+    cold = errors.cold(still, linear=settings.linear_start)
+    moves = errors.moving(cold)
+    cold_error = errors.start_error(errors.without_texture(cold, moves), moves)
     # From ȳ the paper's σ: its error cannot be estimated.
     as_set = torch.full_like(cold_error.where_wrong, settings.sigma_first)
     cold_first = _first_sigma(settings, cold_error, _SIGMA_PER_ERROR) if settings.linear_start else as_set
-    if past is None or sound is None:
+    if past is None or finite is None:
         figures = torch.stack((torch.zeros_like(cold_first), cold_first, cold_first))
         return _Candidates(image, cold.video, cold_error, None, None, figures)
     # The video of a solve that diverged is not used, but it is computed with.
-    past = torch.where(sound, past, still)
-    prediction = predict(past, cold, Measurement(y, phi, r_inv, noise), evidence)
-    error = evidence.start_error(evidence.without_texture(prediction.start, moves), moves)
-    found = torch.where(sound, verdict(prediction.figures), float(REASONS.index("diverged")))
+    past = torch.where(finite, past, still)
+    prediction = predict(past, cold, Measurement(y, phi, r_inv, noise), errors)
+    error = errors.start_error(errors.without_texture(prediction.start, moves), moves)
+    found = torch.where(finite, verdict(prediction.figures), float(REASONS.index("diverged")))
     warm_first = _first_sigma(settings, error, _WARM_SIGMA_PER_ERROR)
     figures = torch.stack((found, cold_first, warm_first))
     return _Candidates(image, cold.video, cold_error, prediction.start.video, error, figures)

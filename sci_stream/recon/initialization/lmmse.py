@@ -62,7 +62,7 @@ class LmmseEstimator:
         self._phi = phi
         self._r_inv = r_inv
 
-    def evidence(self, y: torch.Tensor, r_inv: torch.Tensor, noise: torch.Tensor | None = None) -> LeaveOneOutError:
+    def leave_one_out(self, y: torch.Tensor, r_inv: torch.Tensor, noise: torch.Tensor | None) -> LeaveOneOutError:
         """Return the leave-one-out errors of a measurement.
 
         Parameters
@@ -91,7 +91,7 @@ class LmmseEstimator:
 
 
 class LeaveOneOutError:
-    """Leave-one-out errors of guesses at the frames of one measurement; made by `LmmseEstimator.evidence`."""
+    """Leave-one-out errors of guesses at the frames of one measurement; made by `LmmseEstimator.leave_one_out`."""
 
     def __init__(
         self,
@@ -131,10 +131,10 @@ class LeaveOneOutError:
     @functools.cached_property
     def _mean(self) -> torch.Tensor:
         """m, (P, H, W), the same in all frames."""
-        return _local_mean(self._y, self._opened)
+        return _local_mean(self._y, self._transmission)
 
     @functools.cached_property
-    def _opened(self) -> torch.Tensor:
+    def _transmission(self) -> torch.Tensor:
         """Σφ where something valid was measured, else 0, (P, H, W)."""
         return self._alike.masks[:, 0] * self._measured
 
@@ -142,13 +142,13 @@ class LeaveOneOutError:
     def _contrast(self) -> torch.Tensor:
         """Σφ² − (Σφ)²/B, likewise: B times the variance of the masks over the frames."""
         exposure = torch.where(self._r_inv > 0, self._r_inv, 1.0).reciprocal().mul_(self._measured)
-        return (exposure - self._opened.square() / self._phi.shape[1]).clamp_min_(0.0)
+        return (exposure - self._transmission.square() / self._phi.shape[1]).clamp_min_(0.0)
 
     @functools.cached_property
     def _alike_error(self) -> torch.Tensor:
         """Local mean of the squared prediction errors of equal frames, (P, H, W)."""
         return self._squared_error(
-            self._alike, self._alike.solve(self._y - self._opened * self._mean, self._measured).dual
+            self._alike, self._alike.solve(self._y - self._transmission * self._mean, self._measured).dual
         )
 
     def refined(self, video: torch.Tensor) -> InitialGuess:
@@ -176,7 +176,7 @@ class LeaveOneOutError:
         noise = torch.zeros_like(guess.error)
         if self._noise is not None:
             # Of the noise of y only a part is in ȳ.
-            noise = self._noise * self._contrast / self._opened.square().clamp_min(_TINY)
+            noise = self._noise * self._contrast / self._transmission.square().clamp_min(_TINY)
         return InitialGuess(guess.video, noise.lerp(guess.error, moves))
 
     def moving(self, guess: InitialGuess) -> torch.Tensor:
@@ -208,9 +208,9 @@ def _weight(error: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return 1 / (1 + (error / other.clamp_min(_TINY)).pow(_DECISION))
 
 
-def _local_mean(y: torch.Tensor, opened: torch.Tensor) -> torch.Tensor:
+def _local_mean(y: torch.Tensor, transmission: torch.Tensor) -> torch.Tensor:
     """Average y/Σφ around each pixel, each weighed by Σφ; where nothing near is measured, over the whole plane."""
-    near = box_mean(opened, WINDOW_PX)
-    everywhere = y.sum((-2, -1), keepdim=True) / opened.sum((-2, -1), keepdim=True).clamp_min(_TINY)
-    known = near > 1e-6 * opened.amax((-2, -1), keepdim=True)
+    near = box_mean(transmission, WINDOW_PX)
+    everywhere = y.sum((-2, -1), keepdim=True) / transmission.sum((-2, -1), keepdim=True).clamp_min(_TINY)
+    known = near > 1e-6 * transmission.amax((-2, -1), keepdim=True)
     return torch.where(known, box_mean(y, WINDOW_PX) / torch.where(known, near, 1.0), everywhere)

@@ -74,7 +74,7 @@ def verdict(figures: torch.Tensor) -> torch.Tensor:
     return cut.to(figures.dtype) + 2.0 * (~cut & (error_ratio > _USELESS))
 
 
-def predict(past: torch.Tensor, cold: InitialGuess, coded: Measurement, evidence: LeaveOneOutError) -> Prediction:
+def predict(past: torch.Tensor, cold: InitialGuess, measurement: Measurement, errors: LeaveOneOutError) -> Prediction:
     """Predict the frames behind a measurement from the video that directly precedes it.
 
     Velocities are estimated at half the resolution, which is faster and more robust where there is little texture
@@ -86,7 +86,7 @@ def predict(past: torch.Tensor, cold: InitialGuess, coded: Measurement, evidence
         (P, B, h, w), reconstruction of the preceding snapshot; its P planes (1, or a mosaic's 4) move together.
     cold
         The cold start.
-    coded, evidence
+    measurement, errors
         The new measurement.
 
     Returns
@@ -95,12 +95,12 @@ def predict(past: torch.Tensor, cold: InitialGuess, coded: Measurement, evidence
     """
     last = past[:, -1]
     with_slopes = torch.cat((last, *gradient(last)))
-    thinned = {stride: coded.thinned(stride) for stride in {stride for stride, _ in _STEPS}}
+    thinned = {stride: measurement.thinned(stride) for stride in {stride for stride, _ in _STEPS}}
     flow = velocity(past.mean(0), finest=2, rounds=2)
     for stride, radius in _STEPS:
         flow = refine(flow, with_slopes if stride > 1 else last, thinned[stride], stride=stride, radius=radius)
     moved = box_mean((torch.hypot(*flow).unsqueeze(0) * (past.shape[1] / _SURELY_MOVED_PX)).clamp_max(1.0), WINDOW_PX)
-    return _blend(extrapolate(last, flow, past.shape[1]), cold, evidence, moved)
+    return _blend(extrapolate(last, flow, past.shape[1]), cold, errors, moved)
 
 
 def extrapolate(last: torch.Tensor, flow: torch.Tensor, n_frames: int) -> torch.Tensor:
@@ -111,7 +111,7 @@ def extrapolate(last: torch.Tensor, flow: torch.Tensor, n_frames: int) -> torch.
 def refine(
     flow: torch.Tensor,
     image: torch.Tensor,
-    coded: Measurement,
+    measurement: Measurement,
     *,
     stride: int,
     radius: int,
@@ -129,7 +129,7 @@ def refine(
     image
         (P, h, w), the frame to extrapolate; with a stride, (3P, h, w): with its gradients along rows and columns, which
         cannot be computed from subsampled frames.
-    coded
+    measurement
         The new measurement, thinned by the stride.
     stride
         Rows and columns are subsampled by this stride.
@@ -140,11 +140,11 @@ def refine(
     -------
     (2, h, w), a new tensor.
     """
-    residual, weight = coded.y.clone(), coded.r_inv.sqrt()
+    residual, weight = measurement.y.clone(), measurement.r_inv.sqrt()
     rows, columns = torch.zeros_like(residual), torch.zeros_like(residual)
-    for frames, moved in _warped(image, flow, coded.phi.shape[1], stride=stride):
+    for frames, moved in _warped(image, flow, measurement.phi.shape[1], stride=stride):
         here, down, right = moved.chunk(3) if stride > 1 else (moved, *gradient(moved))
-        masks = coded.phi[:, frames]
+        masks = measurement.phi[:, frames]
         residual -= forward(masks, here)
         masks = masks * torch.arange(frames.start + 1, frames.stop + 1, device=masks.device).view(-1, 1, 1)
         rows -= forward(masks, down)
@@ -170,21 +170,21 @@ def _warped(
         yield slice(first, end), moved.transpose(0, 1)
 
 
-def _blend(predicted: torch.Tensor, cold: InitialGuess, evidence: LeaveOneOutError, moved: torch.Tensor) -> Prediction:
+def _blend(predicted: torch.Tensor, cold: InitialGuess, errors: LeaveOneOutError, moved: torch.Tensor) -> Prediction:
     """Blend the prediction with the cold start at each pixel, and assess the result.
 
     A prediction contains the texture of the last video, a cold start does not: where nothing moved, the prediction
     errors of the cold start must not favour a denoised video over a still image that is exact.
     """
-    guess = evidence.refined(predicted)
-    moves = evidence.moving(cold)
-    exact = evidence.without_texture(cold, moves + (1 - moves) * moved)
-    start = evidence.blended(guess, exact)
+    guess = errors.refined(predicted)
+    moves = errors.moving(cold)
+    exact = errors.without_texture(cold, moves + (1 - moves) * moved)
+    start = errors.blended(guess, exact)
     figures = torch.stack(
         (
             (start.error.sum() / exact.error.sum().clamp_min(_TINY)).sqrt().clamp_max(1.0),
             (guess.error.sum() / cold.error.sum().clamp_min(_TINY)).sqrt(),
-            evidence.misfit(predicted),
+            errors.misfit(predicted),
         )
     )
     return Prediction(start, figures)

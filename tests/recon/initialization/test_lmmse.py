@@ -36,58 +36,58 @@ def masks_like(video: torch.Tensor, *, grey: bool = False) -> torch.Tensor:
     return 0.1 + 0.7 * random if grey else (random < 0.5).float()
 
 
-def evidence_of(video: torch.Tensor, *, grey: bool = False) -> tuple[LeaveOneOutError, torch.Tensor]:
+def errors_of(video: torch.Tensor, *, grey: bool = False) -> tuple[LeaveOneOutError, torch.Tensor]:
     """Return the leave-one-out errors of a video's measurement, and ȳ."""
     phi = masks_like(video, grey=grey)
     y, r_inv = forward(phi, video), inverse_gram(gram_diag(phi))
-    return LmmseEstimator(phi, r_inv).evidence(y, r_inv), cold_start(y, phi, r_inv)
+    return LmmseEstimator(phi, r_inv).leave_one_out(y, r_inv, None), cold_start(y, phi, r_inv)
 
 
 @pytest.mark.parametrize("grey", [False, True])
 @pytest.mark.parametrize("speed", [1, 3])
 def test_moving_scene_starts_better_than_still_image(speed: int, grey: bool) -> None:
     truth = scene(speed)
-    evidence, still = evidence_of(truth, grey=grey)
-    assert psnr(evidence.cold(still).video, truth) > psnr(still, truth) + (0.8 if grey else 3)
+    errors, still = errors_of(truth, grey=grey)
+    assert psnr(errors.cold(still).video, truth) > psnr(still, truth) + (0.8 if grey else 3)
 
 
 @pytest.mark.parametrize("grey", [False, True])
 def test_static_scene_starts_near_still_image(grey: bool) -> None:
     truth = scene(0)
-    evidence, still = evidence_of(truth, grey=grey)
-    alone = evidence.refined(torch.full_like(truth, float(truth.mean()))).video
-    assert psnr(evidence.cold(still).video, truth) > psnr(alone, truth) + (4 if grey else 12)
+    errors, still = errors_of(truth, grey=grey)
+    alone = errors.refined(torch.full_like(truth, float(truth.mean()))).video
+    assert psnr(errors.cold(still).video, truth) > psnr(alone, truth) + (4 if grey else 12)
 
 
 def test_partly_moving_scene_blends_both_starts() -> None:
     truth = torch.cat([scene(0)[..., : W // 2], scene(3)[..., W // 2 :]], dim=-1)
-    evidence, still = evidence_of(truth)
-    start = evidence.cold(still).video
+    errors, still = errors_of(truth)
+    start = errors.cold(still).video
     left, right = (..., slice(0, W // 2 - 8)), (..., slice(W // 2 + 8, None))
     assert psnr(start[left], truth[left]) > 36
     assert psnr(start[right], truth[right]) > psnr(still[right], truth[right]) + 3
 
 
 def test_disabled_linear_start_is_the_still_image() -> None:
-    evidence, still = evidence_of(scene(2))
-    assert torch.equal(evidence.cold(still, linear=False).video, still)
+    errors, still = errors_of(scene(2))
+    assert torch.equal(errors.cold(still, linear=False).video, still)
 
 
 def test_leave_one_out_error_ranks_guesses() -> None:
     truth = scene(2)
-    evidence, _ = evidence_of(truth)
-    errors = []
+    errors, _ = errors_of(truth)
+    found = []
     for level in (0.0, 0.05, 0.15):
         noise = level * torch.randn(truth.shape, generator=torch.Generator().manual_seed(2))
-        errors.append(float(evidence.refined(truth + noise).error.mean()))
-    assert errors[0] < 1e-9
-    assert errors[0] < errors[1] < errors[2]
+        found.append(float(errors.refined(truth + noise).error.mean()))
+    assert found[0] < 1e-9
+    assert found[0] < found[1] < found[2]
 
 
 def test_truth_wins_over_any_other_guess() -> None:
     truth = scene(3)
-    evidence, still = evidence_of(truth)
-    blended = evidence.blended(evidence.refined(truth), evidence.cold(still))
+    errors, still = errors_of(truth)
+    blended = errors.blended(errors.refined(truth), errors.cold(still))
     measured = masks_like(truth).any(1, keepdim=True).expand_as(truth)
     torch.testing.assert_close(blended.video[measured], truth[measured], atol=1e-4, rtol=0)
 
@@ -108,7 +108,7 @@ def test_any_size_and_masks_give_finite_frames(planes: int, b: int, *, h: int, w
     r_inv = inverse_gram(gram_diag(phi), valid)
     y = forward(phi, torch.rand(planes, b, h, w, generator=generator))
     still = cold_start(y, phi, r_inv)
-    guess = LmmseEstimator(phi, r_inv).evidence(y, r_inv).cold(still)
+    guess = LmmseEstimator(phi, r_inv).leave_one_out(y, r_inv, None).cold(still)
     assert guess.video.shape == phi.shape
     assert bool(guess.video.isfinite().all())
     assert bool((guess.error >= 0).all())
@@ -117,8 +117,8 @@ def test_any_size_and_masks_give_finite_frames(planes: int, b: int, *, h: int, w
 
 
 def test_dark_measurement_stays_dark() -> None:
-    evidence, still = evidence_of(torch.zeros(1, B, H, W))
-    assert torch.equal(evidence.cold(still).video, torch.zeros(1, B, H, W))
+    errors, still = errors_of(torch.zeros(1, B, H, W))
+    assert torch.equal(errors.cold(still).video, torch.zeros(1, B, H, W))
 
 
 def test_planes_together_equal_planes_alone() -> None:
@@ -126,17 +126,18 @@ def test_planes_together_equal_planes_alone() -> None:
     phi = masks_like(video)
     y, r_inv = forward(phi, video), inverse_gram(gram_diag(phi))
     still = cold_start(y, phi, r_inv)
-    together = LmmseEstimator(phi, r_inv).evidence(y, r_inv).cold(still).video
+    together = LmmseEstimator(phi, r_inv).leave_one_out(y, r_inv, None).cold(still).video
     for plane in (slice(0, 1), slice(1, 2)):
-        alone = LmmseEstimator(phi[plane], r_inv[plane]).evidence(y[plane], r_inv[plane]).cold(still[plane]).video
+        own = LmmseEstimator(phi[plane], r_inv[plane]).leave_one_out(y[plane], r_inv[plane], None)
+        alone = own.cold(still[plane]).video
         torch.testing.assert_close(together[plane], alone, atol=1e-5, rtol=0)
 
 
 def test_memory_is_bounded_without_changing_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    evidence, still = evidence_of(scene(2))
-    whole = evidence.cold(still).video
+    errors, still = errors_of(scene(2))
+    whole = errors.cold(still).video
     monkeypatch.setattr(field_model, "_PIXELS_AT_ONCE", {"cpu": 1})
-    torch.testing.assert_close(evidence.cold(still).video, whole, atol=1e-5, rtol=0)
+    torch.testing.assert_close(errors.cold(still).video, whole, atol=1e-5, rtol=0)
 
 
 @pytest.mark.gpu
@@ -147,8 +148,9 @@ def test_gpu_equals_cpu() -> None:
     phi = masks_like(video)
     y, r_inv = forward(phi, video), inverse_gram(gram_diag(phi))
     still = cold_start(y, phi, r_inv)
-    here = LmmseEstimator(phi, r_inv).evidence(y, r_inv).cold(still).video
-    on_gpu = LmmseEstimator(phi.cuda(), r_inv.cuda()).evidence(y.cuda(), r_inv.cuda()).cold(still.cuda()).video
+    here = LmmseEstimator(phi, r_inv).leave_one_out(y, r_inv, None).cold(still).video
+    linear = LmmseEstimator(phi.cuda(), r_inv.cuda())
+    on_gpu = linear.leave_one_out(y.cuda(), r_inv.cuda(), None).cold(still.cuda()).video
     torch.testing.assert_close(on_gpu.cpu(), here, atol=1e-3, rtol=0)
 
 
@@ -156,10 +158,10 @@ def test_gpu_equals_cpu() -> None:
 @pytest.mark.parametrize("speed", [1, 2, 4])
 def test_start_error_is_estimated_from_prediction_errors(speed: int, grey: bool) -> None:
     truth = scene(speed)
-    evidence, still = evidence_of(truth, grey=grey)
-    cold = evidence.cold(still)
-    moves = evidence.moving(cold)
-    report = float(evidence.start_error(evidence.without_texture(cold, moves), moves).around.mean()) ** 0.5
+    errors, still = errors_of(truth, grey=grey)
+    cold = errors.cold(still)
+    moves = errors.moving(cold)
+    report = float(errors.start_error(errors.without_texture(cold, moves), moves).around.mean()) ** 0.5
     true = float((cold.video - truth).square().mean().sqrt())
     assert 0.6 * true < report < 1.4 * true
 
@@ -168,20 +170,20 @@ def test_start_error_is_found_behind_masks_that_hardly_differ() -> None:
     truth = scene(2)
     phi = 0.35 + 0.3 * masks_like(truth)
     y, r_inv = forward(phi, truth), inverse_gram(gram_diag(phi))
-    evidence = LmmseEstimator(phi, r_inv).evidence(y, r_inv)
-    cold = evidence.cold(cold_start(y, phi, r_inv))
-    report = float(evidence.start_error(cold, evidence.moving(cold)).around.mean()) ** 0.5
+    errors = LmmseEstimator(phi, r_inv).leave_one_out(y, r_inv, None)
+    cold = errors.cold(cold_start(y, phi, r_inv))
+    report = float(errors.start_error(cold, errors.moving(cold)).around.mean()) ** 0.5
     true = float((cold.video - truth).square().mean().sqrt())
     assert 0.5 * true < report < 2 * true
 
 
 @pytest.mark.parametrize("grey", [False, True])
 def test_static_texture_hardly_counts_as_error(grey: bool) -> None:
-    evidence, still = evidence_of(scene(0), grey=grey)
-    cold = evidence.cold(still)
-    moves = evidence.moving(cold)
-    guesses = (cold, evidence.without_texture(cold, moves))
-    plain, without = (float(evidence.start_error(guess, moves).around.mean()) ** 0.5 for guess in guesses)
+    errors, still = errors_of(scene(0), grey=grey)
+    cold = errors.cold(still)
+    moves = errors.moving(cold)
+    guesses = (cold, errors.without_texture(cold, moves))
+    plain, without = (float(errors.start_error(guess, moves).around.mean()) ** 0.5 for guess in guesses)
     assert without < 0.6 * plain
 
 
@@ -196,19 +198,19 @@ def test_known_noise_is_not_taken_for_texture() -> None:
     true = float((still - truth)[(r_inv > 0).unsqueeze(1).expand_as(truth)].square().mean()) ** 0.5
     report = []
     for known in (noise, None):
-        evidence = linear.evidence(y, r_inv, known)
-        guess = evidence.without_texture(evidence.cold(still, linear=False), torch.zeros(1, H, W))
-        report.append(float(evidence.start_error(guess, torch.zeros(1, H, W)).around.mean()) ** 0.5)
+        errors = linear.leave_one_out(y, r_inv, known)
+        guess = errors.without_texture(errors.cold(still, linear=False), torch.zeros(1, H, W))
+        report.append(float(errors.start_error(guess, torch.zeros(1, H, W)).around.mean()) ** 0.5)
     assert report[0] == pytest.approx(true, rel=0.3)
     assert report[1] < 0.5 * true
 
 
 def test_errors_at_known_motion_are_not_texture() -> None:
-    evidence, still = evidence_of(scene(0))
-    cold = evidence.cold(still)
+    errors, still = errors_of(scene(0))
+    cold = errors.cold(still)
     everywhere = torch.ones(1, H, W)
-    torch.testing.assert_close(evidence.without_texture(cold, everywhere).error, cold.error)
+    torch.testing.assert_close(errors.without_texture(cold, everywhere).error, cold.error)
     left = everywhere * (torch.arange(W) < W // 2)
-    halves = evidence.without_texture(cold, left).error
+    halves = errors.without_texture(cold, left).error
     torch.testing.assert_close(halves[..., : W // 2], cold.error[..., : W // 2])
     assert not halves[..., W // 2 :].any()

@@ -52,13 +52,13 @@ def still_of(measured: Measurement) -> torch.Tensor:
 
 
 def cold_of(measured: Measurement, *, linear: bool = True) -> tuple[InitialGuess, LeaveOneOutError]:
-    evidence = LmmseEstimator(measured.phi, measured.r_inv).evidence(measured.y, measured.r_inv)
-    return evidence.cold(still_of(measured), linear=linear), evidence
+    errors = LmmseEstimator(measured.phi, measured.r_inv).leave_one_out(measured.y, measured.r_inv, None)
+    return errors.cold(still_of(measured), linear=linear), errors
 
 
 def predicted(past: torch.Tensor, measured: Measurement, *, linear: bool = True) -> Prediction:
-    cold, evidence = cold_of(measured, linear=linear)
-    return predict(past, cold, measured, evidence)
+    cold, errors = cold_of(measured, linear=linear)
+    return predict(past, cold, measured, errors)
 
 
 def verdict_on(prediction: Prediction) -> str:
