@@ -49,7 +49,7 @@ class Parameter:
         Inclusive range of a number; None where it is unbounded.
     choices
         Valid values of a choice.
-    says
+    description
         One sentence that describes the parameter.
     """
 
@@ -59,7 +59,7 @@ class Parameter:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
-    says: str = ""
+    description: str = ""
 
     @property
     def range(self) -> str:
@@ -124,7 +124,7 @@ class Parameter:
         plain = {key: value for key, value in asdict(self).items() if value not in (None, (), "")}
         text = json.dumps(plain, separators=(",", ":"))
         if len(text) > _MOST_TEXT:
-            text = json.dumps({key: plain[key] for key in plain if key != "says"}, separators=(",", ":"))
+            text = json.dumps({key: plain[key] for key in plain if key != "description"}, separators=(",", ":"))
         return text
 
 
@@ -147,7 +147,7 @@ def parameter_of(found: object) -> Parameter | None:
         ends = [end for end in (made.low, made.high) if end is not None]
         well_formed = (
             made.kind in get_args(Kind)
-            and all(isinstance(text, str) for text in (made.name, made.says, *made.choices))
+            and all(isinstance(text, str) for text in (made.name, made.description, *made.choices))
             and all(_is_number(end) for end in ends)
         )
         return made if well_formed and made.checked(made.value) == made.value else None

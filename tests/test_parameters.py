@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sci_stream.errors import InputError
 from sci_stream.parameters import Parameter, checked_changes, declarations, declared, parameter_of, read_parameter
 
-ITERATIONS = Parameter("iterations", "integer", 12, 1, 100, says="Iterations per snapshot.")
+ITERATIONS = Parameter("iterations", "integer", 12, 1, 100, description="Iterations per snapshot.")
 GAIN = Parameter("gain_db", "number", 1.5, -6.0, 24.0)
 BUDGET = Parameter("adapt_budget", "flag", True)
 PRIOR = Parameter("denoiser", "choice", "tv", choices=("ffdnet-lite", "tv"))
@@ -95,7 +95,7 @@ def test_declarations_round_trip_in_a_status() -> None:
 
 
 def test_to_text_omits_a_long_description() -> None:
-    found = read_parameter(Parameter("a", "flag", True, says="word " * 400).to_text())
+    found = read_parameter(Parameter("a", "flag", True, description="word " * 400).to_text())
     assert found == Parameter("a", "flag", True)
 
 

@@ -109,7 +109,7 @@ def _print_nodes(nodes: Mapping[str, Controllable], console: Console) -> None:
     for entry in nodes.values():
         for name, parameter in entry.parameters.items():
             target = f"{entry.node}.{name}"
-            table.add_row(target, _shown(parameter.value), parameter.range, escape(parameter.says))
+            table.add_row(target, _shown(parameter.value), parameter.range, escape(parameter.description))
     console.print(table)
     for entry in nodes.values():
         for action in entry.actions:

@@ -188,13 +188,13 @@ def export(
 ) -> None:
     """Write a recording as MP4, Matroska (H.264 or lossless FFV1), OME-TIFF, OME-Zarr or PNG pictures."""
     from sci_stream.imaging.tone import ToneSettings
-    from sci_stream.tools.export import ExportOptions, Form
+    from sci_stream.tools.export import ExportFormat, ExportOptions
     from sci_stream.tools.export import export as export_recording
 
-    if form and form not in set(Form):
-        raise InputError(f"--as {form} is not known", expected="one of " + ", ".join(Form))
+    if form and form not in set(ExportFormat):
+        raise InputError(f"--as {form} is not known", expected="one of " + ", ".join(ExportFormat))
     options = ExportOptions(
-        form=Form(form) if form else None,
+        format=ExportFormat(form) if form else None,
         coded=coded,
         pictures=pictures,
         first=first,
@@ -215,7 +215,7 @@ def export(
     with progress_bar("export") as report:
         done = export_recording(file, out, options, report)
     left_out = f"; {done.left_out} in between are missing from the recording" if done.left_out else ""
-    echo(f"wrote {done.path}: {done.snapshots} snapshots, {done.frames} frames, {done.form}{left_out}")
+    echo(f"wrote {done.path}: {done.snapshots} snapshots, {done.frames} frames, {done.format}{left_out}")
 
 
 @app.command()

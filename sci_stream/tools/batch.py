@@ -17,7 +17,7 @@ from typing import Any
 
 from sci_stream.errors import EnvironmentFault, InputError
 from sci_stream.optional import require_optional
-from sci_stream.tools.replay.many import JobResult, JobState, ReplayJob, remove_left_behind, run_job_at_once
+from sci_stream.tools.replay.many import JobResult, JobState, ReplayJob, remove_left_behind, run_job_atomically
 
 # Dask gives up a task whose workers died this often (`distributed.scheduler.allowed-failures`); the others go on.
 _KILLED = "KilledWorker"
@@ -151,7 +151,7 @@ def run_on_worker(job: ReplayJob) -> JobResult:
     plan = job.plan
     if plan.device == "auto":
         plan = dataclasses.replace(plan, device=worker_device(str(worker.name), _gpus()))
-    return run_job_at_once(dataclasses.replace(job, plan=plan), name)
+    return run_job_atomically(dataclasses.replace(job, plan=plan), name)
 
 
 def worker_device(name: str, gpus: int) -> str:

@@ -122,7 +122,7 @@ def with_camera_settings(camera: Camera, plan: CalibrationPlan) -> CalibrationPl
     exposure, gain = there.get("ExposureTime"), there.get("Gain")
     if plan.exposure_ns is None and exposure is not None:
         plan = replace(plan, exposure_ns=round(1000 * float(exposure.value)))  # µs
-    if plan.gain_db is None and gain is not None and "(dB)" in gain.says:
+    if plan.gain_db is None and gain is not None and "(dB)" in gain.description:
         plan = replace(plan, gain_db=float(gain.value))
     return plan
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from sci_stream.storage.video_file import MovieFile
 Progress = Callable[[int, int], None]
 
 
-class Form(enum.StrEnum):
+class ExportFormat(enum.StrEnum):
     """Output format."""
 
     MP4 = "mp4"
@@ -38,8 +38,15 @@ class Form(enum.StrEnum):
     PNG = "png"
 
 
-_BY_SUFFIX = {".mp4": Form.MP4, ".mkv": Form.MKV, ".tif": Form.TIFF, ".tiff": Form.TIFF, ".zarr": Form.ZARR}
-_FILMS = (Form.MP4, Form.MKV, Form.FFV1)
+_BY_SUFFIX = {
+    ".mp4": ExportFormat.MP4,
+    ".mkv": ExportFormat.MKV,
+    ".tif": ExportFormat.TIFF,
+    ".tiff": ExportFormat.TIFF,
+    ".zarr": ExportFormat.ZARR,
+}
+# The other formats are video files.
+_STACK_WRITERS = {ExportFormat.TIFF: write_tiff, ExportFormat.ZARR: write_zarr, ExportFormat.PNG: write_png}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ class ExportOptions:
     ``last`` seq, inclusive; ``fps`` of a video file; ``tone`` of images; ``replace`` an existing file.
     """
 
-    form: Form | None = None
+    format: ExportFormat | None = None
     coded: bool = False
     pictures: bool = False
     first: int | None = None
@@ -66,13 +73,13 @@ class Exported:
     """Result of an export: ``snapshots`` in ``frames`` in ``path``; ``left_out`` snapshots were missing."""
 
     path: Path
-    form: Form
+    format: ExportFormat
     snapshots: int
     frames: int
     left_out: int
 
 
-def form_of(path: Path, form: Form | None) -> Form:
+def export_format_of(path: Path, given: ExportFormat | None) -> ExportFormat:
     """Return the format: the given one, else that of the file suffix.
 
     Raises
@@ -80,11 +87,11 @@ def form_of(path: Path, form: Form | None) -> Form:
     InputError
         If neither determines it.
     """
-    found = form or _BY_SUFFIX.get(path.suffix.lower())
+    found = given or _BY_SUFFIX.get(path.suffix.lower())
     if found is None:
         raise InputError(
             f"Cannot determine the export format of {path}",
-            expected="a name ending in .mp4, .mkv, .tif, .tiff or .zarr, or a form: " + ", ".join(Form),
+            expected="a name ending in .mp4, .mkv, .tif, .tiff or .zarr, or one of " + ", ".join(ExportFormat),
             got=path.suffix or "no suffix",
         )
     return found
@@ -108,12 +115,12 @@ def export(
     StorageError
         If ``out`` exists and is not to be replaced, or cannot be written.
     """
-    form = form_of(out, options.form)
+    chosen = export_format_of(out, options.format)
     with complete_output(out, replace=options.replace) as partial, RecordedSeries(source) as series:
         seqs = _chosen(series, options, source)
-        job = _Job(series, seqs, form, options, progress)
+        job = _Job(series, seqs, chosen, options, progress)
         job.write(partial)
-    return Exported(out, form, len(seqs), len(seqs) * job.frames_each, seqs[-1] - seqs[0] + 1 - len(seqs))
+    return Exported(out, chosen, len(seqs), len(seqs) * job.frames_each, seqs[-1] - seqs[0] + 1 - len(seqs))
 
 
 @contextmanager
@@ -161,7 +168,7 @@ def _chosen(series: RecordedSeries, options: ExportOptions, source: Path) -> lis
 class _Job:
     series: RecordedSeries
     seqs: list[int]
-    form: Form
+    format: ExportFormat
     options: ExportOptions
     progress: Progress
 
@@ -171,16 +178,17 @@ class _Job:
 
     @property
     def as_pictures(self) -> bool:
-        return self.options.pictures or self.form is Form.PNG or self.form in _FILMS
+        return self.options.pictures or self.format not in (ExportFormat.TIFF, ExportFormat.ZARR)
 
     def write(self, path: Path) -> None:
-        if self.form in _FILMS:
-            container = ".mp4" if self.form is Form.MP4 else ".mkv"
-            with MovieFile(path, self.options.fps, lossless=self.form is Form.FFV1, container=container) as movie:
-                for frame in self._frames():
-                    movie.write(frame)
+        if self.format in _STACK_WRITERS:
+            _STACK_WRITERS[self.format](path, self._stack())
             return
-        {Form.TIFF: write_tiff, Form.ZARR: write_zarr, Form.PNG: write_png}[self.form](path, self._stack())
+        container = ".mp4" if self.format is ExportFormat.MP4 else ".mkv"
+        lossless = self.format is ExportFormat.FFV1
+        with MovieFile(path, self.options.fps, lossless=lossless, container=container) as movie:
+            for frame in self._frames():
+                movie.write(frame)
 
     def _frames(self) -> Iterator[Array]:
         series, tone = self.series, self.options.tone
@@ -201,10 +209,11 @@ class _Job:
         if self.as_pictures:
             dtype = np.dtype(np.uint8)
             size = (*size, 3) if info.bayer is not None and not coded else size
-        elif self.form is Form.TIFF and dtype == np.float16:
+        elif self.format is ExportFormat.TIFF and dtype == np.float16:
             # OME has no half precision; single precision represents every value of it.
             dtype = np.dtype(np.float32)
             frames = (frame.astype(np.float32) for frame in self._frames())
+        times_s, started = _times(self.series, self.seqs, B)
         return Stack(
             frames=frames,
             count=len(self.seqs) * B,
@@ -215,7 +224,8 @@ class _Job:
             interval_s=_interval_s(self.series, B),
             notes=_notes(self.series, self.seqs),
             pixel_um=experiment_of(info).pixel_size_um,
-            **_times(self.series, self.seqs, B),
+            times_s=times_s,
+            started=started,
         )
 
 
@@ -225,20 +235,15 @@ def _interval_s(series: RecordedSeries, frames_each: int) -> float | None:
     return None if not period_ns else float(f"{period_ns / 1e9 / frames_each:.9g}")
 
 
-class _Times(TypedDict):
-    times_s: list[float]
-    started: str
-
-
-def _times(series: RecordedSeries, seqs: list[int], frames_each: int) -> _Times:
+def _times(series: RecordedSeries, seqs: list[int], frames_each: int) -> tuple[list[float], str]:
     """Return the time of each frame after the first snapshot, s, and when that was, from the recorded host times."""
     came = series.rows["host_time_ns"][np.asarray(seqs) - series.first_seq]
     if (came <= 0).any():
-        return {"times_s": [], "started": ""}
+        return [], ""
     step_s = (_interval_s(series, frames_each) or 0.0) if frames_each > 1 else 0.0
     times = (came - came[0])[:, np.newaxis] / 1e9 + step_s * np.arange(frames_each)
     started = datetime.fromtimestamp(int(came[0]) / 1e9, UTC).isoformat(timespec="microseconds")
-    return {"times_s": np.round(times.ravel(), 9).tolist(), "started": started.replace("+00:00", "Z")}
+    return np.round(times.ravel(), 9).tolist(), started.replace("+00:00", "Z")
 
 
 def _missing(seqs: list[int]) -> str:

@@ -25,7 +25,7 @@ from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.recording import RecordingWriter
 from sci_stream.tools.batch import ClusterOptions, connect, run_batch, worker_device
-from sci_stream.tools.replay.many import JobState, plan_jobs, read_manifest, run_job_at_once, run_jobs
+from sci_stream.tools.replay.many import JobState, plan_jobs, read_manifest, run_job_atomically, run_jobs
 from sci_stream.tools.replay.replay import ReplayPlan, replay
 from sci_stream.tools.replay.solver import SolverChanges
 
@@ -132,12 +132,12 @@ def test_replays_of_one_name_are_refused(recordings: list[Path], tmp_path: Path)
 
 def test_job_output_appears_complete_and_is_not_repeated(recordings: list[Path], tmp_path: Path) -> None:
     (job,) = plan_jobs(recordings[:1], tmp_path / "out", ReplayPlan(device="cpu"))
-    first = run_job_at_once(job)
+    first = run_job_atomically(job)
     assert (first.state, first.snapshots) == (JobState.DONE, N)
     assert [path.name for path in job.out.parent.iterdir()] == ["run000.h5"]
-    assert run_job_at_once(job).state is JobState.PRESENT
+    assert run_job_atomically(job).state is JobState.PRESENT
     other = dataclasses.replace(job, plan=dataclasses.replace(job.plan, solver=SolverChanges(iterations=1)))
-    refused = run_job_at_once(other)
+    refused = run_job_atomically(other)
     assert (refused.state, "not from this replay" in refused.error) == (JobState.FAILED, True)
 
 
@@ -146,7 +146,7 @@ def test_failed_job_is_named_and_others_continue(recordings: list[Path], tmp_pat
     results = list(run_jobs(plan_jobs(recordings, tmp_path / "out", ReplayPlan(device="cpu"))))
     assert [result.state for result in results] == ["done", "failed", "done", "done"]
     assert "run001.h5" in results[1].error
-    at_once = [run_job_at_once(job) for job in plan_jobs(recordings[:2], tmp_path / "at-once", ReplayPlan())]
+    at_once = [run_job_atomically(job) for job in plan_jobs(recordings[:2], tmp_path / "at-once", ReplayPlan())]
     assert [result.state for result in at_once] == ["done", "failed"]
     assert [path.name for path in (tmp_path / "at-once").iterdir()] == ["run000.h5"]
 

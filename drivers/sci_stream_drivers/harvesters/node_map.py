@@ -168,7 +168,7 @@ def settings(node_map: Any) -> list[Parameter]:
         feature = describe(node_map.get_node(name), "")
         value = feature.value
         if feature.access == "RW" and isinstance(value, int | float) and not isinstance(value, bool):
-            says = f"{feature.about} ({feature.unit})" if feature.unit else feature.about
+            description = f"{feature.about} ({feature.unit})" if feature.unit else feature.about
             kind = "integer" if feature.kind == "integer" else "number"
-            found.append(Parameter(name, kind, value, feature.minimum, feature.maximum, says=says))  # type: ignore[arg-type]
+            found.append(Parameter(name, kind, value, feature.minimum, feature.maximum, description=description))  # type: ignore[arg-type]
     return found

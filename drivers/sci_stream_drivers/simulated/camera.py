@@ -160,9 +160,11 @@ class SimulatedCamera:
         """Return exposure and rate; see `sci_stream.ports.AdjustableCamera`."""
         self._opened()
         o, fields = self._options, SimulatedOptions.model_fields
-        exposure = Parameter("exposure", "number", o.exposure, 0.01, 10.0, says=fields["exposure"].description or "")
-        says = fields["snapshot_rate_hz"].description or ""
-        rate = Parameter("snapshot_rate_hz", "number", o.snapshot_rate_hz, 0.0, 100_000.0, says=says)
+        texts = {name: fields[name].description or "" for name in ("exposure", "snapshot_rate_hz")}
+        exposure = Parameter("exposure", "number", o.exposure, 0.01, 10.0, description=texts["exposure"])
+        rate = Parameter(
+            "snapshot_rate_hz", "number", o.snapshot_rate_hz, 0.0, 100_000.0, description=texts["snapshot_rate_hz"]
+        )
         return [exposure] if self._triggers is not None else [exposure, rate]
 
     def set(self, name: str, value: Value) -> CameraCapabilities:

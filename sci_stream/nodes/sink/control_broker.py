@@ -307,7 +307,7 @@ class SinkControls:
         recording = self._recording()
         found = []
         if recording is not None:
-            found.append(Parameter("recording", "flag", recording, says="Whether the series is being recorded."))
+            found.append(Parameter("recording", "flag", recording, description="Whether the series is being recorded."))
         if self._preview is not None:
             tone = self._preview.display.tone.as_dict()
             lows = {"gamma": _LEAST_GAMMA}

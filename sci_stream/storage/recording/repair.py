@@ -68,7 +68,7 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
         used = len(columns["state"])
         try:
             with open_for_reading(path, "recording") as source, h5py.File(partial, "w", libver=LIBVER) as out:
-                _lay_out(out, source, old)
+                _create_copy(out, source, old)
                 _write_columns(out, columns)
                 _copy_frames(out, source, columns["state"], used, progress)
                 end: JsonObject = {"clean": True} if old.continued is None else {"continued": old.continued}
@@ -91,7 +91,7 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
 
 
 @dataclass(frozen=True, slots=True)
-class _Elsewhere:
+class _OtherSegments:
     """Rows of a segment that are known, have raw counts or have an outcome in other segments; (rows,) each."""
 
     known: npt.NDArray[np.bool_]
@@ -105,15 +105,15 @@ def _settled_columns(old: Recording) -> tuple[dict[str, Array], JsonObject]:
     A snapshot with raw counts in an earlier segment but without an outcome in any gets its outcome here: the
     earlier segment may have been closed cleanly while the snapshot was in flight, and is not changed any more.
     """
-    elsewhere = _settled_elsewhere(old)
-    columns = {name: _stretched(old, name, values, len(elsewhere.known)) for name, values in old.rows.items()}
+    others = _rows_of_other_segments(old)
+    columns = {name: _extended(old, name, values, len(others.known)) for name, values in old.rows.items()}
     outcome, state = columns["outcome"], columns["state"]
     known = (columns["epoch"] >= 0) | (outcome != 0)
     has_raw = (state & RowState.RAW) != 0
-    open_rows = (outcome == 0) & ~elsewhere.settled
-    raw_only = open_rows & (has_raw | elsewhere.raw)
+    open_rows = (outcome == 0) & ~others.settled
+    raw_only = open_rows & (has_raw | others.raw)
     # Snapshots before the first row of this segment are in earlier segments.
-    lost = open_rows & ~raw_only & ~elsewhere.known & np.logical_or.accumulate(known | elsewhere.known)
+    lost = open_rows & ~raw_only & ~others.known & np.logical_or.accumulate(known | others.known)
     used = _past_last(known | raw_only)
     outcome[raw_only] = OUTCOME_CODES["raw_only"]
     lost[used:] = False
@@ -138,17 +138,17 @@ def _past_last(chosen: npt.NDArray[np.bool_]) -> int:
     return int(rows[-1]) + 1 if len(rows) else 0
 
 
-def _stretched(old: Recording, name: str, values: Array, rows: int) -> Array:
+def _extended(old: Recording, name: str, values: Array, rows: int) -> Array:
     """Return a copy of a column, extended with unwritten rows."""
     fill = next((column.fill for column in columns_of(old.info) if column.name == name), 0)
-    stretched = np.full(rows, fill, values.dtype)
-    stretched[: len(values)] = values
-    return stretched
+    extended = np.full(rows, fill, values.dtype)
+    extended[: len(values)] = values
+    return extended
 
 
-def _settled_elsewhere(old: Recording) -> _Elsewhere:
+def _rows_of_other_segments(old: Recording) -> _OtherSegments:
     """Return the rows of the other segments; for the last segment up to the last raw counts of earlier ones."""
-    report: list[tuple[int, Array, Array, Array]] = []
+    flagged: list[tuple[int, Array, Array, Array]] = []
     rows = len(old.rows["state"])
     is_last = True
     for other in earlier_segments(first_segment(old.path), old.info.series):
@@ -158,18 +158,18 @@ def _settled_elsewhere(old: Recording) -> _Elsewhere:
                 continue
             is_last = False
             settled, raw = other.rows["outcome"] != 0, (other.rows["state"] & RowState.RAW) != 0
-            report.append((other.first_seq - old.first_seq, (other.rows["epoch"] >= 0) | settled, raw, settled))
+            flagged.append((other.first_seq - old.first_seq, (other.rows["epoch"] >= 0) | settled, raw, settled))
     if is_last:
-        rows = max([rows, *(offset + _past_last(raw) for offset, _known, raw, _settled in report)])
-    found = _Elsewhere(*(np.zeros(rows, np.bool_) for _ in range(3)))
-    for offset, *flags in report:
+        rows = max([rows, *(offset + _past_last(raw) for offset, _known, raw, _settled in flagged)])
+    found = _OtherSegments(*(np.zeros(rows, np.bool_) for _ in range(3)))
+    for offset, *flags in flagged:
         for into, flag in zip((found.known, found.raw, found.settled), flags, strict=True):
             at = np.flatnonzero(flag) + offset
             into[at[(at >= 0) & (at < rows)]] = True
     return found
 
 
-def _lay_out(out: h5py.File, source: h5py.File, old: Recording) -> None:
+def _create_copy(out: h5py.File, source: h5py.File, old: Recording) -> None:
     raw = source["raw"].dtype if "raw" in source else None
     video = source["video"].dtype if "video" in source else None
     layout = Layout(old.first_seq, raw, video, _compression(source), old.parent)

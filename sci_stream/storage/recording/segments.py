@@ -27,8 +27,8 @@ _LONGEST_NAME_BYTES = 200
 
 
 @dataclass(slots=True)
-class Known:
-    """Sequence numbers of a series in earlier segments: with raw counts, and with an outcome.
+class WrittenRows:
+    """Sequence numbers of a series in the segments so far: with raw counts, and with an outcome.
 
     ``first`` is the first row of the earliest segment, None without one; snapshots before it are not in the recording.
     """
@@ -80,8 +80,8 @@ def first_segment(path: Path) -> Path:
 def create_segment(
     path: Path,
     series: str,
-    known: Known,
-    build: Callable[[Known], bytes],
+    written: WrittenRows,
+    build: Callable[[WrittenRows], bytes],
     begin: Callable[[Path, Path], h5py.File],
     *,
     segment: int = 0,
@@ -95,7 +95,7 @@ def create_segment(
     ----------
     path, series
         Path of the first segment; name of the series.
-    known
+    written
         Rows in the segments before number ``segment``; those of later ones, which exist, are added.
     build
         Makes the initial bytes of the file, given the rows of earlier segments.
@@ -116,10 +116,10 @@ def create_segment(
             # writing could overwrite its data.
             if candidate.exists():
                 raise FileExistsError
-            _begin_new(candidate, build(known), begin)
+            _begin_new(candidate, build(written), begin)
             return number
         except FileExistsError:
-            _add_rows(candidate, series, known)
+            _add_rows(candidate, series, written)
         except OSError as error:
             raise StorageError(
                 f"The recording {candidate} cannot be created",
@@ -181,15 +181,16 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def _add_rows(path: Path, series: str, known: Known) -> None:
+def _add_rows(path: Path, series: str, written: WrittenRows) -> None:
     try:
-        with Recording(path) as earlier:
-            if earlier.info.series == series:
-                known.first = earlier.first_seq if known.first is None else min(known.first, earlier.first_seq)
-                for seq in earlier.raw_seqs:
-                    known.raw.add(seq)
-                for seq in earlier.settled_seqs:
-                    known.settled.add(seq)
+        with Recording(path) as segment:
+            if segment.info.series == series:
+                first = segment.first_seq
+                written.first = first if written.first is None else min(written.first, first)
+                for seq in segment.raw_seqs:
+                    written.raw.add(seq)
+                for seq in segment.settled_seqs:
+                    written.settled.add(seq)
     except DAMAGE as error:
         _LOG.warning("Skipping segment %s: %s", path, error)
 

@@ -41,7 +41,7 @@ from sci_stream.storage.recording.layout import (
     raw_dtype,
 )
 from sci_stream.storage.recording.nexus import create_nexus
-from sci_stream.storage.recording.segments import Known, create_segment, free_bytes
+from sci_stream.storage.recording.segments import WrittenRows, create_segment, free_bytes
 
 _LOG = logging.getLogger(__name__)
 # Free space reserved for HDF5 to write its indices on closing.
@@ -101,7 +101,7 @@ class RecordingWriter:
         self.notes: JsonObject = {}
         self._calibration = calibration
         self._first_path = path
-        self._known = Known()
+        self._written = WrittenRows()
         self._layout = Layout(
             first_seq=0,
             raw=raw_dtype(info) if raw else None,
@@ -119,17 +119,17 @@ class RecordingWriter:
         self._closed = False
         self._filled = IntervalSet()  # rows with content in this segment
 
-        def image(known: Known) -> bytes:
+        def image(written: WrittenRows) -> bytes:
             # Late results may belong to snapshots whose raw counts are in an earlier segment, so the default first row
             # is the first snapshot without an outcome, not the next one to arrive.
-            self.first_seq = known.first_unsettled(settled_below) if first_seq is None else first_seq
+            self.first_seq = written.first_unsettled(settled_below) if first_seq is None else first_seq
             layout = dataclasses.replace(self._layout, first_seq=self.first_seq)
             return build_image(lambda file: create_recording(file, self.info, self._calibration, layout))
 
         series = self.info.series
-        self.segment = create_segment(self._first_path, series, self._known, image, self._begin, segment=segment)
-        if self._known.first is None:
-            self._known.first = self.first_seq
+        self.segment = create_segment(self._first_path, series, self._written, image, self._begin, segment=segment)
+        if self._written.first is None:
+            self._written.first = self.first_seq
         self._identity = self._on_disk()
 
     def _begin(self, hidden: Path, named: Path) -> h5py.File:
@@ -210,10 +210,10 @@ class RecordingWriter:
             If the snapshot does not fit the series.
         """
         seq = snapshot.id.seq
-        if seq in self._known.raw:
+        if seq in self._written.raw:
             return False
         row = self._row(seq)
-        counts = self._fit_counts(snapshot.counts)
+        counts = fit_counts(snapshot.counts, self.info, self._layout.raw, self.path)
         self._need_space(counts)
         with self._guard("written"):
             self._identify(row, snapshot)
@@ -227,13 +227,13 @@ class RecordingWriter:
         Returns False, writing nothing, if the snapshot already has an outcome. Raises as `write_raw`.
         """
         seq = reconstruction.id.seq
-        if seq in self._known.settled:
+        if seq in self._written.settled:
             return False
         row = self._row(seq)
         video = fit_video(reconstruction.video, self.info, self._layout.video)
         counts = None
-        if reconstruction.counts is not None and seq not in self._known.raw:
-            counts = self._fit_counts(reconstruction.counts)
+        if reconstruction.counts is not None and seq not in self._written.raw:
+            counts = fit_counts(reconstruction.counts, self.info, self._layout.raw, self.path)
         self._need_space(counts, None if self._layout.video is None else video)
         with self._guard("written"):
             self._identify(row, reconstruction)
@@ -241,7 +241,7 @@ class RecordingWriter:
                 self._put_raw(row, counts)
             self._put(RowState.VIDEO, row, video)
             self._rows.set(row, **reconstruction_cells(reconstruction))
-        self._known.settled.add(seq)
+        self._written.settled.add(seq)
         return True
 
     def write_outcome(self, seq: int, outcome: str, reason: str = "") -> bool:
@@ -256,13 +256,13 @@ class RecordingWriter:
         """
         if outcome not in OUTCOME_CODES:
             raise ValueError(f"outcome must be one of {sorted(OUTCOME_CODES)}, got {outcome!r}")
-        if seq in self._known.settled:
+        if seq in self._written.settled:
             return False
         row = self._row(seq)
         with self._guard("written"):
             self._rows.set(row, outcome=OUTCOME_CODES[outcome], reason=ascii_cell(reason, 24))
         self._filled.add(row)
-        self._known.settled.add(seq)
+        self._written.settled.add(seq)
         return True
 
     def _row(self, seq: int) -> int:
@@ -302,12 +302,9 @@ class RecordingWriter:
                 hint="Data written before is kept; free some space or record to another disk.",
             )
 
-    def _fit_counts(self, counts: Array) -> Array:
-        return fit_counts(counts, self.info, self._layout.raw, self.path)
-
     def _put_raw(self, row: int, counts: Array) -> None:
         if self._put(RowState.RAW, row, counts):
-            self._known.raw.add(self.first_seq + row)
+            self._written.raw.add(self.first_seq + row)
 
     def _put(self, flag: RowState, row: int, data: Array) -> bool:
         """Write raw counts or video into their row; return False, writing nothing, if they are not stored."""

@@ -145,7 +145,7 @@ def run_jobs(
             return
 
 
-def run_job_at_once(job: ReplayJob, worker: str = "") -> JobResult:
+def run_job_atomically(job: ReplayJob, worker: str = "") -> JobResult:
     """Run a job such that its output appears complete or not at all, however often and wherever it is run.
 
     The replay is written to a hidden folder and renamed. A killed run leaves that folder, and the next run starts from

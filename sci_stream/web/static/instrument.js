@@ -62,7 +62,7 @@ function row(target, parameter) {
   const id = idOf(target, parameter.name);
   label.htmlFor = id;
   label.textContent = named(parameter.name);
-  label.title = `${target}: ${parameter.says} (${parameter.range})`;
+  label.title = `${target}: ${parameter.description} (${parameter.range})`;
   const field = fieldFor(parameter);
   field.id = id;
   field.classList.add("wide");

@@ -27,7 +27,7 @@ def test_settings_have_the_ranges_of_the_camera(camera: HarvestersCamera) -> Non
     assert set(offered) == {"ExposureTime", "Gain", "AcquisitionFrameRate"}
     exposure = offered["ExposureTime"]
     assert (exposure.kind, exposure.value, exposure.low) == ("number", 100.0, 10.0)
-    assert "(us)" in exposure.says
+    assert "(us)" in exposure.description
 
 
 def test_settings_change_while_streaming(camera: HarvestersCamera) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from sci_stream.errors import StorageError
 from sci_stream.storage.hdf5 import LIBVER, build_image
-from sci_stream.storage.recording.segments import Known, create_segment
+from sci_stream.storage.recording.segments import WrittenRows, create_segment
 
 IMAGE = build_image(lambda file: file.create_group("rows"))
 
@@ -35,7 +35,7 @@ def test_segment_is_readable_once_it_has_its_name(tmp_path: Path) -> None:
         opened.append(begin(hidden, named))
         return opened[-1]
 
-    number = create_segment(tmp_path / "run.h5", "run", Known(), lambda _known: IMAGE, keep)
+    number = create_segment(tmp_path / "run.h5", "run", WrittenRows(), lambda _known: IMAGE, keep)
     assert (number, names(tmp_path)) == (0, ["run.h5"])
     with opened[0], h5py.File(tmp_path / "run.h5", "r", swmr=True) as file:
         assert list(file) == ["rows"]
@@ -48,7 +48,7 @@ def test_concurrently_created_segment_is_kept(tmp_path: Path) -> None:
             named.write_text("another sink's")
         return file
 
-    number = create_segment(tmp_path / "run.h5", "run", Known(), lambda _known: IMAGE, overtaken)
+    number = create_segment(tmp_path / "run.h5", "run", WrittenRows(), lambda _known: IMAGE, overtaken)
     assert (number, names(tmp_path)) == (1, ["run.h5", "run_001.h5"])
     assert (tmp_path / "run.h5").read_text() == "another sink's"
 
@@ -57,7 +57,7 @@ def test_hidden_files_of_killed_writers_are_removed(tmp_path: Path) -> None:
     dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
     (tmp_path / f".run.h5.{int(dead.stdout)}.new").write_text("half")
     (tmp_path / f".run.h5.{os.getppid()}.new").write_text("in hand")
-    create_segment(tmp_path / "run.h5", "run", Known(), lambda _known: IMAGE, begin)
+    create_segment(tmp_path / "run.h5", "run", WrittenRows(), lambda _known: IMAGE, begin)
     assert names(tmp_path) == [f".run.h5.{os.getppid()}.new", "run.h5"]
 
 
@@ -66,5 +66,5 @@ def test_failed_segment_leaves_no_file(tmp_path: Path) -> None:
         raise StorageError("the disk is gone")
 
     with pytest.raises(StorageError, match="the disk is gone"):
-        create_segment(tmp_path / "run.h5", "run", Known(), lambda _known: IMAGE, refused)
+        create_segment(tmp_path / "run.h5", "run", WrittenRows(), lambda _known: IMAGE, refused)
     assert names(tmp_path) == []
