@@ -10,8 +10,6 @@ from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from sci_stream.model import JsonObject
-
 if TYPE_CHECKING:
     import torch
     from pydantic import BaseModel
@@ -21,9 +19,6 @@ if TYPE_CHECKING:
         CameraFrame,
         FoundProducer,
         Inspection,
-        Reconstruction,
-        SeriesInfo,
-        Snapshot,
     )
     from sci_stream.optics.calibration import Calibration
     from sci_stream.parameters import Parameter, Value
@@ -222,28 +217,4 @@ class MemoryReducible(Denoiser, Protocol):
 
     def reduce_memory(self) -> bool:
         """Use less memory from the next call on; return False if no further reduction is possible."""
-        ...
-
-
-class Sink(Protocol):
-    """Destination of results: a recording, a preview, another program. Called from one thread, in this order."""
-
-    def series_started(self, info: SeriesInfo, calibration: Calibration) -> None:
-        """Start a series."""
-        ...
-
-    def raw(self, snapshot: Snapshot) -> None:
-        """Receive a raw snapshot (policy ``record``: before its reconstruction, and even if there is none)."""
-        ...
-
-    def reconstructed(self, reconstruction: Reconstruction) -> None:
-        """Receive a reconstruction; each arrives once, not necessarily in order of seq."""
-        ...
-
-    def series_ended(self, ledger: JsonObject) -> None:
-        """End the series; ``ledger`` is its closed ledger (docs/wire.md)."""
-        ...
-
-    def close(self) -> None:
-        """Release all resources."""
         ...

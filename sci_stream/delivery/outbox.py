@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 Frames = Sequence[bytes | memoryview]
-
-
-@dataclass(slots=True)
-class _Unacknowledged:
-    frames: Frames
-    nbytes: int
 
 
 class Outbox(Generic[K]):
@@ -25,11 +18,10 @@ class Outbox(Generic[K]):
     """
 
     def __init__(self, patience_s: float) -> None:
-        self._messages: OrderedDict[K, _Unacknowledged] = OrderedDict()
+        self._messages: OrderedDict[K, Frames] = OrderedDict()
         self._unsent: OrderedDict[K, None] = OrderedDict()
         self._patience_s = patience_s
         self._progress_s = 0.0
-        self.nbytes = 0
         self.resent = 0
 
     def __len__(self) -> int:
@@ -45,28 +37,24 @@ class Outbox(Generic[K]):
         # An idle outbox makes no progress: patience starts with the first message, not with the last acknowledgement.
         if not self._messages:
             self._progress_s = now_s
-        nbytes = sum(memoryview(frame).nbytes for frame in frames)
-        self._messages[key] = _Unacknowledged(frames, nbytes)
+        self._messages[key] = frames
         self._unsent[key] = None
         if first:
             self._messages.move_to_end(key, last=False)
             self._unsent.move_to_end(key, last=False)
-        self.nbytes += nbytes
 
     def due(self) -> Iterator[tuple[K, Frames]]:
         """Yield the messages to send, oldest first; each counts as sent once the next one is requested."""
         while self._unsent:
             key = next(iter(self._unsent))
-            yield key, self._messages[key].frames
+            yield key, self._messages[key]
             self._unsent.pop(key, None)
 
     def confirm(self, key: K, now_s: float) -> bool:
         """Remove an acknowledged message; return False if it is unknown."""
-        message = self._messages.pop(key, None)
-        if message is None:
+        if self._messages.pop(key, None) is None:
             return False
         self._unsent.pop(key, None)
-        self.nbytes -= message.nbytes
         self._progress_s = now_s
         return True
 

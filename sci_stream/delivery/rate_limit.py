@@ -61,19 +61,15 @@ class KeyedRateLimiter(Generic[K]):
         self._most = most
         self._buckets: OrderedDict[K, TokenBucket] = OrderedDict()
         self._others = TokenBucket(per_s, burst)
-        self.refused = 0
-        """Number of refused requests."""
 
     def take(self, peer: K, now_s: float) -> bool:
-        """Take a token of a peer; False, counted, if it has none."""
+        """Take a token of a peer; False if it has none."""
         bucket = self._buckets.get(peer)
         if bucket is None:
             bucket = self._new(peer, now_s)
         else:
             self._buckets.move_to_end(peer)
-        allowed = bucket.take(now_s)
-        self.refused += not allowed
-        return allowed
+        return bucket.take(now_s)
 
     def has(self, peer: K, now_s: float) -> bool:
         """Return whether a peer has a token to take."""

@@ -324,9 +324,8 @@ class ClientConnection:
         self.monitor.gone()
         self.socket.connect(nearest(self.endpoint))
 
-    def close(self, *, say_goodbye: bool = True) -> None:
+    def close(self) -> None:
         """Send GOODBYE, so that the peer need not wait for the timeout."""
-        if say_goodbye:
-            self.try_send(encode(Goodbye(node=self.hello.node)))
+        self.try_send(encode(Goodbye(node=self.hello.node)))
         self.monitor.close()
         self.socket.close()

@@ -10,8 +10,9 @@ import contextlib
 import enum
 import resource
 import socket
-from collections.abc import Iterator
 from dataclasses import dataclass
+
+from sci_stream.transport.liveness import borrowed_socket
 
 # Unknown peers cost a descriptor each until they have said who they are.
 _MOST_UNKNOWN = 64
@@ -68,7 +69,8 @@ class ConnectionLimit:
     def accepted(self, descriptor: int) -> None:
         """Take note of a new connection."""
         with contextlib.suppress(OSError):  # it is closed again already
-            peer = _peer_of(descriptor)
+            with borrowed_socket(descriptor) as found:
+                peer = found.getpeername()
             known = self._connections.get(descriptor)
             if known is None or known.peer != peer:
                 self._connections.pop(descriptor, None)
@@ -114,21 +116,6 @@ class ConnectionLimit:
 
     @staticmethod
     def _close(descriptor: int, connection: _Connection) -> None:
-        with contextlib.suppress(OSError), _duplicated(descriptor) as found:
+        with contextlib.suppress(OSError), borrowed_socket(descriptor) as found:
             if found.getpeername() == connection.peer:
                 found.shutdown(socket.SHUT_RDWR)
-
-
-def _peer_of(descriptor: int) -> object:
-    with _duplicated(descriptor) as found:
-        return found.getpeername()
-
-
-@contextlib.contextmanager
-def _duplicated(descriptor: int) -> Iterator[socket.socket]:
-    """Lend a socket object on a descriptor of ZeroMQ's, which stays open. Raises OSError if it is no open socket."""
-    found = socket.socket(fileno=descriptor)
-    try:
-        yield found
-    finally:
-        found.detach()

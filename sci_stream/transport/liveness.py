@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 MISSED_HEARTBEATS = 3
@@ -30,6 +32,16 @@ class PauseDetector:
         pause_s = 0.0 if self._turned_s is None else now_s - self._turned_s
         self._turned_s = now_s
         return pause_s if pause_s > self._heartbeat_s else 0.0
+
+
+@contextlib.contextmanager
+def borrowed_socket(descriptor: int) -> Iterator[socket.socket]:
+    """Use a descriptor of ZeroMQ's as a Python socket, without closing it. Raises OSError if it is no open socket."""
+    found = socket.socket(fileno=descriptor)
+    try:
+        yield found
+    finally:
+        found.detach()
 
 
 _COUNTERS = struct.Struct("=Q16xI4xI")
@@ -71,15 +83,9 @@ class TcpActivity:
         if self._fd < 0 or not hasattr(socket, "TCP_INFO"):
             return None
         try:
-            # A Python object on ZeroMQ's descriptor, detached again below: closing it would close ZeroMQ's connection.
-            looked_at = socket.socket(fileno=self._fd)
+            with borrowed_socket(self._fd) as found:
+                info = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTERS_AT + _COUNTERS.size)
         except OSError:
             return None
-        try:
-            info = looked_at.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _COUNTERS_AT + _COUNTERS.size)
-        except OSError:
-            return None
-        finally:
-            looked_at.detach()
         known = len(info) >= _COUNTERS_AT + _COUNTERS.size
         return TcpProgress(*_COUNTERS.unpack_from(info, _COUNTERS_AT)) if known else None

@@ -14,7 +14,7 @@ from sci_stream.errors import TransportError, WireError
 from sci_stream.model import Reconstruction
 from sci_stream.security.curve import SocketConfig, plain
 from sci_stream.transport.connection_limit import ConnectionLimit, Standing
-from sci_stream.transport.sockets import Monitor, bind, make_socket, receive, receive_frames, send_frames
+from sci_stream.transport.sockets import Monitor, bind, make_socket, receive, send_frames
 from sci_stream.wire import Heartbeat, Limits, Message, decode, encode
 
 M = TypeVar("M", bound=Message)
@@ -118,9 +118,9 @@ def _newest(
         while not stop.is_set():
             if not socket.poll(100):
                 continue
-            frames = receive_frames(socket)
+            incoming = receive(socket)
             try:
-                message = decode(frames, limits) if frames is not None else None
+                message = None if incoming is None else decode(incoming.frames, limits)
             except WireError:
                 continue
             if isinstance(message, wanted):

@@ -201,12 +201,6 @@ def receive(socket: zmq.Socket[bytes]) -> ReceivedMessage | None:
     return ReceivedMessage([frame.buffer for frame in frames], frames[0])
 
 
-def receive_frames(socket: zmq.Socket[bytes]) -> list[memoryview] | None:
-    """Receive one multipart message from any peer, or None if there is none now."""
-    incoming = receive(socket)
-    return None if incoming is None else incoming.frames
-
-
 class MonitorEvents(NamedTuple):
     """Connection events of a socket since the last call."""
 

@@ -124,7 +124,9 @@ def test_broken_connection_is_detected_before_heartbeat_timeout(
     until(lambda: bench.seqs("a") or bench.seqs("b"), bench.poll)
     holder = "a" if bench.seqs("a") else "b"
     other = "b" if holder == "a" else "a"
-    bench.nodes.pop(holder).close(say_goodbye=False)
+    crashed = bench.nodes.pop(holder)
+    crashed.monitor.close()
+    crashed.socket.close()
     until(lambda: bench.seqs(other) == [0], bench.poll)
     bench.close()
 

@@ -13,9 +13,12 @@ from sci_stream.clock import unix_ns
 from sci_stream.config import load_rig
 from sci_stream.errors import ConfigError
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
-from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions
+from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions, SubmitResult
 from sci_stream.storage.recording import Compression
 from sci_stream.storage.recording.series import RecordedSeries
+
+# A full queue holds 256 MiB: it does not run empty meanwhile.
+_FULL_S = 0.001
 
 
 def bench_record(folder: Path, *, snapshots: int, height_px: int, width_px: int, rate_hz: float) -> list[StreamPart]:
@@ -46,14 +49,16 @@ def recorder_alone(folder: Path, shape: tuple[int, int], snapshots: int, compres
     info = SeriesInfo("bench", 0, "bench", Policy.RECORD, "bench", "0", *shape, "Mono12", 12, 1, calibration.hash)
     with tempfile.TemporaryDirectory(prefix="sci-stream-bench-", dir=folder) as scratch:
         recorder = Recorder(RecorderOptions(Path(scratch), video=False, compression=compression, floor_free_bytes=0))
-        recorder.series_started(info, calibration)
+        recorder.start(info, calibration)
         camera.start()
         frames = [frame.counts for _ in range(16) if (frame := camera.read(0.0)) is not None]
         began_s, before_s = time.perf_counter(), time.process_time()
         for seq in range(snapshots):
             counts = frames[seq % len(frames)]
-            recorder.raw(Snapshot(SnapshotId("bench", 0, seq), counts, calibration.hash, 1, unix_ns()))
-        recorder.series_ended({"acquired": snapshots, "closed": True})
+            snapshot = Snapshot(SnapshotId("bench", 0, seq), counts, calibration.hash, 1, unix_ns())
+            while recorder.submit_raw(snapshot) is SubmitResult.FULL:
+                time.sleep(_FULL_S)
+        recorder.close({"acquired": snapshots, "closed": True})
         seconds, used_s = time.perf_counter() - began_s, time.process_time() - before_s
         held = _held(Path(scratch))
     nbytes = shape[0] * shape[1] * 2

@@ -63,7 +63,7 @@ class RecorderStatus:
 
 
 class Recorder:
-    """A `Sink` that records; its ``submit_…`` methods never block and may be called from one thread at a time.
+    """The recording of one series after another; ``submit_…`` never block. Used by one thread at a time.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Recorder:
         self._final_ledger: JsonObject | None = None
         self._end_error: StorageError | None = None
 
-    def series_started(self, info: SeriesInfo, calibration: Calibration, settled_below: int = 0) -> None:
+    def start(self, info: SeriesInfo, calibration: Calibration, settled_below: int = 0) -> None:
         """Open a new file, the next segment of the series if one exists, and start recording.
 
         A first segment begins at snapshot ``settled_below``: all before it have an outcome.
@@ -126,13 +126,14 @@ class Recorder:
 
     def submit_raw(self, snapshot: Snapshot, on_durable: OnDurable | None = None) -> SubmitResult:
         """Queue a raw snapshot; its counts must not be changed afterwards."""
-        return self._submit(_raw_item(snapshot, on_durable))
+        return self._submit(Item(snapshot.counts.nbytes, lambda writer: writer.write_raw(snapshot), on_durable))
 
     def submit_reconstruction(
         self, reconstruction: Reconstruction, on_durable: OnDurable | None = None
     ) -> SubmitResult:
         """Queue a reconstruction; its arrays must not be changed afterwards."""
-        return self._submit(_reconstruction_item(reconstruction, on_durable))
+        n_bytes = reconstruction.video.nbytes + (0 if reconstruction.counts is None else reconstruction.counts.nbytes)
+        return self._submit(Item(n_bytes, lambda writer: writer.write_reconstruction(reconstruction), on_durable))
 
     def submit_outcome(
         self, seq: int, outcome: str, reason: str = "", on_durable: OnDurable | None = None
@@ -149,43 +150,22 @@ class Recorder:
         """Queue a line for the journal; its time is ``time_ns`` of the fields, if present."""
         return self._submit(Item(0, lambda _writer: True, event={"event": event, **fields}))
 
-    def _submit(self, item: Item, *, wait: bool = False) -> SubmitResult:
+    def _submit(self, item: Item) -> SubmitResult:
         size = item.n_bytes + _ITEM_OVERHEAD_BYTES
         with self._changed:
-            while True:
-                if self._state is not RecorderState.RECORDING or self._ending:
-                    return SubmitResult.STOPPED
-                if not self._queue or self._queue_bytes + size <= self.options.queue_bytes:
-                    break
-                if not wait:
-                    return SubmitResult.FULL
-                self._changed.wait()
+            if self._state is not RecorderState.RECORDING or self._ending:
+                return SubmitResult.STOPPED
+            if self._queue and self._queue_bytes + size > self.options.queue_bytes:
+                return SubmitResult.FULL
             self._queue.append(item)
             self._queue_bytes += size
-            self._changed.notify_all()
+            self._changed.notify()
         return SubmitResult.ACCEPTED
 
-    def raw(self, snapshot: Snapshot) -> None:
-        """Queue a raw snapshot; wait for room.
+    def close(self, ledger: JsonObject | None = None) -> None:
+        """Write the queue, store the final ledger in file and journal, and close both. Does nothing if not recording.
 
-        Raises
-        ------
-        StorageError
-            If not recording.
-        """
-        self._require(self._submit(_raw_item(snapshot), wait=True))
-
-    def reconstructed(self, reconstruction: Reconstruction) -> None:
-        """Queue a reconstruction; wait for room. Raises as `raw`."""
-        self._require(self._submit(_reconstruction_item(reconstruction), wait=True))
-
-    def _require(self, admission: SubmitResult) -> None:
-        if admission is SubmitResult.STOPPED:
-            reason = self._recording.reason if self._recording is not None else ""
-            raise StorageError(f"Recorder is {self._state}", got=reason or "no series is being recorded")
-
-    def series_ended(self, ledger: JsonObject | None) -> None:
-        """Write the queue, store the final ledger in file and journal, and close both.
+        Without a ledger the file is not marked clean.
 
         Raises
         ------
@@ -197,15 +177,11 @@ class Recorder:
             return
         with self._changed:
             self._ending, self._final_ledger = True, ledger
-            self._changed.notify_all()
+            self._changed.notify()
         thread.join()
         self._thread = None
         if self._end_error is not None:
             raise self._end_error
-
-    def close(self, ledger: JsonObject | None = None) -> None:
-        """End the series, if one is being recorded; without a ledger the file is not marked clean."""
-        self.series_ended(ledger)
 
     def status(self) -> RecorderStatus:
         """Return the state; callable from any thread."""
@@ -242,13 +218,7 @@ class Recorder:
     def _run(self, recording: SeriesRecording) -> None:
         while (batch := self._take()) is not None:
             recording.write(batch)
-            if recording.state is not RecorderState.RECORDING:
-                with self._changed:  # wake callers that wait for room that will not come
-                    self._changed.notify_all()
-        error = recording.finish(self._final_ledger)
-        with self._changed:
-            self._end_error = error
-            self._changed.notify_all()
+        self._end_error = recording.finish(self._final_ledger)
 
     def _take(self) -> list[Item] | None:
         """Return queued items, at most a batch; empty after an idle second; None at the end."""
@@ -259,15 +229,4 @@ class Recorder:
                 return None
             batch = [self._queue.popleft() for _ in range(min(len(self._queue), self.options.batch_items))]
             self._queue_bytes -= sum(item.n_bytes + _ITEM_OVERHEAD_BYTES for item in batch)
-            if batch:
-                self._changed.notify_all()
             return batch
-
-
-def _raw_item(snapshot: Snapshot, on_durable: OnDurable | None = None) -> Item:
-    return Item(snapshot.counts.nbytes, lambda writer: writer.write_raw(snapshot), on_durable)
-
-
-def _reconstruction_item(reconstruction: Reconstruction, on_durable: OnDurable | None = None) -> Item:
-    n_bytes = reconstruction.video.nbytes + (0 if reconstruction.counts is None else reconstruction.counts.nbytes)
-    return Item(n_bytes, lambda writer: writer.write_reconstruction(reconstruction), on_durable)

@@ -90,7 +90,7 @@ class RecordingController:
         if self._closing is not None and self._closing[1].is_alive():
             raise InputError("The previous file is still being written", hint="Try again in a moment.")
         recorder = Recorder(self._options())
-        recorder.series_started(self._info, self._calibration, settled_below)
+        recorder.start(self._info, self._calibration, settled_below)
         if self.recorder is not None:  # it stopped by itself, e.g. on a full disk, and may have room again
             self.recorder.close()
         self.recorder, self.failure = recorder, ""
@@ -135,7 +135,7 @@ class RecordingController:
     @staticmethod
     def _end(recorder: Recorder, ledger: JsonObject | None) -> None:
         try:
-            recorder.series_ended(ledger)
+            recorder.close(ledger)
         except StorageError as error:
             log.error("cannot finish the recording: %s", error)
 

@@ -47,6 +47,7 @@ class Sink:
                 "record": {"folder": str(folder), "min_free_mib": 0, "warn_free_mib": 0},
                 "preview": {"enabled": False},
                 "health": {"enabled": False},
+                "policy": {"spool": str(folder / "spool")},
                 **(changes or {}),
             }
         )

@@ -42,7 +42,7 @@ RECORD_FOR_EVER = f"""
     recorder = Recorder(RecorderOptions(
         Path(sys.argv[1]), queue_bytes={QUEUE} * frame, batch_items={BATCH}, segment_bytes=150 * frame,
         floor_free_bytes=1, warn_free_bytes=1))
-    recorder.series_started(info, calibration)
+    recorder.start(info, calibration)
     report = SolveReport(1, Start.COLD, "first", False, 1, 0.0)
 
     def say(word, seq):

@@ -8,6 +8,7 @@ import queue
 import resource
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,6 @@ import pytest
 from sci_stream.errors import InputError, StorageError
 from sci_stream.nodes.sink import series_recording
 from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions, SubmitResult, Written
-from sci_stream.ports import Sink
 from sci_stream.storage.recording import Recording, RecordingWriter, free_bytes
 from sci_stream.storage.recording.series import open_recording
 from tests.journals import read_journal
@@ -47,15 +47,21 @@ def held(monkeypatch) -> threading.Event:
     return release
 
 
-def test_recorder_satisfies_the_port(recorder: Recorder, tmp_path: Path, series) -> None:
-    sink: Sink = recorder
-    sink.series_started(series.info, series.calibration)
-    sink.raw(series.snapshot(0))
-    sink.raw(series.snapshot(1))
-    sink.reconstructed(series.reconstruction(1))
-    sink.reconstructed(series.reconstruction(2))
-    sink.series_ended(LEDGER)
-    sink.close()
+def wait_for_room(submit: Callable[[], SubmitResult]) -> None:
+    deadline_s = time.monotonic() + 10
+    while submit() is SubmitResult.FULL:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+
+
+def test_series_is_recorded_with_its_ledger(recorder: Recorder, tmp_path: Path, series) -> None:
+    recorder.start(series.info, series.calibration)
+    recorder.submit_raw(series.snapshot(0))
+    recorder.submit_raw(series.snapshot(1))
+    recorder.submit_reconstruction(series.reconstruction(1))
+    recorder.submit_reconstruction(series.reconstruction(2))
+    recorder.close(LEDGER)
+    recorder.close()
     assert recorder.status().rows == 3
     assert recorder.status().mb_per_s > 0, "however short it was"
     with Recording(tmp_path / "run-1.h5") as recording:
@@ -75,10 +81,10 @@ def test_callback_comes_once_after_the_row_is_readable(recorder: Recorder, tmp_p
 
         return on_durable
 
-    recorder.series_started(series.info, series.calibration)
+    recorder.start(series.info, series.calibration)
     for seq in (0, 1, 1, 2):
         assert recorder.submit_raw(series.snapshot(seq), note(seq)) is SubmitResult.ACCEPTED
-    recorder.series_ended(LEDGER)
+    recorder.close(LEDGER)
     assert seen == [
         (0, Written.WRITTEN, True),
         (1, Written.WRITTEN, True),
@@ -91,44 +97,44 @@ def test_flush_covers_items_queued_meanwhile(recorder: Recorder, series, held, m
     flushes: list[int] = []
     write_all = RecordingWriter.flush
     monkeypatch.setattr(RecordingWriter, "flush", lambda writer: (flushes.append(1), write_all(writer))[1])
-    recorder.series_started(series.info, series.calibration)
+    recorder.start(series.info, series.calibration)
     for seq in range(20):
         recorder.submit_raw(series.snapshot(seq))
     held.set()
-    recorder.series_ended(LEDGER)
+    recorder.close(LEDGER)
     assert len(flushes) <= 4  # at most: the first, the other nineteen, and at the end
 
 
 def test_full_queue_refuses_items(tmp_path: Path, series, held) -> None:
     size = series.counts(0).nbytes
     recorder = Recorder(RecorderOptions(tmp_path, queue_bytes=4 * size, floor_free_bytes=1, batch_items=1))
-    recorder.series_started(series.info, series.calibration)
+    recorder.start(series.info, series.calibration)
     answers = [recorder.submit_raw(series.snapshot(seq)) for seq in range(20)]
     assert answers.count(SubmitResult.FULL) > 10
     assert recorder.status().queue_bytes <= 4 * size
     held.set()
-    recorder.raw(series.snapshot(30))  # waits for room
-    recorder.series_ended(LEDGER)
+    wait_for_room(lambda: recorder.submit_raw(series.snapshot(30)))
+    recorder.close(LEDGER)
     with Recording(tmp_path / "run-1.h5") as recording:
         assert len(recording.raw_seqs) == answers.count(SubmitResult.ACCEPTED) + 1
 
 
 def test_item_larger_than_queue_is_accepted_alone(tmp_path: Path, series) -> None:
     recorder = Recorder(RecorderOptions(tmp_path, queue_bytes=1, floor_free_bytes=1))
-    recorder.series_started(series.info, series.calibration)
-    recorder.raw(series.snapshot(0))
-    recorder.reconstructed(series.reconstruction(1))
-    recorder.series_ended(LEDGER)
+    recorder.start(series.info, series.calibration)
+    recorder.submit_raw(series.snapshot(0))
+    wait_for_room(lambda: recorder.submit_reconstruction(series.reconstruction(1)))
+    recorder.close(LEDGER)
     with Recording(tmp_path / "run-1.h5") as recording:
         assert recording.raw_seqs == [0, 1]
 
 
 def test_outcomes_are_recorded_and_journalled(recorder: Recorder, tmp_path: Path, series) -> None:
-    recorder.series_started(series.info, series.calibration)
+    recorder.start(series.info, series.calibration)
     recorder.submit_outcome(0, "dropped", "overrun")
     recorder.submit_outcome(0, "dropped", "again")
     recorder.submit_ledger({"acquired": 1})
-    recorder.series_ended(LEDGER)
+    recorder.close(LEDGER)
     with Recording(tmp_path / "run-1.h5") as recording:
         assert recording.outcome(0) == ("dropped", "overrun")
     events = read_journal(tmp_path / "run-1.journal.jsonl")
@@ -140,10 +146,10 @@ def test_outcomes_are_recorded_and_journalled(recorder: Recorder, tmp_path: Path
 def test_recording_can_stop_and_restart_in_a_series(recorder: Recorder, tmp_path: Path, series) -> None:
     assert recorder.submit_raw(series.snapshot(0)) is SubmitResult.STOPPED
     for seq in range(2):
-        recorder.series_started(series.info, series.calibration)
+        recorder.start(series.info, series.calibration)
         assert recorder.status().state == "recording"
-        recorder.raw(series.snapshot(seq))
-        recorder.series_ended(LEDGER)
+        recorder.submit_raw(series.snapshot(seq))
+        recorder.close(LEDGER)
         assert recorder.status().state == "idle"
         assert recorder.submit_raw(series.snapshot(9)) is SubmitResult.STOPPED
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -155,16 +161,16 @@ def test_recording_can_stop_and_restart_in_a_series(recorder: Recorder, tmp_path
 
 
 def test_second_series_raises_runtime_error(recorder: Recorder, series) -> None:
-    recorder.series_started(series.info, series.calibration)
+    recorder.start(series.info, series.calibration)
     with pytest.raises(RuntimeError):
-        recorder.series_started(series.info, series.calibration)
+        recorder.start(series.info, series.calibration)
 
 
 def test_missing_folder_or_full_disk_is_refused_at_start(tmp_path: Path, series) -> None:
     with pytest.raises(StorageError, match="nowhere"):
-        Recorder(RecorderOptions(tmp_path / "nowhere")).series_started(series.info, series.calibration)
+        Recorder(RecorderOptions(tmp_path / "nowhere")).start(series.info, series.calibration)
     with pytest.raises(StorageError, match="Not enough disk space"):
-        Recorder(RecorderOptions(tmp_path), free=lambda _: 1000).series_started(series.info, series.calibration)
+        Recorder(RecorderOptions(tmp_path), free=lambda _: 1000).start(series.info, series.calibration)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -172,15 +178,15 @@ def test_missing_folder_or_full_disk_is_refused_at_start(tmp_path: Path, series)
 def test_series_name_outside_the_folder_is_refused(tmp_path: Path, series, name: str) -> None:
     recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1))
     with pytest.raises(InputError, match="name"):
-        recorder.series_started(dataclasses.replace(series.info, series=name), series.calibration)
+        recorder.start(dataclasses.replace(series.info, series=name), series.calibration)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_recorder_stops_cleanly_at_disk_floor(tmp_path: Path, series) -> None:
     free = [10 * GB]
     recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1 * GB), free=lambda _: free[0])
-    recorder.series_started(series.info, series.calibration)
-    recorder.raw(series.snapshot(0))
+    recorder.start(series.info, series.calibration)
+    recorder.submit_raw(series.snapshot(0))
     free[0] = GB // 2
     results: list[Written] = []
     done = threading.Event()
@@ -199,9 +205,7 @@ def test_recorder_stops_cleanly_at_disk_floor(tmp_path: Path, series) -> None:
     status = recorder.status()
     assert status.state == "stopped"
     assert "disk full" in status.reason
-    with pytest.raises(StorageError, match="stopped"):
-        recorder.raw(series.snapshot(60))
-    recorder.series_ended(LEDGER)
+    recorder.close(LEDGER)
     with Recording(tmp_path / "run-1.h5") as recording:
         assert len(recording.raw_seqs) == 1 + results.count(Written.WRITTEN)
     events = read_journal(tmp_path / "run-1.journal.jsonl")
@@ -216,7 +220,7 @@ def test_low_disk_warning_comes_and_goes(tmp_path: Path, series) -> None:
     free = [3 * GB]
     options = RecorderOptions(tmp_path, floor_free_bytes=1 * GB, warn_free_bytes=5 * GB)
     recorder = Recorder(options, free=lambda _: free[0])
-    recorder.series_started(series.info, series.calibration)
+    recorder.start(series.info, series.calibration)
 
     def warning_after(seq: int) -> str:
         written = threading.Event()
@@ -238,13 +242,13 @@ def test_write_error_is_reported_for_each_item(recorder: Recorder, tmp_path: Pat
         raise StorageError("the disk is gone")
 
     results: list[Written] = []
-    recorder.series_started(series.info, series.calibration)
-    recorder.raw(series.snapshot(0))
+    recorder.start(series.info, series.calibration)
+    recorder.submit_raw(series.snapshot(0))
     monkeypatch.setattr(RecordingWriter, "write_reconstruction", broken)
     failed = threading.Event()
     recorder.submit_reconstruction(series.reconstruction(1), lambda result: (results.append(result), failed.set())[0])
     assert failed.wait(10)
-    recorder.series_ended(LEDGER)
+    recorder.close(LEDGER)
     assert results == [Written.LOST]
     assert recorder.status().state == "failed"
     assert "the disk is gone" in recorder.status().reason
@@ -254,10 +258,10 @@ def test_write_error_is_reported_for_each_item(recorder: Recorder, tmp_path: Pat
 
 def test_unfit_snapshot_is_refused_alone(recorder: Recorder, tmp_path: Path, series) -> None:
     results: list[Written] = []
-    recorder.series_started(series.info, series.calibration)
+    recorder.start(series.info, series.calibration)
     recorder.submit_raw(series.snapshot(0, counts=np.zeros((2, 2), np.uint16)), results.append)
     recorder.submit_raw(series.snapshot(1), results.append)
-    recorder.series_ended(LEDGER)
+    recorder.close(LEDGER)
     assert results == [Written.LOST, Written.WRITTEN]
     assert read_journal(tmp_path / "run-1.journal.jsonl")[1]["event"] == "refused"
 
@@ -266,18 +270,18 @@ def test_failing_callback_does_not_end_the_recording(recorder: Recorder, tmp_pat
     def wrong(_: Written) -> None:
         raise ValueError("a caller's mistake")
 
-    recorder.series_started(series.info, series.calibration)
+    recorder.start(series.info, series.calibration)
     recorder.submit_raw(series.snapshot(0), wrong)
     recorder.submit_raw(series.snapshot(1))
-    recorder.series_ended(LEDGER)
+    recorder.close(LEDGER)
     with Recording(tmp_path / "run-1.h5") as recording:
         assert recording.raw_seqs == [0, 1]
 
 
 def test_recording_closed_without_ledger_is_readable_not_clean(tmp_path: Path, series) -> None:
     recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1))
-    recorder.series_started(series.info, series.calibration)
-    recorder.raw(series.snapshot(0))
+    recorder.start(series.info, series.calibration)
+    recorder.submit_raw(series.snapshot(0))
     recorder.close()
     recorder.close()
     with Recording(tmp_path / "run-1.h5") as recording:
@@ -305,7 +309,7 @@ def small_disk(tmp_path: Path):
 
 def test_full_real_disk_leaves_a_clean_prefix(small_disk: Path, series) -> None:
     recorder = Recorder(RecorderOptions(small_disk, floor_free_bytes=1, warn_free_bytes=1))
-    recorder.series_started(series.info, series.calibration)
+    recorder.start(series.info, series.calibration)
     results: list[Written] = []
     seq = 0
     ballast = small_disk / "ballast"
@@ -315,7 +319,7 @@ def test_full_real_disk_leaves_a_clean_prefix(small_disk: Path, series) -> None:
         seq += 1
     assert recorder.status().state == "failed"
     path = Path(recorder.status().file)
-    recorder.series_ended(LEDGER)
+    recorder.close(LEDGER)
     with Recording(path) as recording:
         assert len(recording.raw_seqs) >= results.count(Written.WRITTEN)
         assert all(np.array_equal(recording.raw(s), series.counts(s)) for s in recording.raw_seqs)
@@ -325,12 +329,12 @@ def test_segments_by_size_have_a_virtual_dataset(tmp_path: Path, series) -> None
     size = series.counts(0).nbytes
     options = RecorderOptions(tmp_path, video=False, floor_free_bytes=1, segment_bytes=3 * size, batch_items=1)
     recorder = Recorder(options)
-    recorder.series_started(series.info, series.calibration)
+    recorder.start(series.info, series.calibration)
     for seq in range(8):
-        recorder.raw(series.snapshot(seq))
+        recorder.submit_raw(series.snapshot(seq))
         recorder.submit_outcome(seq, "raw_only")
         recorder.submit_ledger({"acquired": seq + 1}, {"solvers": {"reconstruct-0": {}}})
-    recorder.series_ended(LEDGER)
+    recorder.close(LEDGER)
     status = recorder.status()
     assert (status.segment, status.rows, status.bytes) == (2, 8, 8 * size)
     assert status.whole == str(tmp_path / "run-1.nxs")
@@ -350,13 +354,13 @@ def test_segments_by_size_have_a_virtual_dataset(tmp_path: Path, series) -> None
 
 def test_segments_by_age_are_never_empty(tmp_path: Path, series) -> None:
     recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1, segment_s=1e-6))
-    recorder.series_started(series.info, series.calibration)
+    recorder.start(series.info, series.calibration)
     done = threading.Event()
     for seq in range(3):
         done.clear()
         recorder.submit_raw(series.snapshot(seq), lambda _: done.set())
         assert done.wait(10)
-    recorder.series_ended(LEDGER)
+    recorder.close(LEDGER)
     paths = sorted(tmp_path.glob("run-1*.h5"), key=lambda path: (len(path.stem), path.stem))
     for path in paths[:-1]:
         with Recording(path) as recording:
@@ -366,7 +370,7 @@ def test_segments_by_age_are_never_empty(tmp_path: Path, series) -> None:
 def test_recorder_without_descriptors_continues_and_retries(tmp_path: Path, series, monkeypatch) -> None:
     monkeypatch.setattr(series_recording, "_RETRY_SEGMENT_S", 0.0)
     recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1, segment_bytes=1))
-    recorder.series_started(series.info, series.calibration)
+    recorder.start(series.info, series.calibration)
 
     def record(seq: int) -> Written:
         written: queue.SimpleQueue[Written] = queue.SimpleQueue()
@@ -386,7 +390,7 @@ def test_recorder_without_descriptors_continues_and_retries(tmp_path: Path, seri
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert "next segment cannot begin" in status.warning
     assert [record(seq) for seq in range(3, 5)] == [Written.WRITTEN] * 2
-    recorder.series_ended(LEDGER)
+    recorder.close(LEDGER)
     assert recorder.status().state == "idle"
     assert recorder.status().segment > 0
     assert recorder.status().warning == ""

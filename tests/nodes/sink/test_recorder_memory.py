@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import psutil
 import pytest
 
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
-from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions
+from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions, SubmitResult
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.recording.series import RecordedSeries
 
@@ -27,7 +28,7 @@ def test_memory_is_flat_over_ten_thousand_snapshots(tmp_path: Path) -> None:
     recorder = Recorder(
         RecorderOptions(tmp_path, video=False, queue_bytes=64 * frame_bytes, segment_bytes=2500 * frame_bytes)
     )
-    recorder.series_started(info, calibration)
+    recorder.start(info, calibration)
     process, levels = psutil.Process(), []
     for seq in range(12_000):
         if seq % 100 == 50:
@@ -35,12 +36,14 @@ def test_memory_is_flat_over_ten_thousand_snapshots(tmp_path: Path) -> None:
             recorder.submit_outcome(seq, "dropped", "queue_full")
             continue
         counts = np.full((SIZE, SIZE), seq, np.uint16)
-        recorder.raw(Snapshot(SnapshotId("run", 0, seq), counts, calibration.hash, 2, seq + 1))
+        snapshot = Snapshot(SnapshotId("run", 0, seq), counts, calibration.hash, 2, seq + 1)
+        while recorder.submit_raw(snapshot) is SubmitResult.FULL:
+            time.sleep(0.001)
         recorder.submit_ledger({"acquired": seq + 1})
         if seq % 1000 == 999:
             gc.collect()
             levels.append(process.memory_info().rss / MIB)
-    recorder.series_ended({"acquired": 12_000, "closed": True})
+    recorder.close({"acquired": 12_000, "closed": True})
     # 10 000 snapshots of 32 KiB are 312 MiB: anything kept of them would show.
     assert max(levels[2:]) - levels[1] < 16, [round(level, 1) for level in levels]
     with RecordedSeries(tmp_path / "run.h5") as series:

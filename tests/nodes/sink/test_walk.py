@@ -38,7 +38,7 @@ def test_result_from_message_to_file_passes_at_most_five_modules_of_sink(tmp_pat
     walk = Walk()
     threading.setprofile(walk)  # for the threads that start from now on: the sink's, and its recorder's
     try:
-        with contextlib.closing(Sink(tmp_path, {"policy": {"spool": str(tmp_path / "spool")}})) as sink:
+        with contextlib.closing(Sink(tmp_path)) as sink:
             sink.begin(series)
             sink.record(series, 0)
             sink.end(series, 1)
