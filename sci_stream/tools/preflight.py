@@ -92,7 +92,7 @@ def _check_devices(rig: Rig) -> str:
 
 
 def _check_denoiser(rig: Rig) -> str:
-    from sci_stream.nodes.reconstruct.solver_thread import make_prior  # noqa: PLC0415 - a light host has no torch
+    from sci_stream.nodes.reconstruct.solver_settings import make_prior  # noqa: PLC0415 - a light host has no torch
 
     prior, settings = make_prior(rig.reconstruct, _first_device(rig))
     sigmas = f"σ {settings.sigma_first:.3f} → {settings.sigma_last:.3f}"

@@ -60,8 +60,6 @@ class ConnectionLimit:
     def __init__(self, most: int | None = None) -> None:
         self._most = most_connections() if most is None else most
         self._connections: dict[int, _Connection] = {}
-        self.closed = 0
-        """Number of connections closed."""
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -111,7 +109,6 @@ class ConnectionLimit:
             over |= set((unknown + known)[:excess])
         for descriptor in over:
             self._close(descriptor, self._connections.pop(descriptor))
-        self.closed += len(over)
         return len(over)
 
     @staticmethod

@@ -11,7 +11,7 @@ import torch
 
 from sci_stream.config import ReconstructSection, parse_rig
 from sci_stream.model import Snapshot, SnapshotId
-from sci_stream.nodes.reconstruct.solver_thread import describe_solver, make_prior
+from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_prior
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.algorithms.admm import admm

@@ -26,7 +26,7 @@ from sci_stream.model import (
     SolveReport,
     StageTimes,
 )
-from sci_stream.nodes.reconstruct.solver_thread import describe_solver, make_prior, solver_id
+from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_prior, solver_id
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
 from sci_stream.optics.mask_errors import MaskCorrection

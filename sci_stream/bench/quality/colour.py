@@ -21,7 +21,7 @@ from sci_stream.imaging.demosaic import Demosaic, demosaic
 from sci_stream.imaging.rendering import render
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
-from sci_stream.nodes.reconstruct.solver_thread import make_prior
+from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.nodes.runtime.camera_drivers import load_driver
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine

@@ -16,7 +16,7 @@ from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, requ
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.model import CameraFrame, Snapshot, SnapshotId
-from sci_stream.nodes.reconstruct.solver_thread import make_prior
+from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.nodes.runtime.camera_drivers import load_driver
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.schedule import Budget

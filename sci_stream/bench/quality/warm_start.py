@@ -31,7 +31,7 @@ from sci_stream.bench.result import (
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.model import Snapshot, SolveReport, Start
-from sci_stream.nodes.reconstruct.solver_thread import make_prior
+from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import describe_device, pick_device

@@ -16,7 +16,7 @@ from sci_stream.bench.reality.solving import SolverSpec
 from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable
 from sci_stream.config import CalibrationSection
 from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
-from sci_stream.nodes.reconstruct.solver_thread import make_prior
+from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics.forward import gram_diag, inverse_gram
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import pick_device

@@ -17,7 +17,7 @@ from sci_stream.bench.published_loop import plain_gap
 from sci_stream.config import CalibrationSection, ReconstructSection
 from sci_stream.model import Snapshot
 from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
-from sci_stream.nodes.reconstruct.solver_thread import make_prior
+from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics import bayer
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.schedule import Budget

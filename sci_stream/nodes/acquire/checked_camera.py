@@ -192,19 +192,20 @@ class CheckedCamera:
             raise self._breach(call, "another type", kind.__name__, type(value).__name__)
         return value
 
+    def _require_integer(
+        self, call: str, value: object, name: str, low: int, high: int, *, optional: bool = False
+    ) -> None:
+        number = getattr(value, name)
+        if not (optional and number is None) and not _is_integer(number, low, high):
+            raise self._breach(call, f"an invalid {name}", f"an integer from {low} to {high}", repr(number))
+
     def _checked_capabilities(self, call: str, value: object) -> CameraCapabilities:
         found = self._require(call, value, CameraCapabilities)
-
-        def integer(name: str, low: int, high: int, *, optional: bool = False) -> None:
-            number = getattr(found, name)
-            if not (optional and number is None) and not _is_integer(number, low, high):
-                raise self._breach(call, f"an invalid {name}", f"an integer from {low} to {high}", repr(number))
-
-        integer("height_px", 1, MAX_DIM)
-        integer("width_px", 1, MAX_DIM)
-        integer("bit_depth", 1, 64)
-        integer("n_frames", 1, MAX_DIM, optional=True)
-        integer("frame_period_ns", 0, _LARGEST, optional=True)
+        self._require_integer(call, found, "height_px", 1, MAX_DIM)
+        self._require_integer(call, found, "width_px", 1, MAX_DIM)
+        self._require_integer(call, found, "bit_depth", 1, 64)
+        self._require_integer(call, found, "n_frames", 1, MAX_DIM, optional=True)
+        self._require_integer(call, found, "frame_period_ns", 0, _LARGEST, optional=True)
         for name in ("model", "serial", "pixel_format", "clock"):
             if not isinstance(getattr(found, name), str):
                 raise self._breach(call, f"an invalid {name}", "a text", repr(getattr(found, name))[:_SHOWN])
@@ -228,12 +229,8 @@ class CheckedCamera:
             raise self._breach("read", "counts of another shape", shape, counts.shape)
         if counts.dtype not in _COUNTS:
             raise self._breach("read", "counts of another type", "uint8, uint16 or float32", counts.dtype)
-        for name, low in (("camera_time_ns", None), ("host_time_ns", 0)):
-            moment = getattr(frame, name)
-            if moment is None and low is None:
-                continue
-            if not _is_integer(moment, 0, _LARGEST):
-                raise self._breach("read", f"an invalid {name}", "an integer from 0 to 2^63 − 1", repr(moment))
+        self._require_integer("read", frame, "camera_time_ns", 0, _LARGEST, optional=True)
+        self._require_integer("read", frame, "host_time_ns", 0, _LARGEST)
         truth: object = frame.truth
         if truth is not None and not (
             isinstance(truth, np.ndarray) and truth.ndim == 3 and truth.shape[1:] == shape and truth.dtype.kind in "uf"

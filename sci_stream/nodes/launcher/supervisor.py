@@ -299,11 +299,7 @@ class Supervisor:
             for other in (self._sink, *self._workers):
                 self._tend(other, time.monotonic())
             time.sleep(_POLL_S)
-        self._report(f"{child.name} did not stop within {grace_s:.0f} s: killed")
-        if child.process is not None:
-            child.process.kill()
-            child.process.wait()
-            child.process = None
+        self._kill(child, grace_s)
         self._fail_with(EXIT_NODE_FAILED)
 
     def _end(self, child: _Child, grace_s: float) -> None:
@@ -315,15 +311,21 @@ class Supervisor:
         try:
             status = child.process.wait(grace_s)
         except subprocess.TimeoutExpired:
-            self._report(f"{child.name} did not stop within {grace_s:.0f} s: killed")
-            child.process.kill()
-            child.process.wait()
+            self._kill(child, grace_s)
             # Once the acquire node has ended, no result of a reconstruct node is awaited.
             status = 0 if child in self._workers else EXIT_NODE_FAILED
         if status == -signal.SIGTERM:
             status = 0  # it was still loading and had no signal handler yet
         self._fail_with(status if status >= 0 else EXIT_NODE_FAILED)
         child.process = None
+
+    def _kill(self, child: _Child, grace_s: float) -> None:
+        """Kill a node that did not stop in time."""
+        self._report(f"{child.name} did not stop within {grace_s:.0f} s: killed")
+        if child.process is not None:
+            child.process.kill()
+            child.process.wait()
+            child.process = None
 
     def _fail_with(self, status: int) -> None:
         """Keep the first failure: later ones are its consequences."""

@@ -8,7 +8,6 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
@@ -42,12 +41,6 @@ Identity = tuple[str, int]
 """(series, seq)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Doing:
-    snapshot: Snapshot
-    received_ns: int
-
-
 class ReconstructNode:
     """Receive snapshots on credit, reconstruct them one by one, and report each done once the sink has accepted it.
 
@@ -70,7 +63,7 @@ class ReconstructNode:
         self._dispatch = self._network.connect("acquire", self._hello)
         self._link = SinkClient(self._network.connect("sink", self._hello))
         self._controls = ControlHandler(self._hello.node, self._link.connection.send, self._solver.change)
-        self._doing: dict[Identity, _Doing] = {}
+        self._doing: dict[Identity, int] = {}  # the snapshots held, with the time of their receipt, ns
         self._orphans: dict[str, deque[Snapshot]] = {}
         self._done: deque[Identity] = deque(maxlen=_REMEMBERED)
         self._counts = {"reconstructed": 0, "failed": 0, "budget_limited": 0, "warm": 0}
@@ -191,11 +184,11 @@ class ReconstructNode:
         identity = (snapshot.id.series, snapshot.id.seq)
         # The sink has it, but the acquire node's copy of that news was lost: repeat it instead of solving again.
         if identity in self._done:
-            self._dispatch.send(Done(series=identity[0], seq=identity[1], ok=True, reason=""))
+            self._return(identity, ok=True)
             return
         if identity in self._doing:
             return
-        self._doing[identity] = _Doing(snapshot, unix_ns())
+        self._doing[identity] = unix_ns()
         if self._solver.has(snapshot.calibration_hash):
             self._solver.submit(snapshot)
             return
@@ -215,9 +208,9 @@ class ReconstructNode:
 
     def _solved(self, solved: Solved, now_s: float) -> None:
         snapshot = solved.snapshot
-        doing = self._doing.get((snapshot.id.series, snapshot.id.seq))
+        received_ns = self._doing.get((snapshot.id.series, snapshot.id.seq))
         # Presumed lost meanwhile and given to another node: the sink would only count a duplicate.
-        if doing is None:
+        if received_ns is None:
             return
         self._trouble = ""
         self._counts["reconstructed"] += 1
@@ -234,7 +227,7 @@ class ReconstructNode:
                 solved.times,
                 acquired_ns=snapshot.host_time_ns,
                 dispatched_ns=snapshot.dispatched_ns,
-                received_ns=doing.received_ns,
+                received_ns=received_ns,
             ),
             node=self._hello.node,
             device=self._hello.device,
@@ -264,12 +257,16 @@ class ReconstructNode:
 
     def _report_failed(self, identity: Identity, reason: str) -> None:
         self._doing.pop(identity, None)
-        self._dispatch.send(Done(series=identity[0], seq=identity[1], ok=False, reason=reason[:200]))
+        self._return(identity, ok=False, reason=reason[:200])
 
     def _finish(self, identity: Identity) -> None:
         self._doing.pop(identity, None)
         self._done.append(identity)
-        self._dispatch.send(Done(series=identity[0], seq=identity[1], ok=True, reason=""))
+        self._return(identity, ok=True)
+
+    def _return(self, identity: Identity, *, ok: bool, reason: str = "") -> None:
+        """Return a snapshot to the acquire node."""
+        self._dispatch.send(Done(series=identity[0], seq=identity[1], ok=ok, reason=reason))
 
 
 def reconstruct_metrics(status: JsonObject, wire_errors: Counter[str]) -> dict[str, Value]:

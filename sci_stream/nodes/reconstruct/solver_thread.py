@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import json
 import logging
 import queue
 import threading
@@ -13,7 +11,6 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypeVar
 
 import torch
@@ -24,8 +21,14 @@ from sci_stream.config import CalibrationSection, ReconstructSection
 from sci_stream.errors import CaptureError, DeviceMemoryError, SciStreamError
 from sci_stream.model import Snapshot, SnapshotId, StageTimes
 from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
-from sci_stream.nodes.reconstruct.parameters import changed_section, solver_parameters
 from sci_stream.nodes.reconstruct.solver import Changed, Failed, Ready, Result, Solved
+from sci_stream.nodes.reconstruct.solver_settings import (
+    changed_section,
+    describe_solver,
+    make_prior,
+    solver_id,
+    solver_parameters,
+)
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import Denoiser
@@ -33,12 +36,8 @@ from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.device import describe_device, memory_in_use, pick_device
 from sci_stream.recon.budget import BudgetController
-from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.denoisers.half_precision import Precision
-from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.settings import SolverSettings, default_settings
-from sci_stream.storage.matconvnet import read_matconvnet
+from sci_stream.recon.settings import SolverSettings
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +45,6 @@ _T = TypeVar("_T")
 
 SOLVER_KEY = "solver."
 """Prefix of the status keys with the solver settings, which the sink records."""
-_ID_DIGITS = 12
 # The current calibration and the previous one, whose last snapshots may still be in flight.
 _ENGINES_KEPT = 2
 
@@ -55,52 +53,6 @@ _ENGINES_KEPT = 2
 class _Change:
     request: str
     changes: Mapping[str, Value]
-
-
-# Solver settings of a rig; the fields have the same names in both classes.
-_FROM_RIG = tuple(
-    field.name for field in dataclasses.fields(SolverSettings) if field.name in ReconstructSection.model_fields
-)
-
-
-def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoiser, SolverSettings]:
-    """Return the denoiser on its device and the settings: the rig's, with device-dependent defaults.
-
-    Raises
-    ------
-    ConfigError, WeightsError
-        If the denoiser is unknown or its checkpoint missing or unusable.
-    """
-    weights = section.weights
-    name = chosen_denoiser(section.denoiser, device, weights=weights is not None)
-    settings = default_settings(device, name, linear_start=section.linear_start)
-    given = {field: value for field in _FROM_RIG if (value := getattr(section, field)) is not None}
-    if "iterations" in given and "min_iterations" not in given:
-        given["min_iterations"] = min(settings.min_iterations, given["iterations"])
-    settings = dataclasses.replace(settings, **given)
-    matconvnet = weights is not None and weights.suffix == ".mat"
-    checkpoint = read_matconvnet(weights) if matconvnet and weights else weights
-    precision = Precision(section.precision)
-    prior = make_denoiser(name, device, checkpoint, precision, switch_sigma=settings.switch_sigma)
-    if isinstance(prior, FfdnetDenoiser) and prior.stack_trials:
-        log.info("ways to run the network, the first is in use: %s", "; ".join(map(str, prior.stack_trials)))
-    return prior, settings
-
-
-def describe_solver(section: ReconstructSection, prior: str, settings: SolverSettings) -> dict[str, int | float | str]:
-    """Return the complete solver settings for the recording, with all defaults resolved."""
-    output: dict[str, int | float | str] = {"denoiser": prior, **dataclasses.asdict(settings)}
-    output |= {name: value.value for name, value in output.items() if isinstance(value, StrEnum)}
-    output["precision"] = section.precision
-    if section.weights is not None:
-        output["weights"] = section.weights.name
-        output["weights_sha256"] = hashlib.sha256(section.weights.read_bytes()).hexdigest()
-    return output
-
-
-def solver_id(output: Mapping[str, int | float | str]) -> str:
-    """Return the id of solver settings: equal settings have equal ids."""
-    return hashlib.sha256(json.dumps(dict(output), sort_keys=True).encode()).hexdigest()[:_ID_DIGITS]
 
 
 class _CancelledError(Exception):

@@ -16,7 +16,7 @@ from sci_stream.calibration.diagnosis import WITHHELD
 from sci_stream.config import ReconstructSection, parse_rig
 from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.model import Array, JsonObject
-from sci_stream.nodes.reconstruct.solver_thread import describe_solver, make_prior, solver_id
+from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_prior, solver_id
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser
@@ -209,7 +209,7 @@ def _solving(
 
 
 def as_settings(report: JsonObject) -> SolverSettings:
-    """Return the settings written by `sci_stream.nodes.reconstruct.solver_thread.describe_solver`.
+    """Return the settings written by `sci_stream.nodes.reconstruct.solver_settings.describe_solver`.
 
     Raises
     ------

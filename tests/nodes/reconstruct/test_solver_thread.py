@@ -15,6 +15,7 @@ import torch
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import CaptureError, DeviceMemoryError
 from sci_stream.model import Snapshot, SnapshotId
+from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.nodes.reconstruct.solver_thread import (
     Failed,
     Ready,
@@ -22,7 +23,6 @@ from sci_stream.nodes.reconstruct.solver_thread import (
     Solved,
     SolverThread,
     Utilisation,
-    make_prior,
 )
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.schedule import Budget

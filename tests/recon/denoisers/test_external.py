@@ -14,7 +14,7 @@ import torch
 import sci_stream
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import ConfigError
-from sci_stream.nodes.reconstruct.solver_thread import make_prior
+from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.ports import RecordableDenoiser
 from sci_stream.recon.denoisers.contract import DenoiserContract
 from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaults

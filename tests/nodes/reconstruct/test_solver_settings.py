@@ -10,8 +10,8 @@ import pytest
 
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import ConfigError
-from sci_stream.nodes.reconstruct.parameters import changed_section, offered_priors
 from sci_stream.nodes.reconstruct.solver import Changed, Ready, Result, Solved
+from sci_stream.nodes.reconstruct.solver_settings import changed_section, offered_priors
 from sci_stream.nodes.reconstruct.solver_thread import SolverThread
 from sci_stream.recon.denoisers.variants import shipped_weights
 from tests.series_fixtures import Series

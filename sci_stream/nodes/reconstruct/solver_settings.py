@@ -1,0 +1,135 @@
+"""The solver of a rig: its denoiser and settings, their record, and those that can be changed while a node runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from enum import StrEnum
+
+import torch
+
+from sci_stream.config import ReconstructSection
+from sci_stream.config.runtime_parameters import changed, declare
+from sci_stream.parameters import Parameter, Value
+from sci_stream.ports import Denoiser
+from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.denoisers.half_precision import Precision
+from sci_stream.recon.denoisers.registry import DENOISERS, chosen_denoiser, make_denoiser
+from sci_stream.recon.settings import SolverSettings, default_settings
+from sci_stream.storage.matconvnet import read_matconvnet
+
+log = logging.getLogger(__name__)
+
+_ID_DIGITS = 12
+# The identity denoiser, for tests.
+_NO_PRIOR = "identity"
+# Solver settings of a rig; the fields have the same names in both classes.
+_FROM_RIG = tuple(
+    field.name for field in dataclasses.fields(SolverSettings) if field.name in ReconstructSection.model_fields
+)
+# Keys whose default depends on the denoiser.
+_LEFT_OPEN = tuple(name for name in _FROM_RIG if ReconstructSection.model_fields[name].default is None)
+
+
+def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoiser, SolverSettings]:
+    """Return the denoiser on its device and the settings: the rig's, with device-dependent defaults.
+
+    Raises
+    ------
+    ConfigError, WeightsError
+        If the denoiser is unknown or its checkpoint missing or unusable.
+    """
+    weights = section.weights
+    name = chosen_denoiser(section.denoiser, device, weights=weights is not None)
+    settings = default_settings(device, name, linear_start=section.linear_start)
+    given = {field: value for field in _FROM_RIG if (value := getattr(section, field)) is not None}
+    if "iterations" in given and "min_iterations" not in given:
+        given["min_iterations"] = min(settings.min_iterations, given["iterations"])
+    settings = dataclasses.replace(settings, **given)
+    matconvnet = weights is not None and weights.suffix == ".mat"
+    checkpoint = read_matconvnet(weights) if matconvnet and weights else weights
+    precision = Precision(section.precision)
+    prior = make_denoiser(name, device, checkpoint, precision, switch_sigma=settings.switch_sigma)
+    if isinstance(prior, FfdnetDenoiser) and prior.stack_trials:
+        log.info("ways to run the network, the first is in use: %s", "; ".join(map(str, prior.stack_trials)))
+    return prior, settings
+
+
+def describe_solver(section: ReconstructSection, prior: str, settings: SolverSettings) -> dict[str, int | float | str]:
+    """Return the complete solver settings for the recording, with all defaults resolved."""
+    output: dict[str, int | float | str] = {"denoiser": prior, **dataclasses.asdict(settings)}
+    output |= {name: value.value for name, value in output.items() if isinstance(value, StrEnum)}
+    output["precision"] = section.precision
+    if section.weights is not None:
+        output["weights"] = section.weights.name
+        output["weights_sha256"] = hashlib.sha256(section.weights.read_bytes()).hexdigest()
+    return output
+
+
+def solver_id(output: Mapping[str, int | float | str]) -> str:
+    """Return the id of solver settings: equal settings have equal ids."""
+    return hashlib.sha256(json.dumps(dict(output), sort_keys=True).encode()).hexdigest()[:_ID_DIGITS]
+
+
+# --- changes while the node runs
+
+
+def offered_priors(given: ReconstructSection, prior: str) -> tuple[str, ...]:
+    """Return the available denoisers: the rig's own and those shipped with the product."""
+    own = _own_prior(given, prior)
+    free = [name for name, spec in DENOISERS.items() if name != _NO_PRIOR and not spec.offline]
+    return tuple(sorted({own, prior, *free}))
+
+
+def _own_prior(given: ReconstructSection, prior: str) -> str:
+    if given.denoiser != "auto":
+        return given.denoiser
+    return "ffdnet" if given.weights is not None else prior
+
+
+def solver_parameters(
+    given: ReconstructSection, now: ReconstructSection, prior: str, settings: SolverSettings
+) -> list[Parameter]:
+    """Declare the adjustable parameters.
+
+    Parameters
+    ----------
+    given, now
+        ``[reconstruct]`` of the rig file, and with the changes since.
+    prior, settings
+        Current prior and settings.
+    """
+    return [
+        declare(ReconstructSection, "denoiser", prior, choices=offered_priors(given, prior)),
+        declare(ReconstructSection, "iterations", settings.iterations),
+        declare(ReconstructSection, "min_iterations", settings.min_iterations),
+        declare(ReconstructSection, "adapt_budget", now.adapt_budget),
+    ]
+
+
+def changed_section(
+    given: ReconstructSection, now: ReconstructSection, prior: str, changes: Mapping[str, Value]
+) -> ReconstructSection:
+    """Return ``[reconstruct]`` with changes applied and checked for consistency.
+
+    A new denoiser gets its default iterations unless iterations are set too; the rig's weights belong to the rig's
+    denoiser. Setting ``iterations`` below ``min_iterations`` lowers both.
+
+    Raises
+    ------
+    ConfigError
+        If the changes are inconsistent.
+    """
+    new: dict[str, object] = dict(changes)
+    if "denoiser" in changes and changes["denoiser"] != prior:
+        own = changes["denoiser"] == _own_prior(given, prior)
+        new["weights"] = given.weights if own else None
+        for name in _LEFT_OPEN:
+            new.setdefault(name, getattr(given, name) if own else None)
+    iterations = changes.get("iterations")
+    if iterations is not None and "min_iterations" not in changes and now.min_iterations is not None:
+        new["min_iterations"] = min(now.min_iterations, int(iterations))
+    return changed(now, new, "[reconstruct]")
