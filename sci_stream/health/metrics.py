@@ -117,7 +117,7 @@ class NodeMetrics(Collector):
         ProcessCollector(registry=self.registry)
         self._histograms: dict[str, Histogram] = {}
 
-    def report(self, figures: Mapping[str, Value]) -> None:
+    def report(self, values: Mapping[str, Value]) -> None:
         """Replace the published values: a number, or numbers by label value.
 
         Raises
@@ -125,10 +125,10 @@ class NodeMetrics(Collector):
         KeyError
             If a metric is not in the catalogue.
         """
-        for name in figures:
+        for name in values:
             if CATALOGUE[name].kind is MetricKind.HISTOGRAM:
                 raise KeyError(f"{name} is a histogram: observe it")
-        self._reported = dict(figures)
+        self._reported = dict(values)
 
     def observe(self, name: str, value: float, label: str = "") -> None:
         """Add a value to a histogram.
@@ -138,16 +138,16 @@ class NodeMetrics(Collector):
         KeyError
             If the histogram is not in the catalogue.
         """
-        figure = CATALOGUE[name]
-        if figure.kind is not MetricKind.HISTOGRAM:
+        spec = CATALOGUE[name]
+        if spec.kind is not MetricKind.HISTOGRAM:
             raise KeyError(f"{name} is not a histogram: report it")
         if name not in self._histograms:
-            labels = (figure.label,) if figure.label else ()
+            labels = (spec.label,) if spec.label else ()
             self._histograms[name] = Histogram(
-                PREFIX + name, figure.help, labels, registry=self.registry, buckets=figure.buckets
+                PREFIX + name, spec.help, labels, registry=self.registry, buckets=spec.buckets
             )
         histogram = self._histograms[name]
-        (histogram.labels(label) if figure.label else histogram).observe(value)
+        (histogram.labels(label) if spec.label else histogram).observe(value)
 
     def collect(self) -> Iterable[Metric]:
         """Yield the last reported values in Prometheus' form."""
@@ -156,10 +156,10 @@ class NodeMetrics(Collector):
 
     def _families(self) -> Iterator[Metric]:
         for name, value in self._reported.items():
-            figure = CATALOGUE[name]
-            labels = [figure.label] if figure.label else []
-            of_kind = CounterMetricFamily if figure.kind is MetricKind.COUNTER else GaugeMetricFamily
-            family = of_kind(PREFIX + name, figure.help, labels=labels)
+            spec = CATALOGUE[name]
+            labels = [spec.label] if spec.label else []
+            of_kind = CounterMetricFamily if spec.kind is MetricKind.COUNTER else GaugeMetricFamily
+            family = of_kind(PREFIX + name, spec.help, labels=labels)
             if isinstance(value, Mapping):
                 for label, each in value.items():
                     family.add_metric([label], each)

@@ -17,14 +17,14 @@ class Health:
 
     Parameters
     ----------
-    figures
+    metrics
         The node's metrics.
     clock
         Monotonic seconds.
     """
 
-    def __init__(self, figures: NodeMetrics, clock: Callable[[], float] = time.monotonic) -> None:
-        self.figures = figures
+    def __init__(self, metrics: NodeMetrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self.metrics = metrics
         self._clock = clock
         self._alive_s = clock()
         self._not_ready = "starting"
@@ -34,7 +34,7 @@ class Health:
         """Record that the node's loop is alive."""
         self._alive_s = self._clock()
 
-    def report(self, not_ready: str, status: JsonObject, figures: Mapping[str, Value]) -> None:
+    def report(self, not_ready: str, status: JsonObject, metrics: Mapping[str, Value]) -> None:
         """Publish the current state.
 
         Parameters
@@ -43,12 +43,12 @@ class Health:
             Why the node is not ready, ``""`` if it is.
         status
             The complete status, of JSON types; not changed afterwards.
-        figures
+        metrics
             For `NodeMetrics.report`.
         """
         self._not_ready = not_ready
         self._status = status
-        self.figures.report({"ready": float(not not_ready), **figures})
+        self.metrics.report({"ready": float(not not_ready), **metrics})
 
     @property
     def hangs_for_s(self) -> float:

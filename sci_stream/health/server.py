@@ -85,7 +85,7 @@ def _make_app(health: Health) -> Starlette:
         return Response(json.dumps(health.status) + "\n", media_type="application/json")
 
     async def metrics(_: Request) -> Response:
-        return Response(health.figures.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return Response(health.metrics.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def unknown(_: Request, __: Exception) -> Response:
         return PlainTextResponse("available: /healthz, /readyz, /status and /metrics\n", status_code=404)

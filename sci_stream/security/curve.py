@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import zmq
-from zmq.auth.thread import ThreadAuthenticator
 
 from sci_stream.delivery.rate_limit import KeyedRateLimiter, TokenBucket
 from sci_stream.errors import ConfigError
@@ -108,6 +107,8 @@ class CurveServer:
             raise ConfigError(
                 "This ZeroMQ cannot encrypt", expected="libzmq with CURVE", hint="Install pyzmq from its wheel."
             )
+        from zmq.auth.thread import ThreadAuthenticator  # noqa: PLC0415 - it loads asyncio, which only encryption needs
+
         self._own = own
         self.allow_list = AllowList(own, allowed)
         self._authenticator = ThreadAuthenticator(context)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import zmq
-import zmq.auth
 
 from sci_stream.config.fields import PUBLIC_KEY
 from sci_stream.errors import ConfigError, StorageError

@@ -8,12 +8,12 @@ import operator
 import os
 import re
 import socket as socketlib
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from sci_stream.config.fields import tcp_address
 from sci_stream.errors import TransportError
@@ -24,6 +24,8 @@ from sci_stream.transport.local_sockets import shortcut
 ZERO_COPY_FROM_BYTES = 65536
 """Frames of this size or larger are sent without a copy; for smaller ones the bookkeeping costs more than the copy."""
 
+# The first frame of a monitor's message: event and its value, see zmq_socket_monitor(3).
+_MONITOR_EVENT = struct.Struct("=Hi")
 # ZeroMQ's metadata key for the peer of a local socket: user, group and process.
 _LOCAL_PEER = re.compile(r"localhost:\d+:\d+:(\d+)")
 # A goodbye must leave before the process ends, but an unreachable peer must not keep it from ending.
@@ -246,14 +248,15 @@ class Monitor:
         connected = disconnected = False
         refused = ""
         while readable(self.socket):
-            report = recv_monitor_message(self.socket)
-            event = zmq.Event(report["event"])
+            # Not zmq.utils.monitor: it loads asyncio, 40 ms of the start of every process.
+            code, value = _MONITOR_EVENT.unpack(self.socket.recv_multipart()[0])
+            event = zmq.Event(code)
             if event == zmq.EVENT_CONNECTED:
-                self.line.opened(int(report["value"]))
+                self.line.opened(value)
             elif event == zmq.EVENT_ACCEPTED and self.limit is not None:
-                self.limit.accepted(int(report["value"]))
+                self.limit.accepted(value)
             elif event == zmq.EVENT_CLOSED and self.limit is not None:
-                self.limit.disconnected(int(report["value"]))
+                self.limit.disconnected(value)
             elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 connected = self.open = True
             # The order of the events matters: a reconnection within one call must end as open.
@@ -261,7 +264,7 @@ class Monitor:
                 disconnected = True
                 self.gone()
                 if self.limit is not None:
-                    self.limit.disconnected(int(report["value"]))
+                    self.limit.disconnected(value)
             elif event in _REFUSALS:
                 refused = _REFUSALS[event]
                 self.refused += 1

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
+from typing import TYPE_CHECKING
 
-from sci_stream.health.metrics import Value
 from sci_stream.model import JsonObject
 from sci_stream.nodes.acquire.camera_reader import CameraReader
 from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
 from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.sink_client import SinkClient
+
+if TYPE_CHECKING:
+    from sci_stream.health.metrics import Value
 
 # With longer periods, silence does not tell a slow camera from one that has stopped.
 _SLOW_CAMERA_NS = 10 * 10**9

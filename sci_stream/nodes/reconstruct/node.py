@@ -8,11 +8,11 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
 from sci_stream.errors import EnvironmentFault
-from sci_stream.health.metrics import Value
 from sci_stream.model import JsonObject, Reconstruction, Snapshot
 from sci_stream.nodes.reconstruct.solver import Changed, Failed, Ready, Solved, Solver
 from sci_stream.nodes.runtime.control_handler import ControlHandler
@@ -31,6 +31,9 @@ from sci_stream.wire import (
     Hello,
     Message,
 )
+
+if TYPE_CHECKING:
+    from sci_stream.health.metrics import Value
 
 log = logging.getLogger(__name__)
 
@@ -216,8 +219,8 @@ class ReconstructNode:
         self._counts["reconstructed"] += 1
         self._counts["budget_limited"] += solved.report.budget_limited
         self._counts["warm"] += solved.report.start == "warm"
-        self._health.figures.observe("solve_seconds", solved.report.solve_ns / 1e9)
-        self._health.figures.observe("iterations", solved.report.iterations)
+        self._health.observe("solve_seconds", solved.report.solve_ns / 1e9)
+        self._health.observe("iterations", solved.report.iterations)
         reconstruction = Reconstruction(
             id=snapshot.id,
             video=solved.video,

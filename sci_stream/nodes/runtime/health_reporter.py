@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from sci_stream.clock import host_s
 from sci_stream.config import Rig
 from sci_stream.config.fields import expiry_s
-from sci_stream.health import Health, NodeMetrics
-from sci_stream.health.metrics import Value
 from sci_stream.model import JsonObject
 from sci_stream.nodes.runtime.process import versions
 from sci_stream.nodes.runtime.systemd import SystemdNotifier
 
 if TYPE_CHECKING:
+    from sci_stream.health import Health
+    from sci_stream.health.metrics import Value
     from sci_stream.health.server import HealthServer
 
 log = logging.getLogger(__name__)
@@ -40,17 +40,19 @@ class HealthReporter:
         self, rig: Rig, node: str, kind_of_node: str, index: int = 0, *, page_refused: Counter[str] | None = None
     ) -> None:
         section = rig.health
-        self.figures = NodeMetrics(node, kind_of_node, versions())
-        self._health = Health(self.figures)
         self._manager = SystemdNotifier()
+        self._health: Health | None = None
         self._server: HealthServer | None = None
         self._next_s = float("-inf")
         self._page_refused = page_refused
         if section.enabled:
-            from sci_stream.health.server import HealthServer  # noqa: PLC0415 - rigs without it load no web server
+            # Rigs without it load neither the web server nor the metrics.
+            from sci_stream.health import Health, NodeMetrics  # noqa: PLC0415
+            from sci_stream.health.server import HealthServer  # noqa: PLC0415
 
             port = section.port(kind_of_node, index)
             expires_s = expiry_s(section.token_expires)
+            self._health = Health(NodeMetrics(node, kind_of_node, versions()))
             self._server = HealthServer(self._health, section.host, port, section.token or None, expires_s)
             if section.token and host_s() >= expires_s:
                 log.error("[health] token has expired (token_expires): status and metrics are not accessible")
@@ -62,7 +64,8 @@ class HealthReporter:
 
     def due(self, now_s: float) -> bool:
         """Record that the loop is alive; return whether the next `report` is due."""
-        self._health.mark_alive()
+        if self._health is not None:
+            self._health.mark_alive()
         if now_s < self._next_s:
             return False
         self._next_s = now_s + _PERIOD_S
@@ -72,13 +75,18 @@ class HealthReporter:
         """Make the next `report` due at once, because something visible changed."""
         self._next_s = float("-inf")
 
+    def observe(self, name: str, value: float, label: str = "") -> None:
+        """Add a value to a histogram; see `NodeMetrics.observe`."""
+        if self._health is not None:
+            self._health.metrics.observe(name, value, label)
+
     def report(
-        self, not_ready: str, status: JsonObject, figures: Mapping[str, Value], *, progress: int, idle: bool
+        self, not_ready: str, status: JsonObject, metrics: Mapping[str, Value], *, progress: int, idle: bool
     ) -> None:
         """Publish the status; see `Health.report` and `SystemdNotifier.report`."""
-        refused = Counter({} if self._server is None else self._server.refused)
-        refused.update(Counter({} if self._page_refused is None else self._page_refused))
-        self._health.report(not_ready, status, {"http_refused": dict(refused), **figures})
+        if self._health is not None and self._server is not None:
+            refused = self._server.refused + (self._page_refused or Counter())
+            self._health.report(not_ready, status, {"http_refused": dict(refused), **metrics})
         self._manager.report(not_ready or "ready", progress=progress, idle=idle)
 
     def close(self) -> None:

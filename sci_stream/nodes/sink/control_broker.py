@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from sci_stream.clock import unix_ns
 from sci_stream.config import PreviewSection
@@ -16,8 +17,10 @@ from sci_stream.errors import EnvironmentFault, InputError, SciStreamError
 from sci_stream.model import JsonObject
 from sci_stream.parameters import SET_KEY, Changes, Parameter, Value, checked_changes, declarations
 from sci_stream.transport.results_server import ReportingPeer
-from sci_stream.web.preview import WebPreview
 from sci_stream.wire import Control, ControlResult, Message
+
+if TYPE_CHECKING:
+    from sci_stream.web.display import Display
 
 log = logging.getLogger(__name__)
 
@@ -287,8 +290,8 @@ class SinkControls:
 
     Parameters
     ----------
-    preview
-        The preview whose tone is set; None without a page.
+    display
+        What the page shows, whose tone is set; None without a page.
     recording
         Returns whether the series is being recorded; None without a series.
     switch
@@ -296,9 +299,9 @@ class SinkControls:
     """
 
     def __init__(
-        self, preview: WebPreview | None, recording: Callable[[], bool | None], switch: Callable[[bool, str], str]
+        self, display: Display | None, recording: Callable[[], bool | None], switch: Callable[[bool, str], str]
     ) -> None:
-        self._preview = preview
+        self._display = display
         self._recording = recording
         self._switch = switch
 
@@ -308,8 +311,8 @@ class SinkControls:
         found = []
         if recording is not None:
             found.append(Parameter("recording", "flag", recording, description="Whether the series is being recorded."))
-        if self._preview is not None:
-            tone = self._preview.display.tone.as_dict()
+        if self._display is not None:
+            tone = self._display.tone.as_dict()
             lows = {"gamma": _LEAST_GAMMA}
             found += [declare(PreviewSection, name, tone[name], low=lows.get(name)) for name in _TONE]
         return found
@@ -323,5 +326,5 @@ class SinkControls:
         if isinstance(recording, bool) and recording != self._recording():
             self._switch(recording, who)
         tone = {name: value for name, value in changes.items() if name in _TONE}
-        if tone and self._preview is not None:
-            self._preview.display.set_tone(tone)
+        if tone and self._display is not None:
+            self._display.set_tone(tone)

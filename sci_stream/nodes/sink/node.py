@@ -104,7 +104,7 @@ class SinkNode:
         self._callbacks = Callbacks(
             wake=network.wakeup.wake,
             show=self._show,
-            observe=lambda seconds, stage: self._health.figures.observe("latency_seconds", seconds, stage),
+            observe=lambda seconds, stage: self._health.observe("latency_seconds", seconds, stage),
             clock_of=self._server.clock_of,
             solvers=lambda: solvers(self._server.peers.values()),
         )

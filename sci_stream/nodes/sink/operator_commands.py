@@ -6,6 +6,7 @@ import logging
 import queue
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
 from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
@@ -16,8 +17,10 @@ from sci_stream.nodes.sink.options import tone_settings
 from sci_stream.nodes.sink.series_session import SeriesSession
 from sci_stream.parameters import Changes
 from sci_stream.transport.results_server import ResultsServer
-from sci_stream.web.preview import WebPreview
 from sci_stream.wire import ControlResult
+
+if TYPE_CHECKING:
+    from sci_stream.web.preview import WebPreview
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +59,11 @@ class OperatorCommands:
         self._in_force: dict[tuple[str, str], SettingChange] = {}
         self.preview: WebPreview | None = None
         if rig.preview.enabled:
+            from sci_stream.web.preview import WebPreview  # noqa: PLC0415 - rigs without a page load no web server
+
             self.preview = WebPreview(rig.preview, rig.record.folder, tone_settings(rig.preview), operator=self)
-        own = SinkControls(self.preview, self._is_recording, self._switch_recording)
+        display = None if self.preview is None else self.preview.display
+        own = SinkControls(display, self._is_recording, self._switch_recording)
         self._broker = ControlBroker(server.peers, server.reply, own, self._note_change, wake)
 
     # --- from any thread

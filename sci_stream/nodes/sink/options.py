@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from sci_stream.config import PreviewSection, Rig
 from sci_stream.errors import StorageError
-from sci_stream.imaging.demosaic import Demosaic
-from sci_stream.imaging.tone import FalseColour, ToneSettings, WhiteBalance
-from sci_stream.nodes.sink.live_movie import MovieOptions
 from sci_stream.nodes.sink.recorder import RecorderOptions
 from sci_stream.optional import require_optional
 from sci_stream.storage.recording import Compression
+
+if TYPE_CHECKING:
+    # A sink without page and movie does without OpenCV.
+    from sci_stream.imaging.tone import ToneSettings
+    from sci_stream.nodes.sink.live_movie import MovieOptions
 
 
 def recorder_options(rig: Rig) -> RecorderOptions:
@@ -51,6 +55,8 @@ def movie_options(rig: Rig) -> MovieOptions | None:
     if not section.enabled or section.movie == "none":
         return None
     require_optional("av", "video", f'[record] movie = "{section.movie}"')
+    from sci_stream.nodes.sink.live_movie import MovieOptions  # noqa: PLC0415 - loads OpenCV
+
     return MovieOptions(
         suffix=f".{section.movie}",
         fps=section.movie_fps,
@@ -61,6 +67,9 @@ def movie_options(rig: Rig) -> MovieOptions | None:
 
 def tone_settings(section: PreviewSection) -> ToneSettings:
     """Return the tone settings of the rig."""
+    from sci_stream.imaging.demosaic import Demosaic  # noqa: PLC0415 - loads OpenCV
+    from sci_stream.imaging.tone import FalseColour, ToneSettings, WhiteBalance  # noqa: PLC0415
+
     return ToneSettings(
         exposure_ev=section.exposure_ev,
         black=section.black,

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
@@ -21,7 +21,6 @@ from sci_stream.delivery.reorder_buffer import ReorderBuffer
 from sci_stream.model import JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.sink.control_broker import SettingChange
 from sci_stream.nodes.sink.ledger_file import LedgerFile
-from sci_stream.nodes.sink.live_movie import Movie
 from sci_stream.nodes.sink.options import movie_options, recorder_options
 from sci_stream.nodes.sink.recorder import OnDurable, Recorder, SubmitResult, Written
 from sci_stream.nodes.sink.recording_controller import RecordingController
@@ -31,6 +30,9 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.recording import Recording, recording_path
 from sci_stream.storage.recording.segments import DAMAGE, count_recorded, earlier_segments
 from sci_stream.wire import Acceptable, Accepted, Dropped, SeriesEnd
+
+if TYPE_CHECKING:
+    from sci_stream.nodes.sink.live_movie import Movie
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +150,8 @@ class SeriesSession:
         elif saved is not None and saved.recording:
             self.recording.resume(self._folder, self.ledger.settled_below)
         if rig.record.enabled and (options := movie_options(rig)) is not None:
+            from sci_stream.nodes.sink.live_movie import Movie  # noqa: PLC0415 - loads OpenCV
+
             self._movie = Movie(recording_path(self._folder, info.series), options)
         self._save()
 

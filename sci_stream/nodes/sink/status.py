@@ -6,11 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
 
 from sci_stream.delivery.ledger import LedgerCounts
-from sci_stream.health.metrics import Value
 from sci_stream.model import JsonObject
-from sci_stream.nodes.sink.live_movie import MovieStatus
 from sci_stream.nodes.sink.recorder import RecorderState, RecorderStatus
 from sci_stream.nodes.sink.recording_controller import RecordingChange
 from sci_stream.nodes.sink.statistics import CalibrationFigures
@@ -18,6 +17,10 @@ from sci_stream.parameters import ACTIONS_KEY, SET_KEY
 from sci_stream.transport.results_server import ReportingPeer
 
 StatusValue = int | float | str
+if TYPE_CHECKING:
+    from sci_stream.health.metrics import Value
+    from sci_stream.nodes.sink.live_movie import MovieStatus
+
 _SOLVER_ID = re.compile(r"[0-9a-f]{1,32}")
 
 

@@ -7,20 +7,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from sci_stream.file_guard import require_memory
-from sci_stream.imaging.rendering import render
-from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array, JsonObject, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.recording.columns import CHUNK_PREFIX, columns_of
 from sci_stream.storage.recording.layout import FRAME_FLAGS, RowState
 from sci_stream.storage.recording.reader import Recording
 from sci_stream.storage.recording.segments import earlier_segments
+
+if TYPE_CHECKING:
+    from sci_stream.imaging.tone import ToneSettings
 
 _Part = tuple[int | slice, ...]
 _Read = Callable[[int, _Part], Array]
@@ -208,6 +209,8 @@ class RecordedSeries:
         tone
             Appearance; the default suits linear light on a screen. Mono video has three equal channels.
         """
+        from sci_stream.imaging.rendering import render  # noqa: PLC0415 - OpenCV, which a recording does without
+
         shape = (self.info.n_frames, *self._frame_shape, 3)
 
         def read(seq: int, part: _Part) -> Array:
