@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sci_stream.errors import StorageError
 from sci_stream.model import JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.sink.series_recording import (
     Item,
@@ -83,7 +82,6 @@ class Recorder:
         self._thread: threading.Thread | None = None
         self._ending = False
         self._final_ledger: JsonObject | None = None
-        self._end_error: StorageError | None = None
 
     def start(self, info: SeriesInfo, calibration: Calibration, settled_below: int = 0) -> None:
         """Open a new file, the next segment of the series if one exists, and start recording.
@@ -107,7 +105,7 @@ class Recorder:
                 recording = SeriesRecording(info, calibration, self.options, self._free, settled_below)
                 with self._changed:
                     self._recording = recording
-                    self._ending, self._final_ledger, self._end_error = False, None, None
+                    self._ending, self._final_ledger = False, None
             except Exception as error:  # re-raised in the waiting caller
                 failed.append(error)
                 return
@@ -162,26 +160,27 @@ class Recorder:
             self._changed.notify()
         return SubmitResult.ACCEPTED
 
-    def close(self, ledger: JsonObject | None = None) -> None:
-        """Write the queue, store the final ledger in file and journal, and close both. Does nothing if not recording.
+    def finish(self, ledger: JsonObject | None = None) -> None:
+        """Have the queue written, the final ledger stored in file and journal, and both closed, without waiting.
 
         Without a ledger the file is not marked clean.
-
-        Raises
-        ------
-        StorageError
-            If the end cannot be written. A recorder that stopped or failed earlier does not raise again.
         """
-        thread = self._thread
-        if thread is None:
-            return
         with self._changed:
             self._ending, self._final_ledger = True, ledger
             self._changed.notify()
-        thread.join()
-        self._thread = None
-        if self._end_error is not None:
-            raise self._end_error
+
+    def close(self, ledger: JsonObject | None = None) -> None:
+        """`finish`, unless that was done before, and wait until both are closed. Does nothing if not recording."""
+        if self._thread is not None:
+            if not self._ending:
+                self.finish(ledger)
+            self._thread.join()
+            self._thread = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether file and journal are still open."""
+        return self._thread is not None and self._thread.is_alive()
 
     def status(self) -> RecorderStatus:
         """Return the state; callable from any thread."""
@@ -218,7 +217,7 @@ class Recorder:
     def _run(self, recording: SeriesRecording) -> None:
         while (batch := self._take()) is not None:
             recording.write(batch)
-        self._end_error = recording.finish(self._final_ledger)
+        recording.finish(self._final_ledger)
 
     def _take(self) -> list[Item] | None:
         """Return queued items, at most a batch; empty after an idle second; None at the end."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,7 +40,7 @@ class RecordingController:
         self._info = info
         self._calibration = calibration
         self._options = options
-        self._closing: tuple[Recorder, threading.Thread] | None = None
+        self._closing: Recorder | None = None
         self._last_status: RecorderStatus | None = None
         self.recorder: Recorder | None = None
         self.failure = ""
@@ -87,7 +86,7 @@ class RecordingController:
         """
         if self.recorder is not None and self._is_open(self.recorder):
             raise InputError("The series is already being recorded")
-        if self._closing is not None and self._closing[1].is_alive():
+        if self._closing is not None and self._closing.is_open:
             raise InputError("The previous file is still being written", hint="Try again in a moment.")
         recorder = Recorder(self._options())
         recorder.start(self._info, self._calibration, settled_below)
@@ -111,10 +110,8 @@ class RecordingController:
             self.failure = ""
             raise InputError("Not recording")
         file = str(recorder.status().file)
-        self.recorder = None
-        thread = threading.Thread(target=self._end, args=(recorder, ledger), name="recorder-end", daemon=True)
-        self._closing = (recorder, thread)
-        thread.start()
+        recorder.finish(ledger)
+        self.recorder, self._closing = None, recorder
         return file
 
     def note(self, *, on: bool, file: str) -> None:
@@ -128,27 +125,19 @@ class RecordingController:
         ``ledger`` is the final ledger; None after an error, so that the file is not marked clean.
         """
         if self._closing is not None:
-            self._closing[1].join()
+            self._closing.close()
         if self.recorder is not None:
-            self._end(self.recorder, ledger)
-
-    @staticmethod
-    def _end(recorder: Recorder, ledger: JsonObject | None) -> None:
-        try:
-            recorder.close(ledger)
-        except StorageError as error:
-            log.error("cannot finish the recording: %s", error)
+            self.recorder.close(ledger)
 
     def status(self) -> RecorderStatus | None:
         """Return the status of the recorder, or of the last one; None if nothing has been recorded."""
         if self.recorder is not None:
             self._last_status = self.recorder.status()
         elif self._closing is not None:
-            recorder, thread = self._closing
-            status = recorder.status()
+            status = self._closing.status()
             # Keep showing a failed file; one stopped on request is off.
             if status.state in {RecorderState.RECORDING, RecorderState.IDLE}:
-                status = replace(status, state="closing" if thread.is_alive() else "off")
+                status = replace(status, state="closing" if self._closing.is_open else "off")
             self._last_status = status
         if self.failure:
             return RecorderStatus(state=str(RecorderState.FAILED), reason=self.failure)

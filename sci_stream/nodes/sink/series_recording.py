@@ -313,8 +313,8 @@ class SeriesRecording:
         except StorageError as error:  # keep it and retry with the next batch
             _LOG.error("%s", error)
 
-    def finish(self, ledger: JsonObject | None) -> StorageError | None:
-        """Close recording and journal with the final ledger; return a new error, if any."""
+    def finish(self, ledger: JsonObject | None) -> None:
+        """Close recording and journal with the final ledger."""
         error: StorageError | None = None
         try:
             self.writer.close(ledger)
@@ -328,11 +328,12 @@ class SeriesRecording:
         except StorageError as failure:
             error = error or failure
         if self.state is not RecorderState.RECORDING:
-            return None
+            return  # why it stopped has been logged
         self._settle_rate()
         self.state = RecorderState.IDLE if error is None else RecorderState.FAILED
         self.reason = "" if error is None else str(error)
-        return error
+        if error is not None:
+            _LOG.error("cannot finish the recording: %s", error)
 
     def _join_segments(self) -> None:
         """Write the virtual dataset over all segments. A failure is harmless: ``repair`` creates it later."""
