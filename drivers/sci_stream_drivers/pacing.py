@@ -57,7 +57,7 @@ class Pacer:
         self._held_until_s = time.monotonic() + seconds
 
     def late_s(self, k: int) -> float:
-        """Return by how much frame ``k`` is overdue; negative if it is not due yet."""
+        """Return the delay of frame ``k``; negative if it is not due yet."""
         due_s = max(self._origin_s + self._paused_s + self._due_s(k), self._held_until_s)
         return time.monotonic() - due_s
 

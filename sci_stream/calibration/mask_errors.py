@@ -53,9 +53,9 @@ class Brightness(NamedTuple):
 
 
 class MaskInformation(NamedTuple):
-    """What snapshots say of θ = (shifts to the right and down, blurs and gains of all masks, black level), (4B + 1,).
+    """Information on θ = (shifts to the right and down, blurs and gains of all masks, black level), (4B + 1,).
 
-    Information and score, JᵀWJ, (p, p), and JᵀWr + JᵀWJθ₀, (p,), where θ₀ was in use; the brightness of the scene.
+    JᵀWJ, (p, p), and the score JᵀWr + JᵀWJθ₀, (p,), where θ₀ was in use; the brightness of the scene.
     """
 
     information: F64
@@ -114,7 +114,7 @@ class MaskErrorEstimator:
 
     @property
     def _excess(self) -> float:
-        """By how much snapshots scatter more than their information says."""
+        """Scatter of the snapshots relative to that expected from their information, ≥ 1."""
         return max(1.0, self._scatter / max(1, self.snapshots - 1))
 
     def _scaled(self, some: npt.NDArray[np.intp]) -> tuple[F64, F64]:
@@ -124,7 +124,7 @@ class MaskErrorEstimator:
         return information[np.ix_(some, some)] * np.outer(sd, sd) + np.eye(len(some)), sd * score[some]
 
     def _with_trend(self) -> tuple[F64, F64]:
-        """Return information and score of the snapshots each by itself, and of how they continue each other."""
+        """Return information and score of the single snapshots and of their continuity."""
         information, score = self._information / self._excess, self._score / self._excess
         if len(self._trends) < _LEAST_PAIRS:
             return information, score

@@ -248,7 +248,7 @@ class MaskFitter:
     def information(
         self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], at: MaskCorrection
     ) -> MaskInformation:
-        """Return what a snapshot says of the errors of each mask and the black level, see `MaskErrorEstimator`.
+        """Return the information of a snapshot on the errors of each mask and the black level.
 
         The displacement of all masks, their blur and stray light are eliminated as the scene is.
 

@@ -92,7 +92,7 @@ class ShuffleDetector:
 
     @property
     def evidence(self) -> tuple[float, float]:
-        """By how much another order explains the snapshots better: log-likelihood, and standard errors over blocks.
+        """Gain of another order of the masks: in log-likelihood, and in standard errors over blocks.
 
         The snapshot that prefers it most does not count: a cut within an exposure is not smooth in any order.
         """

@@ -82,7 +82,7 @@ class CalibrationMonitor:
         self.errors = MaskErrorEstimator(calibration.n_frames, brightest) if learns else None
         """Errors of single masks; None if they are not estimated."""
         self.correction = NO_CORRECTION
-        """What to correct; changed by `check` alone, and only if `correct` is set."""
+        """Proposed correction of the masks; changed by `check` alone, and only if `correct` is set."""
 
     def check(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
         """Process a snapshot of this calibration and its reconstruction, (B, H, W).
@@ -256,7 +256,7 @@ def relative_gain(chunks: Mapping[str, Value], calibration: Calibration) -> floa
 
 
 def _distance_px(a: Displacement, b: Displacement) -> float:
-    """Return how far apart two displacements are, or a quarter of the largest difference in weight, if that is more.
+    """Return the distance of two displacements, or a quarter of the largest difference in weight, if that is more.
 
     A blur leaves masks where they are, but takes weight from the middle.
     """

@@ -42,7 +42,7 @@ class MaskError(NamedTuple):
 
 @dataclass(frozen=True)
 class MaskCorrection:
-    """What to change of a calibration: a displacement of all masks, errors of each, and an excess of the black level.
+    """Correction of a calibration: a displacement of all masks, errors of each, and an excess of the black level.
 
     ``masks`` is empty for none, ``black`` in units of y.
     """

@@ -74,7 +74,7 @@ class Reconstructed:
 
     @property
     def report(self) -> SolveReport:
-        """How the snapshot was solved; of a series, the last one."""
+        """Report of the solve; of a series, that of the last snapshot."""
         return self.reports[-1]
 
 
@@ -303,7 +303,7 @@ class ArraySolver:
         self._monitor: CalibrationMonitor | None = None
         self._withholds = False
         self.faults: dict[str, str] = {}
-        """What was found to be wrong with the masks: sentences by name."""
+        """Faults of the masks found so far: sentences by name."""
 
     @property
     def calibration(self) -> Calibration:

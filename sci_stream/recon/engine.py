@@ -216,7 +216,7 @@ class Engine:
 
     @property
     def recordings(self) -> int:
-        """How much work is held recorded, to be replayed."""
+        """Number of recordings that can be replayed."""
         return 0 if self._graphs is None else len(self._graphs)
 
     def warm_up(self) -> float:
@@ -461,7 +461,7 @@ class Engine:
         noise = torch.maximum(found.variance, y.clamp_min(0.0).mul_(slope).add_(offset))
         return noise, (found.slope - slope).clamp_min_(0.0)
 
-    def initialize(self, snapshot: Snapshot, measurement: Measurement, budget: Budget) -> InitialState:
+    def initialize(self, snapshot: Snapshot, measurement: Measurement, budget: Budget) -> InitialState[float, str]:
         """Find the start of the solve, warm or cold."""
         began_s = time.perf_counter()
         start = self._initializer.begin(snapshot, measurement, self._masks.linear, budget.iterations)
@@ -469,7 +469,7 @@ class Engine:
         return start
 
     def solve(
-        self, measurement: Measurement, start: InitialState, budget: Budget, began_s: float
+        self, measurement: Measurement, start: InitialState[float, str], budget: Budget, began_s: float
     ) -> tuple[Iterator[torch.Tensor], AnytimeSchedule]:
         """Return the iterates from the start until the budget is spent, and their schedule, which counts them.
 
@@ -497,7 +497,7 @@ class Engine:
         priors: tuple[Denoise, ...],
         observe: Observe | None = None,
     ) -> Problem:
-        """Return what the algorithm solves, given the estimated error of the start."""
+        """Return the problem for the algorithm, given the estimated error of the start."""
         noise, correlated = measurement.noise, self._correlated(error)
         if error is not None and noise is not None and measurement.mismatch is not None:
             noise, error = error.with_noise(noise, measurement.mismatch * measurement.y, measurement.r_inv)

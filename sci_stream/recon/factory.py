@@ -21,11 +21,11 @@ SOLVERS: dict[str, tuple[Callable[..., Iterator[torch.Tensor]], Step]] = {
     "gap": (gap, gap_step),
     "admm": (admm, admm_step),
 }
-"""Each algorithm, and how it does an iteration."""
+"""Each algorithm with its iteration."""
 
 
 def solver_step(settings: SolverSettings) -> Step:
-    """Return how the algorithm that the settings name does an iteration.
+    """Return the iteration of the algorithm that the settings name.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def solver_step(settings: SolverSettings) -> Step:
 
 
 def make_solver(settings: SolverSettings, step: Step | None = None) -> Solve:
-    """Return the algorithm that the settings name; ``step`` does an iteration in its own's place.
+    """Return the algorithm that the settings name; with ``step`` in place of its own iteration.
 
     Raises
     ------

@@ -117,7 +117,7 @@ class FusedGap:
         return image.contiguous(), packed
 
     def _run(self, packed: torch.Tensor) -> torch.Tensor:
-        """Return what the network makes of its input, in chunks."""
+        """Return the output of the network, computed in chunks."""
         sizes = plan_chunks(len(packed), 4 * packed[0, 0].numel(), self._prior.pixels_per_chunk)
         found = [self._network.stack(chunk) for chunk in torch.split(packed, sizes)]
         whole = found[0] if len(found) == 1 else torch.cat(found)

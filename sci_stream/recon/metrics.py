@@ -71,7 +71,7 @@ def ssim(x: torch.Tensor, truth: torch.Tensor) -> float:
 
 
 def unsupported_texture(video: torch.Tensor) -> float:
-    """Return how much texture a video has where something moves that its measurement cannot carry.
+    """Return the texture of a video where something moves that its measurement cannot carry.
 
     B frames are recovered from one number per pixel, so that in a frame about B pixels share one. Texture that is finer
     than √B pixels and differs from frame to frame is then made up by the reconstruction, or the rare edge. The measure

@@ -28,7 +28,7 @@ _RESTART = "5 minutes"
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """Where the workers run.
+    """Choice of the workers.
 
     ``scheduler`` is the address of a running Dask scheduler, or its scheduler file; ``slurm`` starts the workers as
     Slurm jobs, configured by Dask's ``jobqueue.yaml``; otherwise they are processes of this machine. ``workers`` is

@@ -97,7 +97,7 @@ class FrameClock:
 
 
 def compose(frame: U8, coded: U8 | None, words: str, alarm: str = "") -> U8:
-    """Return what the window shows, (…, …, 3) uint8 BGR: the frame, the coded snapshot next to it, a line below.
+    """Return the content of the window, (…, …, 3) uint8 BGR: the frame, the coded snapshot next to it, a line below.
 
     ``frame`` is (H, W) or (H, W, 3) RGB, ``coded`` (H, W); ``alarm`` is written across the dimmed picture when it is
     not live.

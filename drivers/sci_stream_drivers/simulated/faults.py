@@ -39,7 +39,7 @@ class Faults:
         return self._draw(index, 2) * self._options.jitter_s
 
     def stall_s(self, delivered: int) -> float:
-        """Return how long the camera stalls after its ``delivered``-th frame."""
+        """Return the duration of the stall after the ``delivered``-th frame; 0 for none."""
         every = self._options.stall_every
         return self._options.stall_s if every and delivered % every == 0 else 0.0
 

@@ -63,7 +63,7 @@ class FaultOptions(DriverOptions):
 
     @property
     def frame_ids(self) -> FrameIds:
-        """How the camera numbers its frames."""
+        """Numbering of the frames."""
         return FrameIds(self.id_first, self.id_last)
 
 

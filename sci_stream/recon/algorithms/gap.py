@@ -36,7 +36,7 @@ class CorrelatedResidual(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What an algorithm solves, y = Φx + noise, with its prior and parameters; as in the paper where they are unset."""
+    """A measurement y = Φx + noise with the prior and the parameters of a solve; by default those of the paper."""
 
     y: torch.Tensor
     """(…, H, W), the measurement, finite."""
@@ -72,10 +72,10 @@ class Problem(NamedTuple):
 
 
 class State(NamedTuple):
-    """What an iteration leaves to the next: v, (…, B, H, W), and what it accumulates.
+    """State between two iterations: v, (…, B, H, W), and an accumulated residual.
 
     That is y_acc, (…, H, W), of GAP, and u, (…, B, H, W), of ADMM. And x, (…, B, H, W), if it is observed, else None;
-    and how many iterations there were.
+    and the number of iterations so far.
     """
 
     v: torch.Tensor

@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Shape(StrEnum):
-    """How σ falls from its first to its last value."""
+    """Course of σ from its first to its last value."""
 
     GEOMETRIC = "geometric"
     """By a constant factor an iteration, λ_{k+1} = ξ λ_k."""
@@ -212,7 +212,7 @@ class AnytimeSchedule(Iterator[float]):
         return self._schedule.sigma(self._progress)
 
     def _iterations_left(self) -> int:
-        """Return how many iterations still fit, this one included."""
+        """Return the number of iterations that still fit, this one included."""
         by_count = self._budget.iterations - self._taken
         if self._budget.time_s is None or by_count <= 0:
             return by_count

@@ -124,7 +124,7 @@ def wait_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 
 @dataclass(slots=True, eq=False)
 class _Recording:
-    """How to do some work again, and what that needs."""
+    """A replay of some work, with the tensors that it needs."""
 
     replay: Replay
     held: list[torch.Tensor]
@@ -149,7 +149,7 @@ class Graphs:
     _held: dict[Hashable, _Recording] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of recordings."""
         return len(self._held)
 
     def give_up(self, why: str) -> bool:
@@ -187,7 +187,7 @@ class Graphs:
         self._held[key].replay()
 
     def call(self, key: Hashable, function: Callable[..., _T], *tensors: torch.Tensor | None) -> _T:
-        """Return what a function of tensors returns, by replaying it.
+        """Call a function of tensors by replaying it.
 
         Parameters
         ----------
@@ -263,7 +263,7 @@ class _Buffers:
     optional: dict[str, torch.Tensor] = field(default_factory=dict)
     """``x``, ``noise_ratio``, ``relative`` and ``where``, as they are first needed."""
     loaded: dict[str, torch.Tensor] = field(default_factory=dict)
-    """What each was last filled from, or given out as."""
+    """The tensor that each was last filled from, or returned as."""
 
     def load(self, name: str, value: torch.Tensor | None) -> torch.Tensor | None:
         """Fill one of them, unless it holds its value already; return it."""

@@ -25,7 +25,7 @@ GROUP = "sci_stream.denoisers"
 
 @dataclass(frozen=True, slots=True)
 class DenoiserDefaults:
-    """How the solver is best run with a denoiser; a plug-in may have one as its attribute ``defaults``.
+    """Solver settings that suit a denoiser; a plug-in may have one as its attribute ``defaults``.
 
     Parameters
     ----------

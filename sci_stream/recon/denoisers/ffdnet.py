@@ -152,7 +152,7 @@ class FfdnetDenoiser:
         return self._run(self._inputs(padded_to_even(x.unsqueeze(1)), sigma), network)[:, :height, :width]
 
     def _inputs(self, frames: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-        """Return what the network sees of frames (N, 1, H, W), H and W even."""
+        """Return the input of the network for frames (N, 1, H, W), H and W even."""
         return frame_input(frames, sigma)
 
     def _run(self, inputs: torch.Tensor, network: Network) -> torch.Tensor:
@@ -183,7 +183,7 @@ class FfdnetDenoiser:
 
 
 def frame_input(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-    """Return what the network sees of frames by themselves: four sub-pixels and σ, (N, 5, H/2, W/2).
+    """Return the input of the network for single frames: four sub-pixels and σ, (N, 5, H/2, W/2).
 
     Parameters
     ----------

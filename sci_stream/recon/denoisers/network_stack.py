@@ -125,7 +125,7 @@ WAYS: dict[str, Callable[[Layers], Stack]] = {
     "compiled": _compiled,
     "tensorrt": _tensorrt,
 }
-"""How a stack is made of layers; each may raise where it is not available."""
+"""Ways to make a stack of layers; each may raise where it is not available."""
 
 TRIED_AT_START = ("plain", "cudnn", "triton")
 """Ways that take no minutes to prepare."""

@@ -36,7 +36,7 @@ _LEAST_FRAMES = 16
 
 
 class FramesToImages(NamedTuple):
-    """How frames become images: image = scale·(T @ frames) + offset, denoised at level·σ, T orthonormal; all float32.
+    """Transform of frames into images: scale·(T @ frames) + offset, denoised at level·σ, T orthonormal; all float32.
 
     ``forth`` is T and ``back`` its transpose, (B', B'), filled up with zeros to `padded_frames` for a GPU kernel;
     ``scale``, ``offset`` and ``level``, (B,), are of each image.
@@ -76,7 +76,7 @@ class FrameDenoiser:
         return self._prior(x.flatten(0, -3), sigma).view(x.shape)
 
     def as_matrix(self, n_frames: int, device: torch.device) -> FramesToImages:
-        """Return how the frames become images: as they are."""
+        """Return the transform of the frames into images: the identity."""
         one = torch.ones(n_frames, device=device)
         return FramesToImages.of(torch.eye(n_frames, device=device), one, torch.zeros_like(one), one)
 
@@ -126,7 +126,7 @@ class TemporalDctDenoiser:
         self._bands = [band._replace(rows=band.rows.to(device)) for band in bands if len(band.rows)]
 
     def as_matrix(self, n_frames: int, device: torch.device) -> FramesToImages:
-        """Return how the frames become images, as one matrix of all groups."""
+        """Return the transform of the frames into images, as one matrix of all groups."""
         matrix = torch.zeros(n_frames, n_frames, device=device)
         for frames, transform in self._groups:
             matrix[frames, frames] = transform

@@ -14,7 +14,7 @@ _WEIGHTS_FOLDER = Path(__file__).parent / "weights_data"
 
 @dataclass(frozen=True, slots=True)
 class NetworkShape:
-    """How many 3×3 convolutions a grey FFDNet has, and how many channels between them; ``layers`` ≥ 2.
+    """Numbers of 3×3 convolutions of a grey FFDNet and of channels between them; ``layers`` ≥ 2.
 
     ``inputs``: channels of the first layer, which say whether it sees neighbouring frames.
     """

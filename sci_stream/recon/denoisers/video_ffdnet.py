@@ -58,7 +58,7 @@ class VideoFfdnetDenoiser(FfdnetDenoiser):
         return out
 
     def _inputs(self, frames: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-        """Return what the network sees of frames that have no neighbours."""
+        """Return the input of the network for frames that have no neighbours."""
         own = frame_input(frames, sigma)
         nothing = own.new_zeros(len(own), VIDEO_INPUTS - FRAME_INPUTS, *own.shape[-2:])
         return torch.cat((own[:, :SUBPIXELS], nothing, own[:, SUBPIXELS:]), 1)
@@ -86,7 +86,7 @@ class FinishedVideoFfdnetDenoiser(VideoFfdnetDenoiser):
 
 
 def network_input(video: torch.Tensor, sigma: torch.Tensor, flow: torch.Tensor, frames: slice) -> torch.Tensor:
-    """Return what the network sees of some frames of a video.
+    """Return the input of the network for some frames of a video.
 
     Parameters
     ----------

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -37,32 +36,22 @@ def call_directly(_key: Hashable, function: Callable[..., Any], *tensors: torch.
     return function(*tensors)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class InitialState:
+_Sigma = TypeVar("_Sigma", float, torch.Tensor)
+_Reason = TypeVar("_Reason", str, torch.Tensor)
+
+
+class InitialState(NamedTuple, Generic[_Sigma, _Reason]):
     """The start v⁰ of a solve, (P, B, h, w), its first and last σ and its reason; ȳ, (P, 1, h, w).
 
-    ``error`` is the estimated error of v⁰; None if it was not estimated.
+    ``error`` is the estimated error of v⁰; None if it was not estimated. If the device has chosen the start, σ and the
+    reason stay there, (): the place in `REASONS`.
     """
 
     v: torch.Tensor
     error: InitialErrorMap | None
-    sigma_first: float
-    sigma_last: float
-    reason: str
-    still: torch.Tensor
-
-
-class DeviceStart(NamedTuple):
-    """An `InitialState` that the device has chosen: the figures of the choice stay there.
-
-    ``sigma_first`` and ``sigma_last``, (); ``reason``, (): the place in `REASONS`.
-    """
-
-    v: torch.Tensor
-    error: InitialErrorMap | None
-    sigma_first: torch.Tensor
-    sigma_last: torch.Tensor
-    reason: torch.Tensor
+    sigma_first: _Sigma
+    sigma_last: _Sigma
+    reason: _Reason
     still: torch.Tensor
 
 
@@ -107,8 +96,8 @@ class Initializer:
 
     def begin(
         self, snapshot: Snapshot, measurement: Measurement, linear: LmmseEstimator, iterations: int
-    ) -> InitialState:
-        """Return where to begin.
+    ) -> InitialState[float, str]:
+        """Return the initial state of a solve.
 
         The host waits for the device once, for the figures that decide.
 
@@ -140,8 +129,8 @@ class Initializer:
         iterations: int,
         past: torch.Tensor | None,
         finite: torch.Tensor | None,
-    ) -> DeviceStart:
-        """Return where to begin, as `begin` does, without a figure leaving the device.
+    ) -> InitialState[torch.Tensor, torch.Tensor]:
+        """Return the initial state, as `begin` does, without a figure leaving the device.
 
         Parameters
         ----------
@@ -155,7 +144,7 @@ class Initializer:
         found = _candidates(settings, measurement.phi, linear, y, r_inv, *others)
         if found.figures is None:
             first, last = (y.new_full((), sigma) for sigma in (settings.sigma_first, settings.sigma_last))
-            return DeviceStart(found.cold, None, first, last, torch.zeros_like(first), found.still)
+            return InitialState(found.cold, None, first, last, torch.zeros_like(first), found.still)
         verdict_at, first, warm_first = found.figures.unbind()
         v, error = found.cold, self._known(found.cold_error)
         if found.warm is not None:
@@ -164,7 +153,7 @@ class Initializer:
             if error is not None and found.warm_error is not None:
                 pairs = zip(found.warm_error, error, strict=True)
                 error = InitialErrorMap(*(torch.where(warm, one, other) for one, other in pairs))
-        return DeviceStart(v, error, first, first.clamp_max(self._last_sigma(iterations)), verdict_at, found.still)
+        return InitialState(v, error, first, first.clamp_max(self._last_sigma(iterations)), verdict_at, found.still)
 
     def _known(self, error: InitialErrorMap | None) -> InitialErrorMap | None:
         """Return the error if it is meaningful: from ȳ alone, motion and texture cannot be distinguished."""

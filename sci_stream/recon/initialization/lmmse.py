@@ -180,7 +180,7 @@ class LeaveOneOutError:
         return InitialGuess(guess.video, noise.lerp(guess.error, moves))
 
     def moving(self, guess: InitialGuess) -> torch.Tensor:
-        """Return where something moves, (P, H, W), 0–1: 2w − 1, w ≥ ½ the weight of the guess against equal frames."""
+        """Return the degree of motion, (P, H, W), 0–1: 2w − 1, w ≥ ½ the weight of the guess against equal frames."""
         return (2 * _weight(guess.error, self._alike_error) - 1).clamp_(0.0, 1.0)
 
     def start_error(self, guess: InitialGuess, moves: torch.Tensor) -> InitialErrorMap:

@@ -49,11 +49,11 @@ _STEPS = ((2, 6), (2, 4), (2, 3), (2, 2), (1, 2))
 
 
 VERDICTS = ("warm", "cut", "no_gain")
-"""What `verdict` finds: the prediction is used, the scene has changed, or it is no better than the cold start."""
+"""Results of `verdict`: the prediction is used, the scene has changed, or it is no better than the cold start."""
 
 
 class Prediction(NamedTuple):
-    """Where to start: frames, with the errors by which they mispredict the measurement.
+    """Frames to start from, with the errors by which they mispredict the measurement.
 
     ``figures``, (3,), decide whether it is used (`verdict`): ρ, the root mean square error with which the start
     predicts the measurement, as a fraction of the cold start's; the same of the prediction before it was blended; and

@@ -257,7 +257,7 @@ class Recording:
         return None if name is None else (name, cell_text(self._value("reason", seq)))
 
     def report(self, seq: int) -> tuple[SolveReport, str, int]:
-        """Return how a snapshot was solved, by which node, and how often it had been redelivered."""
+        """Return the report of a snapshot's solve, its node, and the number of its redeliveries."""
 
         def value(name: str) -> Any:
             return self._value(name, seq)

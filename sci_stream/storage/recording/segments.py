@@ -19,7 +19,7 @@ from sci_stream.storage.recording.reader import Recording
 
 _LOG = logging.getLogger(__name__)
 DAMAGE = (FileFormatError, OSError, RuntimeError, ValueError, KeyError)
-"""What reading a recording may raise: h5py's error depends on the damaged place."""
+"""Errors of reading a recording: h5py's depends on the damaged place."""
 # Bounds the search for a free name in a folder that another program fills.
 _MOST_SEGMENTS = 100_000
 # File systems limit a name to 255 bytes; the remainder is for the segment number and suffixes.

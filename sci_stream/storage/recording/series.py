@@ -239,7 +239,7 @@ class RecordedSeries:
 
     @property
     def table(self) -> npt.NDArray[np.void]:
-        """How each known snapshot was captured and solved: a structured array, one row per snapshot.
+        """Capture and solve of each known snapshot: a structured array, one row per snapshot.
 
         Columns: ``seq`` and those of `sci_stream.storage.recording.columns.COLUMNS`; ``pandas.DataFrame(table)``
         accepts it.
