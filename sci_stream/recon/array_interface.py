@@ -78,6 +78,21 @@ class Reconstructed:
         return self.reports[-1]
 
 
+@dataclass(frozen=True, slots=True)
+class ArrayOptions:
+    """Options of the solver; see `reconstruct`."""
+
+    iterations: int | None = None
+    denoiser: AnyDenoiser = "auto"
+    weights: str | Path | None = None
+    sigmas: tuple[float, float] | None = None
+    device: str = "auto"
+    noise: float | None = None
+    white: float | None = None
+    bayer: BayerPhase | str | None = None
+    check_masks: bool = True
+
+
 def reconstruct(
     y: AnyArray,
     masks: AnyArray | Calibration,
@@ -154,18 +169,8 @@ def reconstruct(
     """
     snapshots = real_array(y, "y")
     series = as_series(snapshots)
-    solver = ArraySolver(
-        masks,
-        iterations=iterations,
-        denoiser=denoiser,
-        weights=weights,
-        sigmas=sigmas,
-        device=device,
-        noise=noise,
-        white=white,
-        bayer=bayer,
-        check_masks=check_masks,
-    )
+    options = ArrayOptions(iterations, denoiser, weights, sigmas, device, noise, white, bayer, check_masks)
+    solver = ArraySolver(masks, options)
     solver.require_fit(snapshots)
     frames = None if truth is None else solver.truth(truth, len(series))
     solver.scale(series, frames)
@@ -230,18 +235,8 @@ def reconstruct_stream(
     >>> for result in sci_stream.reconstruct_stream(camera, masks, white=4095 / 8):       # doctest: +SKIP
     ...     show(result.video)
     """
-    solver = ArraySolver(
-        masks,
-        iterations=iterations,
-        denoiser=denoiser,
-        weights=weights,
-        sigmas=sigmas,
-        device=device,
-        noise=noise,
-        white=white,
-        bayer=bayer,
-        check_masks=check_masks,
-    )
+    options = ArrayOptions(iterations, denoiser, weights, sigmas, device, noise, white, bayer, check_masks)
+    solver = ArraySolver(masks, options)
     return _stream(solver, snapshots)
 
 
@@ -262,31 +257,18 @@ def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reco
 class ArraySolver:
     """Check arrays, bring them to the engine's scale and solve them one after the other.
 
-    The parameters are those of `reconstruct`. The order of calls is `require_fit`, `scale`, then `solve` for each
-    snapshot.
+    The order of calls is `require_fit`, `scale`, then `solve` for each snapshot.
     """
 
-    def __init__(
-        self,
-        masks: AnyArray | Calibration,
-        *,
-        iterations: int | None = None,
-        denoiser: AnyDenoiser = "auto",
-        weights: str | Path | None = None,
-        sigmas: tuple[float, float] | None = None,
-        device: str = "auto",
-        noise: float | None = None,
-        white: float | None = None,
-        bayer: BayerPhase | str | None = None,
-        check_masks: bool = True,
-    ) -> None:
+    def __init__(self, masks: AnyArray | Calibration, options: ArrayOptions) -> None:
+        noise, white = options.noise, options.white
         self._given = masks if isinstance(masks, Calibration) else None
-        if self._given is not None and (white is not None or bayer is not None):
+        if self._given is not None and (white is not None or options.bayer is not None):
             raise InputError(
                 "white and bayer are part of the calibration", hint="Omit them, or pass masks as an array."
             )
         self._masks_max, self._phi = (1.0, masks.phi) if isinstance(masks, Calibration) else _transmission(masks)
-        self._bayer = _phase(bayer, self._phi.shape)
+        self._bayer = _phase(options.bayer, self._phi.shape)
         for name, value, least in (("white", white, 0.0), ("noise", noise, -1.0)):
             if value is not None and not (np.isfinite(value) and value > least and value >= 0):
                 raise InputError(
@@ -294,12 +276,12 @@ class ArraySolver:
                 )
         self._noise = noise
         self.white = 0.0 if white is None else float(white)
-        self.device = pick_device(device)
-        self._denoiser, settings = _prior(denoiser, weights, self.device)
-        self.settings = _adjusted(settings, iterations, sigmas, exact=noise == 0)
+        self.device = pick_device(options.device)
+        self._denoiser, settings = _prior(options.denoiser, options.weights, self.device)
+        self.settings = _adjusted(settings, options)
         self._engine: Engine | None = None
         self._warned = False
-        self._checks = check_masks
+        self._checks = options.check_masks
         self._monitor: CalibrationMonitor | None = None
         self._withholds = False
         self.faults: dict[str, str] = {}
@@ -519,17 +501,15 @@ def _prior(denoiser: AnyDenoiser, weights: str | Path | None, device: torch.devi
     return wrapped, settings_for(spec, device)
 
 
-def _adjusted(
-    settings: SolverSettings, iterations: int | None, sigmas: tuple[float, float] | None, *, exact: bool
-) -> SolverSettings:
-    if iterations is not None:
+def _adjusted(settings: SolverSettings, options: ArrayOptions) -> SolverSettings:
+    if (iterations := options.iterations) is not None:
         if iterations != int(iterations) or iterations < 1:
             raise InputError("iterations is invalid", expected="an integer ≥ 1", got=iterations)
         least = min(settings.min_iterations, iterations)
         settings = dataclasses.replace(settings, iterations=int(iterations), min_iterations=least)
-    if sigmas is not None:
-        settings = dataclasses.replace(settings, sigma_first=sigmas[0], sigma_last=sigmas[1])
-    return dataclasses.replace(settings, warm_start=True, weigh_noise=not exact)
+    if options.sigmas is not None:
+        settings = dataclasses.replace(settings, sigma_first=options.sigmas[0], sigma_last=options.sigmas[1])
+    return dataclasses.replace(settings, warm_start=True, weigh_noise=options.noise != 0)
 
 
 def _like(video: npt.NDArray[np.float32], given: AnyArray) -> Any:

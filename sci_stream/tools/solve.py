@@ -16,9 +16,9 @@ import numpy.typing as npt
 from sci_stream.errors import InputError
 from sci_stream.imaging.rendering import encode_png, render, render_counts
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Array, BayerPhase, JsonObject, SolveReport
+from sci_stream.model import Array, JsonObject, SolveReport
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.array_interface import ArraySolver, Progress, as_series, real_array
+from sci_stream.recon.array_interface import ArrayOptions, ArraySolver, Progress, as_series, real_array
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.storage.image_stacks import Stack, write_tiff, write_zarr
 from sci_stream.storage.measurement_file import Measurements
@@ -32,26 +32,17 @@ _GAP_PX = 4
 
 
 @dataclass(frozen=True, slots=True)
-class SolveOptions:
-    """Options; those of the solver are as for `sci_stream.reconstruct`.
+class SolveOptions(ArrayOptions):
+    """Options of the solver, and of the output.
 
     ``first`` and ``last`` are snapshots, counted from 0, inclusive; ``fps`` of a film; ``gamma`` of pictures: 1 shows
-    the values as they are, 2.2 suits linear light; ``check_masks`` to show the snapshot where they do not fit;
-    ``replace`` an existing file.
+    the values as they are, 2.2 suits linear light; ``replace`` an existing file.
     """
 
-    iterations: int | None = None
-    denoiser: str = "auto"
-    weights: Path | None = None
-    device: str = "auto"
-    noise: float | None = None
-    white: float | None = None
-    bayer: BayerPhase | None = None
     first: int = 0
     last: int | None = None
     fps: float = 25.0
     gamma: float = 1.0
-    check_masks: bool = True
     replace: bool = False
 
 
@@ -135,7 +126,7 @@ def solve_file(
         y = as_series(real_array(y, "y"))
     seqs = _chosen(len(y), options)
     write = None if out is None else _writer(out, len(seqs))
-    solver = _solver(measurements.masks, options)
+    solver = ArraySolver(measurements.masks, options)
     solver.require_fit(y[0])
     truth = None if measurements.truth is None else solver.truth(measurements.truth, len(y))
     given = isinstance(measurements.masks, Calibration)
@@ -169,20 +160,6 @@ def _chosen(count: int, options: SolveOptions) -> range:
     if not 0 <= options.first <= last < count:
         raise InputError("These snapshots do not exist", expected=f"0 to {count - 1}", got=f"{options.first} to {last}")
     return range(options.first, last + 1)
-
-
-def _solver(masks: Array | Calibration, options: SolveOptions) -> ArraySolver:
-    return ArraySolver(
-        masks,
-        iterations=options.iterations,
-        denoiser=options.denoiser,
-        weights=options.weights,
-        device=options.device,
-        noise=options.noise,
-        white=options.white,
-        bayer=options.bayer,
-        check_masks=options.check_masks,
-    )
 
 
 @dataclass(frozen=True, slots=True)
