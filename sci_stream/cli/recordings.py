@@ -65,7 +65,7 @@ def replay(
     """Reconstruct recordings again from their raw snapshots, into new recordings; Ctrl-C keeps finished work."""
     from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.nodes.runtime.process import stop_on_signals
-    from sci_stream.tools.replay.many import JobState, ReplayJob, plan_jobs, run_jobs
+    from sci_stream.tools.replay.jobs import JobState, ReplayJob, plan_jobs, run_jobs
     from sci_stream.tools.replay.replay import ReplayPlan, default_output
     from sci_stream.tools.replay.solver import SolverChanges
 
@@ -131,7 +131,7 @@ def batch(
     """Replay many recordings on the workers of a Dask cluster; run it again to replay the missing ones."""
     from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.tools.batch import ClusterOptions, connect, run_batch
-    from sci_stream.tools.replay.many import JobResult, JobState, plan_jobs, read_manifest
+    from sci_stream.tools.replay.jobs import JobResult, JobState, plan_jobs, read_manifest
     from sci_stream.tools.replay.replay import ReplayPlan
     from sci_stream.tools.replay.solver import SolverChanges
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from sci_stream.errors import EnvironmentFault, InputError
 from sci_stream.optional import require_optional
-from sci_stream.tools.replay.many import JobResult, JobState, ReplayJob, remove_left_behind, run_job_atomically
+from sci_stream.tools.replay.jobs import JobResult, JobState, ReplayJob, remove_left_behind, run_job_atomically
 
 # Dask gives up a task whose workers died this often (`distributed.scheduler.allowed-failures`); the others go on.
 _KILLED = "KilledWorker"
@@ -106,7 +106,7 @@ def run_batch(
 ) -> list[JobResult]:
     """Replay recordings on the workers of a Dask client; return the results in the order of the jobs.
 
-    Jobs are from `sci_stream.tools.replay.many.plan_jobs`; workers on other machines must see the same paths.
+    Jobs are from `sci_stream.tools.replay.jobs.plan_jobs`; workers on other machines must see the same paths.
     ``report`` is called with each result as it arrives, in any order.
 
     Raises

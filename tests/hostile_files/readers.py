@@ -35,7 +35,7 @@ from sci_stream.storage.recording.repair import repair_recording
 from sci_stream.storage.recording.series import RecordedSeries
 from sci_stream.tools.compare import compare_recordings
 from sci_stream.tools.export import ExportOptions, export
-from sci_stream.tools.replay.many import read_manifest
+from sci_stream.tools.replay.jobs import read_manifest
 from sci_stream.training.checkpoint import checkpoint_path, save_checkpoint
 from sci_stream.training.export import export_weights
 from sci_stream.training.images import load_images

@@ -29,7 +29,7 @@ from sci_stream.storage.recording import RecordingWriter
 from sci_stream.storage.recording.columns import START_CODES, recorded_chunks
 from sci_stream.storage.recording.series import RecordedSeries
 from sci_stream.storage.recording.virtual_dataset import write_virtual_recording
-from sci_stream.tools.replay.solver import ReplaySolver, SolverChanges, Solving, replay_masks, replay_solver
+from sci_stream.tools.replay.solver import ReplaySolver, SolverChanges, SolverSetup, replay_masks, replay_solver
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ _FLUSH_S = 1.0
 
 # Snapshots solved, but not written, before the first one of a partial replay: a warm-started result depends on its
 # predecessors, less and less with distance.
-_MOST_RUN_UP = 16
+_MOST_PRECEDING = 16
 _NODE = "replay"
 
 Progress = Callable[[int, int, SolveReport], None]
@@ -263,8 +263,8 @@ def _done_before(out: Path, parent: JsonObject, plan: ReplayPlan) -> set[int]:
 
 
 @dataclass(slots=True)
-class _RunningPrior:
-    """The engine of a prior, its budgets, and the correction of the masks that it uses."""
+class _RunningEngine:
+    """An engine, its budgets, and the correction of the masks that it uses."""
 
     engine: Engine
     controller: BudgetController
@@ -290,7 +290,7 @@ class _Run:
         self._solver = solver
         self._masks = replay_masks(series, calibration)
         self._pace = _Pace(series) if live else None
-        self._running: dict[str, _RunningPrior] = {}
+        self._running: dict[str, _RunningEngine] = {}
         self.done = 0
 
     def write(
@@ -312,7 +312,7 @@ class _Run:
             ledger.settle(index, Outcome.RECONSTRUCTED)
         with RecordingWriter(out, info, calibration, raw=False, first_seq=seqs[0], parent=parent) as writer:
             writer.notes["solvers"] = self._solver.described
-            self._run_up(seqs[0])
+            self._solve_preceding(seqs[0])
             flushed_s = time.monotonic()
             for index, seq in enumerate(seqs):
                 if stop():
@@ -337,14 +337,14 @@ class _Run:
             except FileFormatError as error:
                 log.warning("cannot write the virtual dataset over all segments: %s", error)
 
-    def _run_up(self, first: int) -> None:
+    def _solve_preceding(self, first: int) -> None:
         """Solve the directly preceding snapshots, so that the first one starts as in an uninterrupted run."""
         if not self._solver.of(first).settings.warm_start or self._pace is not None:
             return
         stored = set(self._series.raw.seqs.tolist())
         start = first
         # Back to the last cold start, whose result does not depend on what came before.
-        while start > first - _MOST_RUN_UP and start - 1 in stored and not self._recorded_cold(start):
+        while start > first - _MOST_PRECEDING and start - 1 in stored and not self._recorded_cold(start):
             start -= 1
         seqs = list(range(start, first))
         for index, seq in enumerate(seqs):
@@ -355,40 +355,40 @@ class _Run:
         cold = bool(self._series.row(seq)["start"] == START_CODES[Start.COLD])
         return cold and self._solver.as_recorded and self._pace is None
 
-    def _prior(self, solving: Solving) -> _RunningPrior:
-        """Return a prior with these settings, with an engine that is created on first use."""
-        name, settings = solving.denoiser.name, solving.settings
-        prior = self._running.get(name)
-        if prior is None:
-            engine = Engine(self._calibration, solving.denoiser, self._device, settings)
-            prior = self._running[name] = _RunningPrior(engine, BudgetController(settings, engine.warm_up()))
-        elif prior.engine.settings is not settings:
-            prior.engine.change_settings(settings)
-            prior.controller = BudgetController(settings, prior.controller.iteration_s)
-        return prior
+    def _running_engine(self, setup: SolverSetup) -> _RunningEngine:
+        """Return the engine of a prior with these settings, created on first use."""
+        name, settings = setup.denoiser.name, setup.settings
+        running = self._running.get(name)
+        if running is None:
+            engine = Engine(self._calibration, setup.denoiser, self._device, settings)
+            running = self._running[name] = _RunningEngine(engine, BudgetController(settings, engine.warm_up()))
+        elif running.engine.settings is not settings:
+            running.engine.change_settings(settings)
+            running.controller = BudgetController(settings, running.controller.iteration_s)
+        return running
 
     def _solve(self, seq: int, budget: Budget) -> Reconstruction:
-        solving = self._solver.of(seq)
-        prior = self._prior(solving)
-        engine = prior.engine
+        setup = self._solver.of(seq)
+        running = self._running_engine(setup)
+        engine = running.engine
         snapshot = self._snapshot(seq, self._series.row(seq))
         if self._recorded_cold(seq):
             # If another node or none solved the previous snapshot, this one was not started from it.
             engine.forget()
         masks_at = self._masks.of(seq)
-        if masks_at != prior.masks_at:
+        if masks_at != running.masks_at:
             engine.correct_masks(masks_at)
-            prior.masks_at = masks_at
+            running.masks_at = masks_at
         started_ns = unix_ns()
         video, report = engine.reconstruct(snapshot, budget)
-        prior.controller.record(iterations=report.iterations, solve_ns=report.solve_ns)
+        running.controller.record(iterations=report.iterations, solve_ns=report.solve_ns)
         if self._masks.withholds(seq):
             video, report = withhold(video, report, snapshot, self._calibration)
         return Reconstruction(
             id=snapshot.id,
             video=video,
             calibration_hash=self._calibration.hash,
-            report=dataclasses.replace(report, solver=solving.name),
+            report=dataclasses.replace(report, solver=setup.id),
             times=StageTimes(acquired_ns=snapshot.host_time_ns, started_ns=started_ns, finished_ns=unix_ns()),
             node=_NODE,
             device=self._device_name,
@@ -402,7 +402,7 @@ class _Run:
     def _budget(self, seqs: list[int], index: int) -> Budget:
         if self._pace is not None:
             backlog = self._pace.wait(seqs, index)
-            controller = self._prior(self._solver.of(seqs[index])).controller
+            controller = self._running_engine(self._solver.of(seqs[index])).controller
             return controller.next_budget(period_ns=self._pace.period_ns, backlog=backlog)
         recorded = int(self._series.row(seqs[index])["iterations"])
         as_recorded = self._solver.as_recorded and recorded > 0
@@ -436,16 +436,16 @@ class _Pace:
     def wait(self, seqs: list[int], index: int) -> int:
         """Wait until a snapshot is due; return how many later ones are already due."""
         now_ns = time.monotonic_ns()
-        due_ns = self._came_ns(seqs[index])
+        due_ns = self._captured_ns(seqs[index])
         if self._offset_ns is None:
             self._offset_ns = now_ns - due_ns
         time.sleep(max(0, due_ns + self._offset_ns - now_ns) / 1e9)
         backlog = 0
         for seq in islice(seqs, index + 1, None):
-            if self._came_ns(seq) + self._offset_ns > time.monotonic_ns():
+            if self._captured_ns(seq) + self._offset_ns > time.monotonic_ns():
                 break
             backlog += 1
         return backlog
 
-    def _came_ns(self, seq: int) -> int:
+    def _captured_ns(self, seq: int) -> int:
         return int(self._series.rows["host_time_ns"][seq - self._series.first_seq])

@@ -47,25 +47,25 @@ class SolverChanges:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Solving:
-    """A prior on its device with its settings; ``described`` holds them as plain values, ``name`` is their id."""
+class SolverSetup:
+    """A prior on its device with its settings; ``described`` holds them as plain values, ``id`` names them."""
 
     denoiser: Denoiser
     settings: SolverSettings
     described: JsonObject
-    name: str
+    id: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplaySolver:
     """Solver settings of each snapshot of a recording.
 
-    ``solvings`` are the different settings of the recorded run, at least one; ``chosen`` is the index into them by row.
+    ``setups`` are the different settings of the recorded run, at least one; ``chosen`` is the index into them by row.
     With ``as_recorded`` each snapshot gets its recorded number of iterations; ``unknown`` counts the snapshots whose
     settings are not in the recording.
     """
 
-    solvings: Sequence[Solving]
+    setups: Sequence[SolverSetup]
     chosen: npt.NDArray[np.intp]
     first_seq: int
     as_recorded: bool
@@ -74,11 +74,11 @@ class ReplaySolver:
     @property
     def described(self) -> dict[str, JsonObject]:
         """All settings as plain values, by id."""
-        return {solving.name: solving.described for solving in self.solvings}
+        return {setup.id: setup.described for setup in self.setups}
 
-    def of(self, seq: int) -> Solving:
+    def of(self, seq: int) -> SolverSetup:
         """Return the settings of a snapshot."""
-        return self.solvings[int(self.chosen[seq - self.first_seq])]
+        return self.setups[int(self.chosen[seq - self.first_seq])]
 
 
 def replay_solver(series: RecordedSeries, changes: SolverChanges, device: torch.device) -> ReplaySolver:
@@ -103,7 +103,7 @@ def replay_solver(series: RecordedSeries, changes: SolverChanges, device: torch.
     # Older recordings name no settings in their rows: all nodes used the same rig.
     report = [recorded[name] for name in named] or list(recorded.values())[:1]
     return ReplaySolver(
-        [_solving(section, one, changes, device) for one in report or (None,)],
+        [_setup(section, one, changes, device) for one in report or (None,)],
         _chosen(cells, named),
         series.first_seq,
         as_recorded=not changes.another_prior and changes.iterations is None,
@@ -185,9 +185,9 @@ def replay_masks(series: RecordedSeries, calibration: Calibration) -> ReplayMask
     return ReplayMasks(report[last], withheld[last], series.first_seq)
 
 
-def _solving(
+def _setup(
     section: ReconstructSection, recorded: JsonObject | None, changes: SolverChanges, device: torch.device
-) -> Solving:
+) -> SolverSetup:
     """Return the settings from a recording, or else from a rig, with the changes applied."""
     if recorded is not None:
         settings = as_settings(dict(recorded))
@@ -205,7 +205,7 @@ def _solving(
         given["min_iterations"] = min(settings.min_iterations, given["iterations"])
     settings = dataclasses.replace(settings, **given)
     report = describe_solver(section, denoiser.name, settings)
-    return Solving(denoiser, settings, report, solver_id(report))
+    return SolverSetup(denoiser, settings, report, solver_id(report))
 
 
 def as_settings(report: JsonObject) -> SolverSettings:
