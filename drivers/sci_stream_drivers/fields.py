@@ -29,6 +29,6 @@ BayerOption = Annotated[BayerPhase | None, BeforeValidator(_mono_is_none)]
 """A Bayer phase in any case, or ``"none"`` for a sensor without colour filters."""
 
 
-def pixel_format(bit_depth: int, bayer: BayerPhase | None) -> str:
+def pixel_format_name(bit_depth: int, bayer: BayerPhase | None) -> str:
     """Return the GenICam (PFNC) name of an unpacked pixel format, e.g. ``BayerRG12``."""
     return f"Mono{bit_depth}" if bayer is None else f"Bayer{bayer.value[:2]}{bit_depth}"

@@ -17,7 +17,7 @@ from sci_stream.optics.white import brightness_percentile, fit_white, white_leve
 from sci_stream.storage.published_data import PublishedMeasurement, read_published
 from sci_stream.storage.recording.columns import recorded_chunks
 from sci_stream.storage.recording.series import RecordedSeries
-from sci_stream_drivers.fields import pixel_format
+from sci_stream_drivers.fields import pixel_format_name
 
 # Published simulations agree to rounding; masks in another order leave far more.
 _MOST_RESIDUAL = 0.05
@@ -66,7 +66,7 @@ class PublishedSource:
             serial=path.name,
             height_px=height,
             width_px=width,
-            pixel_format="Mono32f" if self._counts.dtype == np.float32 else pixel_format(depth, bayer),
+            pixel_format="Mono32f" if self._counts.dtype == np.float32 else pixel_format_name(depth, bayer),
             bit_depth=depth,
             n_frames=self.calibration.n_frames,
             bayer=bayer,

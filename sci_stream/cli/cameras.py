@@ -18,7 +18,7 @@ from sci_stream.errors import CameraError, ConfigError, StorageError
 if TYPE_CHECKING:
     from sci_stream.model import CameraCapabilities, Feature
     from sci_stream.ports import Camera
-    from sci_stream.tools.discovery import Found
+    from sci_stream.tools.discovery import FoundDriver
     from sci_stream.tools.grab import ChunkValues, GrabReport, Intervals
 
 cameras_app = typer.Typer(help="List cameras and their features, and test their frames.")
@@ -136,7 +136,7 @@ def _camera(called: str, rig: Path | None, cti: list[Path] | None, driver: str) 
     """Return the selected camera, not yet open, and its driver's name."""
     from sci_stream.config import load_rig
     from sci_stream.nodes.runtime.camera_drivers import make_camera
-    from sci_stream.tools.discovery import choose, find_cameras, make_found
+    from sci_stream.tools.discovery import choose, find_cameras, make_found_camera
 
     if (rig is None) == (not called):
         raise ConfigError(
@@ -147,7 +147,7 @@ def _camera(called: str, rig: Path | None, cti: list[Path] | None, driver: str) 
         loaded = load_rig(rig)
         return loaded.camera.driver, make_camera(loaded)
     name, found = choose(called, find_cameras(cti or [], driver))
-    return name, make_found(name, found)
+    return name, make_found_camera(name, found)
 
 
 def _save(path: Path, driver: str, options: Any) -> None:
@@ -166,7 +166,7 @@ def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def _print_found(found: Sequence[Found]) -> None:
+def _print_found(found: Sequence[FoundDriver]) -> None:
     table = Table("producer", "interface", "vendor", "model", "serial", "name", "id", "access", header_style="bold")
     count = 0
     for producer in (producer for each in found for producer in each.producers):

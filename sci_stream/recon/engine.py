@@ -21,7 +21,7 @@ from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser, MemoryReducible
 from sci_stream.recon.algorithms.gap import CorrelatedResidual, Denoise, Observe, Problem, noise_variance_ratio
 from sci_stream.recon.algorithms.noise_level import ladder_on_device
-from sci_stream.recon.algorithms.schedule import LEAST_SIGMA, AnytimeSchedule, Budget, LambdaRule, ladder_forms
+from sci_stream.recon.algorithms.schedule import LEAST_SIGMA, AnytimeSchedule, Budget, LambdaRule, levels_by_graph_key
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.cuda_graph import (
     MOST_PIXELS,
@@ -252,7 +252,7 @@ class Engine:
             _, observe = make_rule(self.settings)
             for prior in dict.fromkeys(self._priors):
                 problem = self._problem(measurement, start.error, (prior,), observe)
-                sigmas = ladder_forms(self.settings.schedule, prior.graph_key)
+                sigmas = levels_by_graph_key(self.settings.schedule, prior.graph_key)
                 if problem.correlated is not None:
                     problem = problem._replace(correlated=problem.correlated._replace(iterations=len(sigmas)))
                     sigmas = [*sigmas, *sigmas]
@@ -357,14 +357,14 @@ class Engine:
     def _is_one_graph(self) -> bool:
         """Return whether a solve of all iterations can be one recording: if nothing but tensors decides its course."""
         settings = self.settings
-        forms = [ladder_forms(settings.schedule, prior.graph_key) for prior in self._priors]
+        levels = [levels_by_graph_key(settings.schedule, prior.graph_key) for prior in self._priors]
         recordable = all(prior.graph_key(settings.sigma_first) is not None for prior in self._priors)
         return (
             self._graphs is not None
             and self.calibration.phi.size <= MOST_PIXELS_AT_ONCE
             and settings.lambda_rule is LambdaRule.MONOTONE
             and recordable
-            and all(len(levels) == 1 for levels in forms)
+            and all(len(each) == 1 for each in levels)
         )
 
     @property

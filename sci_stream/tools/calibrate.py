@@ -46,7 +46,7 @@ class CalibrationPlan:
         Patterns are shown in reverse order of exposure.
     exposure_ns, gain_db
         For the record, and to detect changes later; None to read them from a GenICam camera.
-    patience_s
+    timeout_s
         Timeout for a frame.
     """
 
@@ -60,7 +60,7 @@ class CalibrationPlan:
     reverse: bool = False
     exposure_ns: int | None = None
     gain_db: float | None = None
-    patience_s: float = 30.0
+    timeout_s: float = 30.0
 
 
 Ask = Callable[[str], None]
@@ -167,12 +167,12 @@ def _average(camera: Camera, plan: CalibrationPlan, words: str, saturation_dn: f
     while mean.n < plan.frames:
         frame = camera.read(_READ_S)
         if frame is None:
-            if camera.exhausted or time.monotonic() - received_s > plan.patience_s:
+            if camera.exhausted or time.monotonic() - received_s > plan.timeout_s:
                 raise CameraError(
                     "The camera delivers no frames",
                     expected=f"{plan.frames} frames for {words!r}",
                     got=f"{mean.n}"
-                    + (", then its end" if camera.exhausted else f", then none for {plan.patience_s:g} s"),
+                    + (", then its end" if camera.exhausted else f", then none for {plan.timeout_s:g} s"),
                     hint="Check whether it waits for a trigger, or the rig limits its number of snapshots.",
                 )
             continue

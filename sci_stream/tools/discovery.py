@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundDriver:
     """Cameras found by one driver; no producers for a driver without hardware."""
 
     driver: str
@@ -29,7 +29,7 @@ class Found:
         return (c for producer in self.producers for interface in producer.interfaces for c in interface.cameras)
 
 
-def find_cameras(places: Sequence[Path], driver: str = "") -> list[Found]:
+def find_cameras(places: Sequence[Path], driver: str = "") -> list[FoundDriver]:
     """Find cameras.
 
     The places are files or folders to search; without any, each driver searches its own. With ``driver``, only that one
@@ -50,11 +50,11 @@ def find_cameras(places: Sequence[Path], driver: str = "") -> list[Found]:
             log.warning("%s", error)
             continue
         if isinstance(loaded, CameraFinder):
-            found.append(Found(name, _producers(name, loaded, places, required=bool(driver or places))))
+            found.append(FoundDriver(name, _producers(name, loaded, places, required=bool(driver or places))))
         elif driver:
             raise ConfigError(f"The driver {driver} cannot look for cameras", hint="Name its camera in the rig file.")
         elif not places:
-            found.append(Found(name, ()))
+            found.append(FoundDriver(name, ()))
     return found
 
 
@@ -68,7 +68,7 @@ def _producers(name: str, finder: CameraFinder, places: Sequence[Path], *, requi
         return [FoundProducer("", name, "", "", (), str(error))]
 
 
-def choose(query: str, found: Sequence[Found]) -> tuple[str, FoundCamera]:
+def choose(query: str, found: Sequence[FoundDriver]) -> tuple[str, FoundCamera]:
     """Return the camera with this serial number, user-defined name or id, and its driver's name.
 
     Raises
@@ -94,7 +94,7 @@ def choose(query: str, found: Sequence[Found]) -> tuple[str, FoundCamera]:
     )
 
 
-def make_found(driver: str, camera: FoundCamera) -> Camera:
+def make_found_camera(driver: str, camera: FoundCamera) -> Camera:
     """Make a camera that was found, not open and without configuration."""
     loaded = load_driver(driver)
     return loaded(validate_options(loaded.Options, camera.options, f"the camera {camera.serial}"))

@@ -26,7 +26,7 @@ from sci_stream.tools.calibrate import CalibrationPlan, calibrate
 from sci_stream.tools.calibration_report import write_report
 
 CPU = torch.device("cpu")
-PLAN = CalibrationPlan(frames=16, settle=1, patience_s=5.0)
+PLAN = CalibrationPlan(frames=16, settle=1, timeout_s=5.0)
 
 
 def camera(**options: object) -> SimulatedCamera:
@@ -168,7 +168,7 @@ def test_unknown_number_of_patterns_is_an_error() -> None:
 def test_camera_without_frames_is_an_error() -> None:
     waiting = camera(trigger="software")
     with pytest.raises(CameraError, match="delivers no frames"):
-        calibrate(waiting, dataclasses.replace(PLAN, patience_s=0.1), no_operator, silent)
+        calibrate(waiting, dataclasses.replace(PLAN, timeout_s=0.1), no_operator, silent)
 
 
 def test_write_report_plots_masks_of_any_number_and_shape(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from sci_stream_drivers.harvesters.description import describe, frame_period_ns
 from sci_stream_drivers.harvesters.discovery import find_cameras
 from sci_stream_drivers.harvesters.features import apply, configure
 from sci_stream_drivers.harvesters.frame_ids import RestartDetector
-from sci_stream_drivers.harvesters.library import library, words
+from sci_stream_drivers.harvesters.library import library, message_of
 from sci_stream_drivers.harvesters.node_map import settings
 from sci_stream_drivers.harvesters.options import FeatureSetting, HarvestersOptions
 from sci_stream_drivers.harvesters.producers import producer_files, usable_producers
@@ -87,7 +87,7 @@ class HarvestersCamera:
             }
             return Inspection(tuple(node_map.features(session.node_map)), options)
         except library().transport_errors as error:
-            raise CameraError(f"The features of {session.name} cannot be read", got=words(error)) from None
+            raise CameraError(f"The features of {session.name} cannot be read", got=message_of(error)) from None
         finally:
             session.close()
 
@@ -121,7 +121,7 @@ class HarvestersCamera:
             stream = Stream(session.acquirer, image, chunks, self._counts, buffers=self._options.buffers)
         except library().transport_errors as error:
             release()
-            raise CameraError(f"The camera {session.name} failed during configuration", got=words(error)) from None
+            raise CameraError(f"The camera {session.name} failed during configuration", got=message_of(error)) from None
         except BaseException:
             release()
             raise
@@ -141,7 +141,7 @@ class HarvestersCamera:
         try:
             return settings(session.node_map)
         except library().transport_errors as error:
-            raise CameraLost(f"The camera {session.name} does not respond", got=words(error)) from None
+            raise CameraLost(f"The camera {session.name} does not respond", got=message_of(error)) from None
 
     def set(self, name: str, value: Value) -> CameraCapabilities:
         """Set one of `settings`; see `sci_stream.ports.AdjustableCamera.set`."""
@@ -153,7 +153,7 @@ class HarvestersCamera:
             apply(session.node_map, FeatureSetting(feature=name, value=checked[name]), session.name)
             period_ns = frame_period_ns(session.node_map, self._options)
         except library().transport_errors as error:
-            raise CameraLost(f"The camera {session.name} does not respond", got=words(error)) from None
+            raise CameraLost(f"The camera {session.name} does not respond", got=message_of(error)) from None
         camera.capabilities = replace(camera.capabilities, frame_period_ns=period_ns)
         return camera.capabilities
 
@@ -278,7 +278,7 @@ class HarvestersCamera:
             node.node.invalidate_node()
             _ = node.value
         except library().transport_errors as error:
-            raise CameraLost("The camera is lost: it does not respond", got=words(error)) from None
+            raise CameraLost("The camera is lost: it does not respond", got=message_of(error)) from None
 
     @property
     def exhausted(self) -> bool:
@@ -304,7 +304,7 @@ class HarvestersCamera:
             try:
                 self._camera.stream.stop()
             except library().transport_errors as error:
-                log.info("Stopping failed because the camera is lost: %s", words(error))
+                log.info("Stopping failed because the camera is lost: %s", message_of(error))
         self._held.clear()
 
     def close(self) -> None:

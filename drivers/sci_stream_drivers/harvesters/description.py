@@ -6,7 +6,7 @@ from typing import Any
 
 from sci_stream.model import CameraCapabilities
 from sci_stream_drivers.harvesters.chunks import chunk_units
-from sci_stream_drivers.harvesters.formats import pixel_format
+from sci_stream_drivers.harvesters.formats import find_pixel_format
 from sci_stream_drivers.harvesters.frame_ids import frame_ids_of
 from sci_stream_drivers.harvesters.library import feature
 from sci_stream_drivers.harvesters.node_map import choices_of
@@ -30,17 +30,17 @@ def describe(session: Session, options: HarvestersOptions, clock: str | None) ->
     """
     node_map = session.node_map
     formats = node_map.get_node("PixelFormat")
-    form = pixel_format(str(formats.value), offered=choices_of(formats))
-    image = Image(form, int(node_map.get_node("Height").value), int(node_map.get_node("Width").value))
+    pixel_format = find_pixel_format(str(formats.value), offered=choices_of(formats))
+    image = Image(pixel_format, int(node_map.get_node("Height").value), int(node_map.get_node("Width").value))
     stamped = timestamp_frequency_hz(session.acquirer) > 0 or any(node_map.has_node(name) for name in _CLOCKS)
     capabilities = CameraCapabilities(
         model=f"{session.vendor} {session.model}".strip(),
         serial=session.serial,
         height_px=image.height_px,
         width_px=image.width_px,
-        pixel_format=form.name,
-        bit_depth=form.bit_depth,
-        bayer=form.bayer,
+        pixel_format=pixel_format.name,
+        bit_depth=pixel_format.bit_depth,
+        bayer=pixel_format.bayer,
         frame_ids=frame_ids_of(session.transport, node_map, options.frame_id_last),
         clock=clock or ("camera" if stamped or "Timestamp" in options.chunks else "none"),
         frame_period_ns=frame_period_ns(node_map, options),

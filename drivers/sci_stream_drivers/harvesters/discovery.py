@@ -10,7 +10,7 @@ from typing import Any
 
 from sci_stream.errors import CameraError, ConfigError
 from sci_stream.model import FoundCamera, FoundInterface, FoundProducer
-from sci_stream_drivers.harvesters.library import attribute, library, words
+from sci_stream_drivers.harvesters.library import attribute, library, message_of
 from sci_stream_drivers.harvesters.options import Selector
 from sci_stream_drivers.harvesters.producers import open_system, producer_files
 
@@ -52,7 +52,7 @@ def _search(path: Path) -> FoundProducer:
                 interfaces = tuple(_interfaces(system))
                 problem = ""
             except library().gentl.GenericException as error:
-                interfaces, problem = (), words(error)
+                interfaces, problem = (), message_of(error)
             return FoundProducer(str(path), name, named["vendor"], named["version"], interfaces, problem)
     except CameraError as error:
         return FoundProducer(str(path), "", "", "", (), str(error))

@@ -10,7 +10,7 @@ from typing import Any
 
 from sci_stream.errors import CameraError, ConfigError, did_you_mean
 from sci_stream.parameters import Value
-from sci_stream_drivers.harvesters.library import feature, library, words
+from sci_stream_drivers.harvesters.library import feature, library, message_of
 from sci_stream_drivers.harvesters.node_map import access_of, choices_of, kind_of, range_text, value_of
 from sci_stream_drivers.harvesters.options import FeatureSetting, HarvestersOptions, TriggerOptions
 
@@ -138,13 +138,13 @@ def _apply(node_map: Any, setting: FeatureSetting, camera: str) -> Value | None:
     except (lib.genapi.OutOfRangeException, lib.genapi.InvalidArgumentException) as error:
         raise ConfigError(
             f"{camera}: the feature {setting.feature} refuses its value",
-            expected=range_text(node) or words(error),
+            expected=range_text(node) or message_of(error),
             got=setting.value,
         ) from None
     except lib.genapi.AccessException as error:
-        raise ConfigError(f"{camera}: the feature {setting.feature} cannot be set", got=words(error)) from None
+        raise ConfigError(f"{camera}: the feature {setting.feature} cannot be set", got=message_of(error)) from None
     except lib.transport_errors as error:
-        raise CameraError(f"{camera}: setting {setting} failed", got=words(error)) from None
+        raise CameraError(f"{camera}: setting {setting} failed", got=message_of(error)) from None
     # Cameras round values to their increments: a warning names the value that is in effect.
     level = logging.INFO if _same(got, value) else logging.WARNING
     log.log(level, "%s: %s = %s%s", camera, setting.feature, got, "" if _same(got, value) else f", requested {value}")
@@ -183,7 +183,7 @@ def _execute(node: Any, setting: FeatureSetting, camera: str) -> None:
                 raise CameraError(f"{camera}: the command {setting.feature} did not finish within {_COMMAND_S:g} s")
             time.sleep(0.005)
     except library().transport_errors as error:
-        raise CameraError(f"{camera}: the command {setting.feature} failed", got=words(error)) from None
+        raise CameraError(f"{camera}: the command {setting.feature} failed", got=message_of(error)) from None
     log.info("%s: %s executed", camera, setting.feature)
 
 

@@ -85,7 +85,7 @@ def _format(name: str, code: int) -> PixelFormat:
 FORMATS: Final = {name: _format(name, code) for name, code in _CODES.items()}
 
 
-def pixel_format(name: str, *, offered: tuple[str, ...] = ()) -> PixelFormat:
+def find_pixel_format(name: str, *, offered: tuple[str, ...] = ()) -> PixelFormat:
     """Return a format by its name.
 
     The message lists the ``offered`` formats of the camera.
@@ -111,7 +111,7 @@ def pixel_format(name: str, *, offered: tuple[str, ...] = ()) -> PixelFormat:
 
 def decode(
     raw: npt.NDArray[np.uint8],
-    form: PixelFormat,
+    pixel_format: PixelFormat,
     height_px: int,
     width_px: int,
     *,
@@ -125,7 +125,7 @@ def decode(
     raw
         (n,) uint8, contiguous, at least `PixelFormat.bytes_for` long. For formats without packing the result is a view
         of it.
-    form
+    pixel_format
         Format of the pixels.
     height_px, width_px
         Size of the image.
@@ -143,20 +143,22 @@ def decode(
     CameraError
         If there are too few bytes.
     """
-    needed = form.bytes_for(height_px, width_px, padding_bytes)
+    needed = pixel_format.bytes_for(height_px, width_px, padding_bytes)
     if raw.size < needed:
         raise CameraError(
-            f"A buffer is too short for {height_px}×{width_px} {form.name}", expected=f"{needed} bytes", got=raw.size
+            f"A buffer is too short for {height_px}×{width_px} {pixel_format.name}",
+            expected=f"{needed} bytes",
+            got=raw.size,
         )
     raw = raw[:needed]
     if padding_bytes:
         rows = raw.reshape(height_px, -1)[:, : needed // height_px - padding_bytes]
-        if form.layout != "plain" and width_px % _GROUPS[form.bits_per_pixel].pixels:
-            return np.stack([_unpack(np.ascontiguousarray(row), form, width_px) for row in rows])
+        if pixel_format.layout != "plain" and width_px % _GROUPS[pixel_format.bits_per_pixel].pixels:
+            return np.stack([_unpack(np.ascontiguousarray(row), pixel_format, width_px) for row in rows])
         raw = np.ascontiguousarray(rows).reshape(-1)
-    if form.layout != "plain":
-        return _unpack(raw, form, height_px * width_px).reshape(height_px, width_px)
-    if form.bit_depth == 8:
+    if pixel_format.layout != "plain":
+        return _unpack(raw, pixel_format, height_px * width_px).reshape(height_px, width_px)
+    if pixel_format.bit_depth == 8:
         return raw.reshape(height_px, width_px)
     wide = raw.view(">u2" if big_endian else "<u2")
     return wide.astype(np.uint16, copy=False).reshape(height_px, width_px)
@@ -177,17 +179,17 @@ _GROUPS: Final = {12: _Group(2, 3, np.dtype("<u4")), 10: _Group(4, 5, np.dtype("
 _BLOCK_BYTES: Final = 1 << 17
 
 
-def _unpack(raw: npt.NDArray[np.uint8], form: PixelFormat, n_pixels: int) -> npt.NDArray[np.uint16]:
+def _unpack(raw: npt.NDArray[np.uint8], pixel_format: PixelFormat, n_pixels: int) -> npt.NDArray[np.uint16]:
     """Return ``n_pixels`` values of a packed format, in one dimension.
 
     A group is read as one little-endian word, wider than the group, and its pixels are shifted to 16 bits each within
     the word: a few operations on words replace many on single pixels.
     """
-    group = _GROUPS[form.bits_per_pixel]
+    group = _GROUPS[pixel_format.bits_per_pixel]
     count = -(-n_pixels // group.pixels)
     out = np.empty(count, group.word)
     spare = np.empty(min(count, _BLOCK_BYTES // group.word.itemsize), group.word)
-    spread = _SPREAD[form.layout, form.bit_depth]
+    spread = _SPREAD[pixel_format.layout, pixel_format.bit_depth]
     # Words would extend beyond the buffer at its end, and the last group may be incomplete.
     inside = max(0, (raw.size - group.word.itemsize) // group.bytes_ + 1)
     words = np.ndarray((inside,), group.word, raw if inside else None, 0, (group.bytes_,))

@@ -57,7 +57,7 @@ def library() -> Library:
     return Library(core, gentl, genapi)
 
 
-def words(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Return the message of a library exception, without source locations."""
     text = " ".join(str(error).split()) or type(error).__name__
     for clutter in ("GenTL exception: ", "GenApi exception: "):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sci_stream.errors import CameraError, ConfigError
-from sci_stream_drivers.harvesters.library import library, words
+from sci_stream_drivers.harvesters.library import library, message_of
 
 log = logging.getLogger(__name__)
 
@@ -128,13 +128,13 @@ def open_system(path: Path) -> Iterator[Any]:
             hint="Close the other camera first, or use another process: each acquire node is a separate one.",
         ) from None
     except lib.gentl.GenericException as error:
-        raise CameraError(f"The GenTL producer {path} cannot be opened", got=words(error)) from None
+        raise CameraError(f"The GenTL producer {path} cannot be opened", got=message_of(error)) from None
     try:
         system = producer.create_system()
         try:
             system.open()
         except lib.gentl.GenericException as error:
-            raise CameraError(f"The GenTL producer {path} does not start", got=words(error)) from None
+            raise CameraError(f"The GenTL producer {path} does not start", got=message_of(error)) from None
         try:
             yield system
         finally:

@@ -12,7 +12,7 @@ from typing import Any
 
 from sci_stream.errors import CameraError, ConfigError
 from sci_stream_drivers.harvesters.discovery import access_of, describe_camera, select, text_of
-from sci_stream_drivers.harvesters.library import QUIET, attribute, library, words
+from sci_stream_drivers.harvesters.library import QUIET, attribute, library, message_of
 from sci_stream_drivers.harvesters.options import Selector
 
 log = logging.getLogger(__name__)
@@ -96,11 +96,11 @@ class Session:
             raise CameraError(
                 f"The camera {self.name} is in use",
                 expected="a camera that no other program has open",
-                got=f"{access_of(info)}: {words(error)}",
+                got=f"{access_of(info)}: {message_of(error)}",
                 hint="Close the viewer or the other acquire node that uses it.",
             ) from None
         except lib.transport_errors as error:
-            raise CameraError(f"The camera {describe_camera(info)} cannot be opened", got=words(error)) from None
+            raise CameraError(f"The camera {describe_camera(info)} cannot be opened", got=message_of(error)) from None
         # Cameras with several streams (stereo, multi-component) deliver frames that belong together; this driver has no
         # notion of that.
         if len(acquirer.data_streams) != 1:
@@ -140,7 +140,7 @@ def _errors_logged() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        log.debug("While closing: %s", words(error))
+        log.debug("While closing: %s", message_of(error))
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from sci_stream.errors import CameraError, CameraLost
 from sci_stream.model import Array
 from sci_stream_drivers.harvesters.chunks import ChunkReader, Chunks
 from sci_stream_drivers.harvesters.formats import PixelFormat, decode
-from sci_stream_drivers.harvesters.library import attribute, library, words
+from sci_stream_drivers.harvesters.library import attribute, library, message_of
 
 # Timeout of one poll for a buffer. Zero would wait indefinitely (harvesters 1.4.3).
 _ASK_S = 20e-6
@@ -23,7 +23,7 @@ _ASK_S = 20e-6
 class Image(NamedTuple):
     """Format of all frames of a run."""
 
-    form: PixelFormat
+    pixel_format: PixelFormat
     height_px: int
     width_px: int
 
@@ -43,7 +43,7 @@ class Grabbed(NamedTuple):
         """Return (H, W) counts, DN."""
         return decode(
             self.raw,
-            image.form,
+            image.pixel_format,
             image.height_px,
             image.width_px,
             padding_bytes=self.padding_bytes,
@@ -92,7 +92,7 @@ class Stream:
         except self._lib.transport_errors as error:
             with contextlib.suppress(*self._lib.transport_errors):
                 self._acquirer.stop()  # the stream may be running without the camera
-            raise CameraError("The camera does not start", got=words(error)) from None
+            raise CameraError("The camera does not start", got=message_of(error)) from None
 
     def fetch(self) -> Grabbed | None:
         """Return the next frame, or None if there is none yet.
@@ -109,7 +109,7 @@ class Stream:
             # raises without returning the buffer to the producer.
             buffer = self._acquirer.try_fetch(timeout=_ASK_S, is_raw=True)
         except self._lib.transport_errors as error:
-            raise CameraLost("The camera is lost", got=words(error)) from None
+            raise CameraLost("The camera is lost", got=message_of(error)) from None
         if buffer is None:
             return None
         try:
@@ -118,7 +118,9 @@ class Stream:
             try:
                 buffer.parent.queue_buffer(buffer)
             except self._lib.transport_errors as error:
-                raise CameraLost("The camera is lost: it does not accept its buffers back", got=words(error)) from None
+                raise CameraLost(
+                    "The camera is lost: it does not accept its buffers back", got=message_of(error)
+                ) from None
 
     def stop(self) -> None:
         """Stop; the frames in the producer's buffers are discarded. Raises exceptions of the library."""
@@ -138,10 +140,10 @@ class Stream:
     def _copied(self, buffer: Any) -> Grabbed | None:
         now_ns = unix_ns()
         self._check(buffer)
-        form, height_px, width_px = self._image
+        pixel_format, height_px, width_px = self._image
         padding = int(attribute(buffer, "padding_x", 0))
         offset = int(attribute(buffer, "image_offset", 0))
-        needed = form.bytes_for(height_px, width_px, padding)
+        needed = pixel_format.bytes_for(height_px, width_px, padding)
         filled = int(attribute(buffer, "size_filled", 0)) or needed + offset
         memory = buffer.raw_buffer
         if min(filled, len(memory)) < offset + needed:
@@ -169,13 +171,13 @@ class Stream:
                 got=f"payload type {payload}",
                 hint="Select one component, without compression and multi-part transfer.",
             )
-        form, height_px, width_px = self._image
-        code = attribute(buffer, "pixel_format", 0) or form.code
+        pixel_format, height_px, width_px = self._image
+        code = attribute(buffer, "pixel_format", 0) or pixel_format.code
         size = (attribute(buffer, "height", 0) or height_px, attribute(buffer, "width", 0) or width_px)
-        if (code, size) != (form.code, (height_px, width_px)):
+        if (code, size) != (pixel_format.code, (height_px, width_px)):
             raise CameraError(
                 "The camera sends images of another format than its features declare",
-                expected=f"{height_px}×{width_px} {form.name}",
+                expected=f"{height_px}×{width_px} {pixel_format.name}",
                 got=f"{size[0]}×{size[1]}, pixel format {code:#010x}",
             )
 

@@ -17,7 +17,7 @@ from sci_stream.model import Array, CameraCapabilities, CameraFrame
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value, checked_changes
 from sci_stream.ports import Pattern
-from sci_stream_drivers.fields import pixel_format
+from sci_stream_drivers.fields import pixel_format_name
 from sci_stream_drivers.pacing import Pacer
 from sci_stream_drivers.simulated.exposure import Exposure
 from sci_stream_drivers.simulated.faults import Faults
@@ -30,7 +30,7 @@ Shot = tuple[Array, Array | None]
 """Counts of one snapshot and, if requested, its truth."""
 
 
-class _Bench:
+class _OpenCamera:
     """State of an open camera: scene, masks and sensor, and snapshots rendered in advance."""
 
     def __init__(self, options: SimulatedOptions) -> None:
@@ -68,7 +68,7 @@ class _Bench:
         self._sensor = Sensor(self._options.model_copy(update={"exposure": exposure}), self._phi)
         self._loop = [None] * len(self._loop)  # rendered again one by one: the camera cannot pause for all of them
 
-    def held(self, pattern: Pattern, n: int) -> Shot:
+    def through_pattern(self, pattern: Pattern, n: int) -> Shot:
         """Return exposure ``n`` of a uniform white field through one pattern shown all the time."""
         if pattern == "dark":
             y = np.zeros(self._phi.shape[1:], np.float32)
@@ -109,7 +109,7 @@ class SimulatedCamera:
         self._faults = Faults(self._options.faults, self._options.seed, f"Camera {self._serial}")
         self._triggers = None if free else threading.Semaphore(0)
         self._triggered = False
-        self._bench: _Bench | None = None
+        self._open_camera: _OpenCamera | None = None
         self._counts: Counter[str] = Counter()
         self._running = False
         self._lost = False
@@ -133,8 +133,8 @@ class SimulatedCamera:
         self._faults.check_present()
         if self._lost:
             self.close()
-        if self._bench is None:
-            self._bench = _Bench(self._options)
+        if self._open_camera is None:
+            self._open_camera = _OpenCamera(self._options)
             self._counts.clear()
         return self._capabilities()
 
@@ -145,7 +145,7 @@ class SimulatedCamera:
             serial=self._serial,
             height_px=o.height_px,
             width_px=o.width_px,
-            pixel_format=pixel_format(o.bit_depth, o.bayer),
+            pixel_format=pixel_format_name(o.bit_depth, o.bayer),
             bit_depth=o.bit_depth,
             n_frames=o.n_frames,
             bayer=o.bayer,
@@ -169,11 +169,11 @@ class SimulatedCamera:
 
     def set(self, name: str, value: Value) -> CameraCapabilities:
         """Change exposure or rate from the next snapshot on; see `sci_stream.ports.AdjustableCamera`."""
-        bench = self._opened()
+        camera = self._opened()
         checked = checked_changes(self.settings(), {name: value}, f"Camera {self._serial}")
         self._options = self._options.model_copy(update=checked)
         if name == "exposure":
-            bench.expose(self._options.exposure)
+            camera.expose(self._options.exposure)
             self._shot = None
         else:
             self._pacer.retime(self._options.snapshot_rate_hz, self._k)
@@ -233,8 +233,8 @@ class SimulatedCamera:
         if self.exhausted or not self._wait_for_trigger(timeout_s):
             return None
         if self._shot is None:  # rendered while waiting, so that it is ready when due
-            bench = self._opened()
-            self._shot = bench.shot(self._index) if self._shown is None else bench.held(self._shown, self._index)
+            camera, n = self._opened(), self._index
+            self._shot = camera.shot(n) if self._shown is None else camera.through_pattern(self._shown, n)
         delay_s = self._faults.delay_s(self._index)
         if not self._pacer.wait(self._k, deadline_s - time.monotonic(), delay_s):
             return None
@@ -262,7 +262,7 @@ class SimulatedCamera:
     def close(self) -> None:
         """Release scene and masks; `open` may follow."""
         self.stop()
-        self._bench = None
+        self._open_camera = None
         if self._options is not self._given:
             self._options = self._given
             self._pacer = Pacer(self._given.snapshot_rate_hz if self._triggers is None else 0.0)
@@ -274,10 +274,10 @@ class SimulatedCamera:
         """Number of the frame since the start."""
         return self._index - self._first
 
-    def _opened(self) -> _Bench:
-        if self._bench is None:
+    def _opened(self) -> _OpenCamera:
+        if self._open_camera is None:
             raise RuntimeError("the camera is not open: call open() first")
-        return self._bench
+        return self._open_camera
 
     def _wait_for_trigger(self, timeout_s: float) -> bool:
         if self._triggers is not None and not self._triggered:

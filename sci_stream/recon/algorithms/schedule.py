@@ -80,10 +80,10 @@ LEAST_SIGMA = 1 / 255
 _LEVELS_TRIED = 64
 
 
-def ladder_forms(schedule: SigmaSchedule, form: Callable[[float], Hashable]) -> list[float]:
-    """Return a level of σ of each form that a denoiser takes on the way down a schedule, from high to low."""
+def levels_by_graph_key(schedule: SigmaSchedule, graph_key: Callable[[float], Hashable]) -> list[float]:
+    """Return a level of σ for each graph key of a denoiser on the way down a schedule, from high to low."""
     down = SigmaSchedule(schedule.first, min(schedule.last, LEAST_SIGMA)).ladder(_LEVELS_TRIED)
-    return list({form(sigma): sigma for sigma in reversed(down)}.values())[::-1]
+    return list({graph_key(sigma): sigma for sigma in reversed(down)}.values())[::-1]
 
 
 class LambdaRule(StrEnum):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sci_stream_drivers.harvesters.formats import FORMATS, PixelFormat, decode, pixel_format
+from sci_stream_drivers.harvesters.formats import FORMATS, PixelFormat, decode, find_pixel_format
 
 from sci_stream.errors import CameraError
 from sci_stream.model import Array, BayerPhase
@@ -115,8 +115,8 @@ def test_every_phase_exists_in_every_depth_and_packing() -> None:
 
 def test_unsupported_format_error_lists_supported_ones() -> None:
     with pytest.raises(CameraError) as caught:
-        pixel_format("RGBa8", offered=("RGBa8", "Mono8"))
+        find_pixel_format("RGBa8", offered=("RGBa8", "Mono8"))
     for words in ("RGBa8", "expected one of Mono8;", "features"):
         assert words in str(caught.value)
     with pytest.raises(CameraError, match="This camera offers RGB8, YUV422_8: none of them"):
-        pixel_format("RGB8", offered=("RGB8", "YUV422_8"))
+        find_pixel_format("RGB8", offered=("RGB8", "YUV422_8"))

@@ -233,7 +233,7 @@ def test_snapshot_after_a_diverged_one_starts_cold(make_calibration: MakeCalibra
     reports = []
     for shot in shots:
         if shot is shots[1]:
-            engine._initializer._sound = torch.tensor(False)
+            engine._initializer._finite = torch.tensor(False)
             engine._initializer._video = torch.full_like(engine._masks.phi, torch.nan)
         reports.append(engine.reconstruct(shot)[1])
     assert [report.start_reason for report in reports] == ["first", "diverged", "warm"]
