@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from sci_stream.bench import datasets
-from sci_stream.bench.datasets import Footage, unit_scale
+from sci_stream.bench.datasets import Footage, truth_of
 from sci_stream.bench.quality.paper_table import Stage, stage_by_stage
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
@@ -32,7 +32,7 @@ def parse(text: str) -> Stage:
 def crop(footage: Footage, size: int, at: int) -> Footage:
     """Return a square of the first shot."""
     first, square = footage.snapshots[0], (slice(None), slice(at, at + size), slice(at, at + size))
-    truth, phi = unit_scale(first.truth)[square].copy(), footage.calibration.phi[square].copy()
+    truth, phi = truth_of(first)[square].copy(), footage.calibration.phi[square].copy()
     calibration = Calibration(phi=phi)
     shot = Snapshot(SnapshotId("crop", 0, 0), (phi * truth).sum(0), calibration.hash, len(phi), 0, truth=truth)
     return Footage(footage.name, calibration, (shot,))
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, help="FFDNet checkpoint")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    found = next(each for each in datasets.published(given.file.parent) if str(each.name) == given.file.stem)
+    found = next(each for each in datasets.published(given.file.parent, print) if each.name == given.file.stem)
     footage = crop(found, given.crop, given.at)
     truth = torch.from_numpy(np.asarray(footage.snapshots[0].truth))
     solve, iterations = stage_by_stage(footage, given.stages, torch.device("cpu"), given.weights)

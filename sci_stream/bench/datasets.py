@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError
-from sci_stream.model import Array, Snapshot, SnapshotId
+from sci_stream.model import Array, Snapshot, SnapshotId, SolveReport
 from sci_stream.nodes.runtime.camera_drivers import load_driver
 from sci_stream.optics.calibration import Calibration
 
@@ -25,27 +25,43 @@ class Footage:
 
     def cut(self) -> Snapshot:
         """Return a snapshot after a scene cut: the first scene rotated by 180°, numbered directly after the last."""
-        first = self.snapshots[0]
-        assert first.truth is not None
-        truth = unit_scale(first.truth)[:, ::-1, ::-1].copy()
+        truth = truth_of(self.snapshots[0])[:, ::-1, ::-1].copy()
         calibration = self.calibration
         counts = calibration.dark + calibration.full_scale_dn * np.einsum("bhw,bhw->hw", calibration.phi, truth)
-        return _snapshot(len(self.snapshots), counts.astype(np.float32), truth, calibration)
+        return bench_snapshot(len(self.snapshots), counts.astype(np.float32), calibration, truth)
 
 
-def unit_scale(truth: Array) -> npt.NDArray[np.float32]:
-    """Return a ground-truth video, given as bytes or as fractions, on the 0–1 scale."""
-    scale = 255.0 if truth.dtype == np.uint8 else 1.0
-    return np.asarray(truth, np.float32) / np.float32(scale)
+def truth_of(snapshot: Snapshot) -> npt.NDArray[np.float32]:
+    """Return the ground truth of a snapshot, given as bytes or as fractions, on the 0–1 scale."""
+    assert snapshot.truth is not None
+    scale = 255.0 if snapshot.truth.dtype == np.uint8 else 1.0
+    return np.asarray(snapshot.truth, np.float32) / np.float32(scale)
 
 
-def published(folder: Path) -> Iterator[Footage | str]:
-    """Yield every published-layout ``.mat`` file below a folder; for an unusable one, a line with the reason."""
+def psnr_of(report: SolveReport) -> float:
+    """Return the PSNR of the solve of a snapshot with ground truth, dB."""
+    assert report.psnr_db is not None
+    return report.psnr_db
+
+
+def published(
+    folder: Path, progress: Callable[[str], None], *, full_scale_dn: float | None = None
+) -> Iterator[Footage]:
+    """Yield every published-layout ``.mat`` file below a folder; report why one is skipped.
+
+    ``full_scale_dn`` is the counts of one white frame through an open mask; None to estimate it.
+    """
     for path in sorted(folder.rglob("*.mat")):
         try:
-            yield filmed(path.stem, "replay", path=path)
+            yield filmed(path.stem, "replay", path=path, full_scale_dn=full_scale_dn)
         except FileFormatError as error:
-            yield f"skipped: {error}"
+            progress(f"skipped: {error}")
+
+
+def filmed_scene(scene: str | Path, *, snapshots: int, **options: object) -> Footage:
+    """Return snapshots of the simulated camera, as fast as it renders them; ``scene`` is its own or a file."""
+    driver_options = {"scene": str(scene), "snapshots": snapshots, "truth": True, "snapshot_rate_hz": 0.0, **options}
+    return filmed(Path(scene).stem, "simulated", **driver_options)
 
 
 def filmed(name: str, driver: str, /, **options: object) -> Footage:
@@ -69,13 +85,15 @@ def filmed(name: str, driver: str, /, **options: object) -> Footage:
         capabilities = camera.open()
         calibration = camera.calibration()
         if not capabilities.has_truth or calibration is None:
-            raise FileFormatError(f"{name} has no ground truth", expected="a camera or file that delivers it")
+            raise FileFormatError(
+                f"{name} has no ground truth", expected="a camera that delivers it, or a file with orig, meas and mask"
+            )
         camera.start()
         snapshots: list[Snapshot] = []
         while not camera.exhausted:
             frame = camera.read(10.0)
             if frame is not None and frame.truth is not None:
-                snapshots.append(_snapshot(len(snapshots), frame.counts, frame.truth, calibration))
+                snapshots.append(bench_snapshot(len(snapshots), frame.counts, calibration, frame.truth))
     finally:
         camera.close()
     if not snapshots:
@@ -83,7 +101,8 @@ def filmed(name: str, driver: str, /, **options: object) -> Footage:
     return Footage(name, calibration, tuple(snapshots))
 
 
-def _snapshot(seq: int, counts: Array, truth: Array, calibration: Calibration) -> Snapshot:
+def bench_snapshot(seq: int, counts: Array, calibration: Calibration, truth: Array | None = None) -> Snapshot:
+    """Return a snapshot of the series ``bench``."""
     return Snapshot(
         id=SnapshotId("bench", 0, seq),
         counts=counts,

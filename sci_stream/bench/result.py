@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -182,14 +183,22 @@ def require_matplotlib(path: Path) -> None:
         )
 
 
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure.
+@contextmanager
+def figure_file(path: Path, size_in: tuple[float, float]) -> Iterator[Figure]:
+    """Yield an empty figure to draw into, then write it.
 
     Raises
     ------
+    ConfigError
+        If matplotlib is missing or does not support the file's suffix.
     StorageError
         If the file cannot be written.
     """
+    require_matplotlib(path)
+    from matplotlib.figure import Figure  # noqa: PLC0415 - optional extra; without pyplot, which needs a display
+
+    figure = Figure(figsize=size_in, layout="constrained")
+    yield figure
     try:
         figure.savefig(path, dpi=110)
     except OSError as error:

@@ -2,46 +2,69 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from sci_stream.cli.common import Device, JsonPath, app, new_console, table_console
+from sci_stream.cli.common import Device, JsonPath, app, echo, existing_folder, table_console
 from sci_stream.errors import ConfigError, LedgerError
 from sci_stream.model import Policy
 
 if TYPE_CHECKING:
-    import torch
-
     from sci_stream.bench.datasets import Footage
     from sci_stream.bench.result import BenchResult, ResultTable
     from sci_stream.config import ReconstructSection
-    from sci_stream.ports import Denoiser
-    from sci_stream.recon.denoisers.half_precision import Precision
-    from sci_stream.recon.denoisers.network_stack import StackTrial
-    from sci_stream.recon.denoisers.weights import FfdnetWeights
+
+    Result = TypeVar("Result", bound=BenchResult)
 
 bench_app = typer.Typer(help="Benchmarks: figures measured on this machine.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
 
 
-def _show(result: BenchResult, json_path: Path | None, more: Iterable[ResultTable[object]] = ()) -> None:
-    """Print a result; write it as JSON if requested."""
+def _plottable(path: Path | None) -> Path | None:
+    """Raise unless a plot can be written to this file: before the measurements, not after them."""
+    from sci_stream.bench.result import require_matplotlib
+
+    if path is not None:
+        require_matplotlib(path)
+    return path
+
+
+def _plot(what: str = "") -> Any:
+    return typer.Option("--plot", help=f"Plot {what}to this file (.png, .svg, .pdf).", callback=_plottable)
+
+
+_DATA = typer.Option(help="Folder of published .mat files, searched recursively.", callback=existing_folder)
+
+Denoiser = Annotated[str, typer.Option(help="tv, ffdnet, …; auto: as in a rig.")]
+Weights = Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any other key of \\[reconstruct], as in a rig file; repeatable."),
+]
+Folder = Annotated[
+    Path | None, typer.Option(help="Where to record; a temporary folder by default.", callback=existing_folder)
+]
+
+
+def _show(
+    result: Result,
+    json_path: Path | None,
+    *more: ResultTable[object],
+    plot: Callable[[Result, Path], None] | None = None,
+    plot_path: Path | None = None,
+) -> None:
+    """Print a result and further tables; write it as JSON and plot it if requested."""
     from sci_stream.bench.result import print_result, write_json
 
     print_result(result, table_console(), more)
     if json_path is not None:
         write_json(result, json_path)
-
-
-def _progress() -> Callable[[str], None]:
-    """Return what prints a line of progress, on standard error."""
-    console = new_console(stderr=True)
-    return lambda line: console.print(line, highlight=False, markup=False)
+    if plot is not None and plot_path is not None:
+        plot(result, plot_path)
 
 
 @bench_app.command("stream")
@@ -51,7 +74,9 @@ def bench_stream(
     width: Annotated[int, typer.Option(min=2, help="Columns of a snapshot.")] = 512,
     tcp: Annotated[bool, typer.Option("--tcp", help="Connect over TCP, as between hosts.")] = False,
     record: Annotated[bool, typer.Option("--record", help="Also measure the recording of raw snapshots.")] = False,
-    folder: Annotated[Path, typer.Option(help="With --record: a folder on the disk to measure.")] = Path(),
+    folder: Annotated[
+        Path, typer.Option(help="With --record: a folder on the disk to measure.", callback=existing_folder)
+    ] = Path(),
     rate: Annotated[float, typer.Option(min=0.1, help="With --record: snapshot rate of the paced part, Hz.")] = 250.0,
     json_path: JsonPath = None,
 ) -> None:
@@ -67,24 +92,17 @@ def bench_stream(
 
 @bench_app.command("quality")
 def bench_quality(
-    data: Annotated[Path, typer.Option(help="Folder of published .mat files, searched recursively.")],
+    data: Annotated[Path, _DATA],
     denoiser: Annotated[
         list[str] | None, typer.Option(help="tv, ffdnet, …; auto, the default: as in a rig. Repeatable, to compare.")
     ] = None,
-    weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
+    weights: Weights = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Iterations; the prior's default if not given.")] = None,
     solver: Annotated[str | None, typer.Option(help="gap or admm.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Any other key of \\[reconstruct], as in a rig file; repeatable."
-        ),
-    ] = None,
+    assignments: Assignments = None,
     device: Device = "auto",
     json_path: JsonPath = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Plot PSNR over iterations, with example frames, to this file.")
-    ] = None,
+    plot_path: Annotated[Path | None, _plot("PSNR over iterations, with example frames, ")] = None,
     full_scale_dn: Annotated[
         float | None,
         typer.Option(help="Counts of a white frame through an open mask, for files whose masks are a little wrong."),
@@ -93,21 +111,19 @@ def bench_quality(
     """Measure PSNR and SSIM on published sets, next to the paper's figures."""
     from sci_stream.bench.quality.published_sets import bench, bench_priors
 
-    if not data.is_dir():
-        raise ConfigError(f"--data {data} is not a folder", expected="a folder with published .mat files")
     names = denoiser or ["auto"]
-    sections = [reconstruct_section(name, weights, iterations, solver, set_ or []) for name in names]
+    sections = [reconstruct_section(name, weights, assignments, iterations=iterations, solver=solver) for name in names]
     if len(sections) == 1:
-        _show(bench(data, sections[0], device, _progress(), plot, full_scale_dn=full_scale_dn), json_path)
+        _show(bench(data, sections[0], device, echo, plot_path, full_scale_dn=full_scale_dn), json_path)
         return
-    if plot is not None or weights is not None:
+    if plot_path is not None or weights is not None:
         raise ConfigError("--plot and --weights are for one denoiser", expected="one --denoiser", got=", ".join(names))
-    _show(bench_priors(data, sections, device, _progress(), full_scale_dn=full_scale_dn), json_path)
+    _show(bench_priors(data, sections, device, echo, full_scale_dn=full_scale_dn), json_path)
 
 
 @bench_app.command("paper")
 def bench_paper(
-    data: Annotated[Path, typer.Option(help="Folder of published .mat files, searched recursively.")],
+    data: Annotated[Path, _DATA],
     method: Annotated[
         list[str] | None,
         typer.Option(help="Prefix of a method's name (DeSCI, PnP-FFDNet, …); repeatable. Default: all."),
@@ -116,23 +132,15 @@ def bench_paper(
     shots: Annotated[int | None, typer.Option(min=1, help="Shots of each set; all by default.")] = None,
     device: Device = "auto",
     json_path: JsonPath = None,
-    plot_path: Annotated[Path | None, typer.Option("--plot", help="Plot quality over time to this file.")] = None,
+    plot_path: Annotated[Path | None, _plot("quality over time ")] = None,
 ) -> None:
     """Measure the paper's methods on published sets, next to what the paper prints. WNNM takes minutes per shot."""
-    from sci_stream.bench import datasets
-    from sci_stream.bench.quality import paper_table
-    from sci_stream.bench.result import require_matplotlib
+    from sci_stream.bench.datasets import published
+    from sci_stream.bench.quality.paper_table import bench, chosen_methods, plot
 
-    if not data.is_dir():
-        raise ConfigError(f"--data {data} is not a folder", expected="a folder with published .mat files")
-    methods = paper_table.chosen_methods(method or ())
-    if plot_path is not None:
-        require_matplotlib(plot_path)
-    sets = datasets.published(data)
-    result = paper_table.bench(sets, methods, device, _progress(), weights=weights, shots=shots)
-    _show(result, json_path)
-    if plot_path is not None:
-        paper_table.plot(result, plot_path)
+    methods = chosen_methods(method or ())
+    result = bench(published(data, echo), methods, device, echo, weights=weights, shots=shots)
+    _show(result, json_path, plot=plot, plot_path=plot_path)
 
 
 @bench_app.command("reality")
@@ -151,63 +159,54 @@ def bench_reality(
     iterations: Annotated[int, typer.Option(min=1, help="Iterations; the plain loop always has 40.")] = 12,
     snapshots: Annotated[int, typer.Option(min=1, help="Snapshots of a series, of which the last one counts.")] = 3,
     size: Annotated[int, typer.Option(min=32, help="Height and width of the field, pixels.")] = 128,
-    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: as in a rig.")] = "auto",
-    weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other key of \\[reconstruct], as in a rig; repeatable."),
-    ] = None,
+    denoiser: Denoiser = "auto",
+    weights: Weights = None,
+    assignments: Assignments = None,
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0 for one per core, or one for a GPU.")] = 0,
     cells: Annotated[bool, typer.Option("--cells", help="Also print every cell.")] = False,
     cost: Annotated[bool, typer.Option("--cost", help="Only what noise estimation and self-calibration cost.")] = False,
     device: Device = "auto",
     json_path: JsonPath = None,
-    plot_path: Annotated[Path | None, typer.Option("--plot", help="Plot to this file.")] = None,
+    plot_path: Annotated[Path | None, _plot()] = None,
     report: Annotated[Path | None, typer.Option(help="Write all tables to this Markdown file.")] = None,
 ) -> None:
     """Measure the loss from errors of the calibrated masks, on scenes with ground truth."""
-    from sci_stream.bench.reality import compare, rigs
+    from sci_stream.bench.reality import compare
     from sci_stream.bench.reality.cost import bench_cost
-    from sci_stream.bench.reality.perturbations import PERTURBATIONS
-    from sci_stream.bench.reality.scenes import Half
     from sci_stream.bench.reality.solving import SolverSpec
-    from sci_stream.bench.result import require_matplotlib, write_markdown
+    from sci_stream.bench.result import write_markdown
 
-    section = reconstruct_section(denoiser, weights, None, None, set_ or [], warm_start=True)
-    spec = SolverSpec(section, device, iterations)
+    spec = SolverSpec(reconstruct_section(denoiser, weights, assignments, warm_start=True), device, iterations)
     if cost:
         _show(bench_cost(spec), json_path)
         return
-    if scenes not in {"all", *Half}:
-        raise ConfigError("Unknown --scenes", expected="tuning, reporting or all", got=repr(scenes))
-    if plot_path is not None:
-        require_matplotlib(plot_path)
-    plan = compare.ComparisonPlan(
-        rigs=rigs.choose_rigs(
-            rigs.QUICK_RIGS if quick else rigs.ALL_RIGS if full else rigs.RIGS,
-            patterns=tuple(masks or ()),
-            blurs_px=tuple(blur or ()),
-            frames=tuple(frames or ()),
-        ),
-        perturbations=tuple(perturbation or (("none", "shift", "all") if quick else PERTURBATIONS)),
-        halves=tuple(Half) if scenes == "all" else (Half(scenes),),
-        snapshots=1 if quick else snapshots,
+    plan = compare.choose_plan(
+        extent=compare.Extent.QUICK if quick else compare.Extent.FULL if full else compare.Extent.USUAL,
+        scenes=scenes,
+        perturbations=tuple(perturbation or ()),
+        patterns=tuple(masks or ()),
+        blurs_px=tuple(blur or ()),
+        frames=tuple(frames or ()),
+        snapshots=snapshots,
         size=size,
-        scenes_per_rig=0 if full else 1 if quick else 2,
     )
-    result = compare.bench(plan, spec, _progress(), settings={"set": " ".join(set_ or [])}, jobs=jobs)
-    _show(result, json_path, [compare.cell_table(result)] if cells else [])
+    result = compare.bench(plan, spec, echo, settings={"set": " ".join(assignments or [])}, jobs=jobs)
+    every_cell = compare.cell_table(result)
+    _show(result, json_path, *([every_cell] if cells else []), plot=compare.plot, plot_path=plot_path)
     if report is not None:
-        write_markdown(result, report, [compare.cell_table(result)])
-    if plot_path is not None:
-        compare.plot(result, plot_path)
+        write_markdown(result, report, [every_cell])
 
 
 @bench_app.command("colour")
 def bench_colour(
-    folder: Annotated[Path, typer.Argument(help="Folder of photographs, searched recursively.", show_default=False)],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="Folder of photographs, searched recursively.", show_default=False, callback=existing_folder
+        ),
+    ],
     denoiser: Annotated[str, typer.Option(help="Prior that reconstructs the colour chart.")] = "tv",
-    weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
+    weights: Weights = None,
     device: Device = "auto",
     json_path: JsonPath = None,
 ) -> None:
@@ -215,10 +214,8 @@ def bench_colour(
     from sci_stream.bench.quality.colour import bench
     from sci_stream.config import ReconstructSection
 
-    if not folder.is_dir():
-        raise ConfigError(f"{folder} is not a folder", expected="a folder with photographs")
     section = ReconstructSection(denoiser=denoiser, weights=weights)
-    _show(bench(folder, section, device, _progress()), json_path)
+    _show(bench(folder, section, device, echo), json_path)
 
 
 @bench_app.command("page")
@@ -226,57 +223,42 @@ def bench_page(
     size: Annotated[int, typer.Option(min=64, help="Height and width of the sensor, px.")] = 512,
     rate: Annotated[float, typer.Option(min=0.1, help="Snapshots shown per second.")] = 30.0,
     snapshots: Annotated[int, typer.Option(min=2, help="Snapshots to reconstruct and encode.")] = 12,
-    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: as in a rig.")] = "auto",
+    denoiser: Denoiser = "auto",
     device: Device = "auto",
     json_path: JsonPath = None,
 ) -> None:
     """Measure what a viewer of the live page is sent, as JPEG and as H.264."""
     from sci_stream.bench.speed.page import bench
 
-    result = bench(
-        size_px=size, rate_hz=rate, snapshots=snapshots, denoiser=denoiser, device=device, progress=_progress()
-    )
+    result = bench(size_px=size, rate_hz=rate, snapshots=snapshots, denoiser=denoiser, device=device, progress=echo)
     _show(result, json_path)
 
 
 def reconstruct_section(
     denoiser: str,
     weights: Path | None,
-    iterations: int | None,
-    solver: str | None,
-    assignments: list[str],
+    assignments: list[str] | None,
     *,
     warm_start: bool = False,
+    **others: str | int | None,
 ) -> ReconstructSection:
     """Return the ``[reconstruct]`` section of a rig file with these options, validated in the same way.
 
-    Without ``warm_start`` each shot is solved separately, as in the paper, unless an assignment says otherwise.
+    ``assignments`` (``key=value``, as TOML or a string without quotes) take precedence. Without ``warm_start`` each
+    shot is solved separately, as in the paper.
     """
     from sci_stream.config import parse_rig
-    from sci_stream.config.toml_text import value_text
+    from sci_stream.config.overrides import parse_value
+    from sci_stream.config.toml_text import table_text
 
-    given = {"denoiser": denoiser, "weights": weights and str(weights), "iterations": iterations, "solver": solver}
-    if not any(assignment.partition("=")[0].strip() == "warm_start" for assignment in assignments):
-        given["warm_start"] = warm_start
-    lines = [f"{key} = {value_text(value)}" for key, value in given.items() if value is not None]
-    lines += [_toml_line(assignment) for assignment in assignments]
-    return parse_rig("[reconstruct]\n" + "\n".join(lines), overrides={}, name="the command line").reconstruct
-
-
-def _toml_line(assignment: str) -> str:
-    """Convert ``key=value`` to TOML; quotes around the value are optional."""
-    import tomllib
-
-    from sci_stream.config.toml_text import key_text, value_text
-
-    key, is_one, text = assignment.partition("=")
-    if not is_one:
-        raise ConfigError("Invalid --set", expected="KEY=VALUE, such as gamma=0.1", got=repr(assignment))
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    return f"{key_text(key.strip())} = {value_text(value)}"
+    given: dict[str, object] = {"denoiser": denoiser, "weights": weights, "warm_start": warm_start, **others}
+    for assignment in assignments or ():
+        key, is_one, text = assignment.partition("=")
+        if not is_one:
+            raise ConfigError("Invalid --set", expected="KEY=VALUE, such as gamma=0.1", got=repr(assignment))
+        given[key.strip()] = parse_value(text.strip())
+    text = table_text("reconstruct", {key: value for key, value in given.items() if value is not None})
+    return parse_rig(text, overrides={}, name="the command line").reconstruct
 
 
 @bench_app.command("speed")
@@ -305,53 +287,33 @@ def bench_speed(
     device: Device = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: torch's choice.")] = 0,
     json_path: JsonPath = None,
-    plot: Annotated[Path | None, typer.Option(help="Plot to this file.")] = None,
+    plot_path: Annotated[Path | None, _plot()] = None,
 ) -> None:
     """Measure the time per iteration and snapshot by size, and the time to the published result."""
     import torch
 
-    from sci_stream.bench.result import require_matplotlib, solver_settings
-    from sci_stream.bench.speed import solve_times, time_to_quality
-    from sci_stream.bench.speed.report import plot_figures, speed_result
-    from sci_stream.recon.backend.device import describe_device, pick_device
+    from sci_stream.bench.speed.report import SpeedPlan, bench, plot
+    from sci_stream.bench.speed.solve_times import SIZES, parse_sizes
     from sci_stream.recon.denoisers.half_precision import Precision
-    from sci_stream.recon.settings import default_settings
 
     if precision not in set(Precision):
         raise ConfigError("Unknown --precision", expected="auto, float32 or half", got=repr(precision))
-    if plot is not None:
-        require_matplotlib(plot)
-    chosen = solve_times.SIZES if sizes is None else solve_times.parse_sizes(sizes) if sizes else ()
-    on = pick_device(device)
     if threads:
         torch.set_num_threads(threads)
-    network, make = _denoisers(denoiser, weights, on, Precision(precision))
-    if against is not None and (network is None or weights is None):
-        raise ConfigError("--against needs a trained network", expected="--weights, with ffdnet or ffdnet-lite")
-    taken = [] if against is None else time_to_quality.read_shots(against, shots)
-    prior = make(None)
-    settings = default_settings(on, denoiser)
-    progress = _progress()
-    few = min(settings.min_iterations, iterations)
-    timed = dataclasses.replace(settings, iterations=iterations, min_iterations=few, warm_start=warm)
-    speeds = solve_times.bench(
-        prior, network, timed, device=on, sizes=chosen, progress=progress, most_seconds=most_seconds
+    plan = SpeedPlan(
+        denoiser=denoiser,
+        weights=weights,
+        precision=Precision(precision),
+        sizes=SIZES if sizes is None else parse_sizes(sizes) if sizes else (),
+        iterations=iterations,
+        warm=warm,
+        most_seconds=most_seconds,
+        chunks=chunks,
+        stacks=stacks,
+        against=against,
+        shots=shots,
     )
-    ways: tuple[StackTrial, ...] = ()
-    if stacks and network is not None:
-        half = getattr(prior, "half", None)
-        ways = solve_times.time_stacks(network, on, half or torch.float32, progress)
-    by_chunk = (
-        solve_times.time_chunks(make, on, chosen[0], progress) if chunks and chosen and network is not None else ()
-    )
-    reach = None
-    if against is not None and network is not None:
-        reach = time_to_quality.time_to_reach(taken, network, prior, settings, device=on, progress=progress)
-    used = solver_settings(prior.name, weights, timed)
-    result = speed_result(speeds, used, describe_device(on), chunks=by_chunk, stacks=ways, reach=reach)
-    _show(result, json_path)
-    if plot is not None:
-        plot_figures(result, plot)
+    _show(bench(plan, device, echo), json_path, plot=plot, plot_path=plot_path)
 
 
 @bench_app.command("large")
@@ -371,80 +333,47 @@ def bench_large(
 
     if film is not None and not film.is_file():
         raise ConfigError(f"--film {film} is not a file", expected="a colour film")
-    result = large_scale.bench(parse_sizes(sizes), denoiser, iterations, device, _progress(), film=film)
+    result = large_scale.bench(parse_sizes(sizes), denoiser, iterations, device, echo, film=film)
     _show(result, json_path)
-
-
-def _denoisers(
-    name: str, weights: Path | None, device: torch.device, precision: Precision
-) -> tuple[FfdnetWeights | None, Callable[[int | None], Denoiser]]:
-    """Return the network (None if the prior has none) and a factory of the denoiser by pixels per chunk."""
-    from sci_stream.bench.speed.time_to_quality import read_weights
-    from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-    from sci_stream.recon.denoisers.registry import make_denoiser
-    from sci_stream.recon.denoisers.variants import VARIANTS, shipped_weights, variant_shape
-    from sci_stream.recon.denoisers.weights import VIDEO_INPUTS, load_ffdnet
-    from sci_stream.training.learner import initial_weights
-
-    if name not in VARIANTS or VARIANTS[name].inputs == VIDEO_INPUTS:
-        return None, lambda _pixels: make_denoiser(name, device, weights)
-    if weights is not None:
-        network = read_weights(weights)
-    elif name == "ffdnet-lite":
-        network = load_ffdnet(shipped_weights(name))
-    else:
-        network = initial_weights(variant_shape(name), seed=0)
-    return network, lambda pixels: FfdnetDenoiser(network, device, precision, name=name, pixels_per_chunk=pixels)
 
 
 @bench_app.command("warm")
 def bench_warm(
-    data: Annotated[Path | None, typer.Option(help="Folder of published .mat files, searched recursively.")] = None,
+    data: Annotated[Path | None, _DATA] = None,
     video: Annotated[list[Path] | None, typer.Option(help="Video to film through the simulated optics.")] = None,
     snapshots: Annotated[int, typer.Option(min=2, help="Snapshots of each video.")] = 56,
     size: Annotated[int, typer.Option(min=16, help="Height and width of a video's snapshots, pixels.")] = 256,
     speed: Annotated[float, typer.Option(min=0.0, help="Video frames per reconstructed frame.")] = 1.0,
     iterations: Annotated[list[int] | None, typer.Option(min=1, help="Iterations to compare at; repeatable.")] = None,
     reference: Annotated[int, typer.Option(min=0, help="Cold iterations of the reference; 0 for none.")] = 40,
-    denoiser: Annotated[str, typer.Option(help="tv, ffdnet, …; auto: as in a rig.")] = "auto",
-    weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other key of \\[reconstruct], as in a rig; repeatable."),
-    ] = None,
+    denoiser: Denoiser = "auto",
+    weights: Weights = None,
+    assignments: Assignments = None,
     device: Device = "auto",
     json_path: JsonPath = None,
-    plot_path: Annotated[Path | None, typer.Option("--plot", help="Plot PSNR over snapshots to this file.")] = None,
+    plot_path: Annotated[Path | None, _plot("PSNR over snapshots ")] = None,
 ) -> None:
     """Compare warm starts with cold ones at equal iterations and at equal time; by default at 4, 8 and 12."""
     from sci_stream.bench import datasets
-    from sci_stream.bench.quality import warm_start
+    from sci_stream.bench.quality.warm_start import bench, plot
 
-    if data is not None and not data.is_dir():
-        raise ConfigError(f"--data {data} is not a folder", expected="a folder with published .mat files")
-
-    def sequences() -> Iterator[Footage | str]:
+    def sequences() -> Iterator[Footage]:
         if data is not None:
-            yield from datasets.published(data)
+            yield from datasets.published(data, echo)
         for path in video or ():
             if not path.is_file():
                 raise ConfigError(f"--video {path} is not a file", expected="a video that OpenCV reads")
-            options = {"height_px": size, "width_px": size, "bayer": None, "snapshots": snapshots, "speed": speed}
-            scene = str(path.resolve())
-            yield datasets.filmed(path.stem, "simulated", scene=scene, snapshot_rate_hz=0.0, truth=True, **options)
+            options = {"height_px": size, "width_px": size, "bayer": None, "speed": speed}
+            yield datasets.filmed_scene(path.resolve(), snapshots=snapshots, **options)
 
-    section = reconstruct_section(denoiser, weights, None, None, set_ or [])
+    section = reconstruct_section(denoiser, weights, assignments)
     counts = tuple(iterations or (4, 8, 12))
-    result = warm_start.bench(sequences(), section, device, _progress(), iterations=counts, reference=reference)
-    _show(result, json_path)
-    if plot_path is not None:
-        warm_start.plot(result, plot_path)
+    result = bench(sequences(), section, device, echo, iterations=counts, reference=reference)
+    _show(result, json_path, plot=plot, plot_path=plot_path)
 
 
 # Random kills of a run of all faults: enough that every kind of node is hit, in under a minute.
 _KILLS = 20
-
-Folder = Annotated[Path | None, typer.Option(help="Where to record; a temporary folder by default.")]
 
 
 def _from_checkout(module: str) -> Any:
@@ -479,7 +408,6 @@ def bench_faults(
 ) -> None:
     """Inject faults into a running rig one at a time and report the outcome of every snapshot."""
     chaos = _from_checkout("faults")
-    _check(folder)
     names = list(only or ())
     if kills is not None and not {chaos.RANDOM_KILLS, chaos.KILL_ROUNDS} & set(names):
         names.append(chaos.RANDOM_KILLS)
@@ -490,7 +418,7 @@ def bench_faults(
         policy=policy.value,
         freeze=freeze,
         folder=folder,
-        report=_progress(),
+        report=echo,
     )
     _show(result, json_path)
     if result.wrong:
@@ -507,22 +435,14 @@ def bench_soak(
     denoiser: Annotated[str, typer.Option(help="identity, or tv (one iteration).")] = "identity",
     record: Annotated[bool, typer.Option(help="Record during the run.")] = True,
     folder: Folder = None,
-    plot_path: Annotated[Path | None, typer.Option("--plot", help="Plot to this file (.png, .svg, .pdf).")] = None,
+    plot_path: Annotated[Path | None, _plot()] = None,
     json_path: JsonPath = None,
 ) -> None:
     """Run a rig with small frames for a long time and check that memory, threads, handles and latency stay flat."""
     from sci_stream.bench.pipeline.soak import bench, plot
-    from sci_stream.bench.result import require_matplotlib
 
-    _check(folder)
-    if plot_path is not None:
-        require_matplotlib(plot_path)  # fail before the run, not after it
-    result = bench(
-        snapshots=snapshots, rate_hz=rate, denoiser=denoiser, record=record, folder=folder, report=_progress()
-    )
-    _show(result, json_path)
-    if plot_path is not None:
-        plot(result, plot_path)
+    result = bench(snapshots=snapshots, rate_hz=rate, denoiser=denoiser, record=record, folder=folder, report=echo)
+    _show(result, json_path, plot=plot, plot_path=plot_path)
     if result.ledger is None or not result.ledger.closed:
         raise LedgerError("Snapshots do not add up", got=result.ledger)
 
@@ -538,13 +458,7 @@ def bench_scale(
     """Let reconstruct nodes join a running rig; report the gain of each and its time to contribute."""
     from sci_stream.bench.pipeline.scale import bench
 
-    _check(folder)
-    result = bench(nodes=nodes, snapshots=snapshots, solve_s=solve_ms / 1000, folder=folder, report=_progress())
+    result = bench(nodes=nodes, snapshots=snapshots, solve_s=solve_ms / 1000, folder=folder, report=echo)
     _show(result, json_path)
     if not result.adds_up:
         raise LedgerError("Snapshots do not add up", got=result.notes[-1])
-
-
-def _check(folder: Path | None) -> None:
-    if folder is not None and not folder.is_dir():
-        raise ConfigError(f"--folder {folder} is not a folder", expected="a folder on the disk to record to")

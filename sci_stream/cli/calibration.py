@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sci_stream.cli.common import JsonPath, RigPath, app, new_console, state, table_console
+from sci_stream.cli.common import Force, JsonPath, RigPath, app, new_console, start_logging, table_console
 from sci_stream.errors import CalibrationError, ConfigError, StorageError
 from sci_stream.model import BayerPhase, JsonObject
 
@@ -24,7 +24,6 @@ app.add_typer(calibration_app, name="calibration")
 
 CalibrationPath = Annotated[Path, typer.Argument(metavar="FILE.h5", help="A calibration, or a recording with one.")]
 OutPath = Annotated[Path, typer.Option("--output", "-o", metavar="FILE.h5", help="Where to write the calibration.")]
-Force = Annotated[bool, typer.Option(help="Overwrite existing files.")]
 ReportPath = Annotated[Path | None, typer.Option(help="Picture file; by default next to the calibration.")]
 
 _INTERRUPTED = 130
@@ -59,13 +58,12 @@ def calibrate(
     from sci_stream.calibration.quality import assess
     from sci_stream.config import load_rig
     from sci_stream.nodes.runtime.camera_drivers import make_camera
-    from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.ports import PatternCamera
     from sci_stream.storage.calibration_file import save_calibration
     from sci_stream.tools.calibrate import CalibrationPlan
     from sci_stream.tools.calibrate import calibrate as take
 
-    set_up_logging("calibrate", verbose=state["verbose"])
+    start_logging("calibrate")
     if white_field not in set(Field):
         raise ConfigError("Unknown --white-field", expected=" or ".join(Field), got=repr(white_field))
     _must_be_new(output, force=force)

@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sci_stream.cli.common import app, new_console, state, table_console
+from sci_stream.cli.common import AsJson, app, echo, new_console, start_logging, table_console
 from sci_stream.errors import CameraError, ConfigError, StorageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ Cti = Annotated[
     typer.Option(help="GenTL producer: a .cti file or a folder of them; repeatable. Default: GENICAM_GENTL64_PATH."),
 ]
 Driver = Annotated[str, typer.Option(help="Use only this driver.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Write JSON instead of a table.")]
 Called = Annotated[
     str, typer.Argument(metavar="[SERIAL]", help="Serial number, user-defined name or id of the camera.")
 ]
@@ -53,7 +52,7 @@ def list_cameras(cti: Cti = None, driver: Driver = "", as_json: AsJson = False) 
     """List the available cameras with their interfaces and producers."""
     from sci_stream.tools.discovery import find_cameras
 
-    _set_up()
+    start_logging("cameras")
     found = find_cameras(cti or [], driver)
     if as_json:
         _print_json([dataclasses.asdict(each) for each in found])
@@ -73,7 +72,7 @@ def features(
     """Show the features of a camera: name, type, access, value, range, unit."""
     from sci_stream.ports import FeatureLister
 
-    _set_up()
+    start_logging("cameras")
     name, made = _camera(camera, rig, cti, driver)
     if not isinstance(made, FeatureLister):
         raise CameraError(f"The driver {name} cannot list camera features")
@@ -102,7 +101,7 @@ def grab(
     from sci_stream.storage.frame_files import write_frames
     from sci_stream.tools.grab import grab as take
 
-    _set_up()
+    start_logging("cameras")
     if form not in ("npy", "tiff", "png"):
         raise ConfigError("Unknown --format", expected="npy, tiff or png", got=form)
     _, made = _camera(camera, rig, cti, driver)
@@ -124,12 +123,6 @@ def grab(
         _print_json(dataclasses.asdict(report))
     else:
         _print_report(report)
-
-
-def _set_up() -> None:
-    from sci_stream.nodes.runtime.logs import set_up_logging
-
-    set_up_logging("cameras", verbose=state["verbose"])
 
 
 def _camera(called: str, rig: Path | None, cti: list[Path] | None, driver: str) -> tuple[str, Camera]:
@@ -159,7 +152,7 @@ def _save(path: Path, driver: str, options: Any) -> None:
         path.write_text(text.replace("]]\n", "],\n]\n"))
     except OSError as error:
         raise StorageError(f"Cannot write {path}", got=error.strerror) from None
-    new_console(stderr=True).print(f"wrote {escape(str(path))}", highlight=False, soft_wrap=True)
+    echo(f"wrote {path}")
 
 
 def _print_json(value: Any) -> None:

@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from sci_stream.errors import ConfigError
+
 app = typer.Typer(
     name="sci-stream",
     help="Live video from snapshot compressive imaging cameras.",
@@ -18,6 +20,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def existing_folder(option: typer.CallbackParam, path: Path | None) -> Path | None:
+    """Return the folder that an option names; raise `ConfigError` if it does not exist."""
+    if path is not None and not path.is_dir():
+        raise ConfigError(f"{path} is not a folder", expected=getattr(option, "help", None))
+    return path
 
 
 def _named_rig(path: Path) -> Path:
@@ -39,10 +48,19 @@ Snapshots = Annotated[int, typer.Option(min=0, help="End after this many snapsho
 Duration = Annotated[float, typer.Option(min=0.0, help="End after this many seconds; 0 for no limit.")]
 Summary = Annotated[Path | None, typer.Option(help="Write a summary of the run to this JSON file.")]
 Window = Annotated[bool, typer.Option("--window", help="Also show the video in a window on this machine's screen.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Force = Annotated[bool, typer.Option(help="Replace existing files.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]
 
 state = {"verbose": False}
+
+
+def start_logging(name: str) -> None:
+    """Log to standard error under this name, with the verbosity of the command line."""
+    from sci_stream.nodes.runtime.logs import set_up_logging
+
+    set_up_logging(name, verbose=state["verbose"])
 
 
 def new_console(*, stderr: bool = False, width: int | None = None) -> Console:
@@ -69,10 +87,3 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@app.callback()
-def _root(
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Verbose logging.")] = False,
-) -> None:
-    state["verbose"] = verbose

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from sci_stream.cli.common import app, new_console
+from sci_stream.cli.common import app, echo
 
 keys_app = typer.Typer(help="CURVE keys of a rig's hosts.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
@@ -29,10 +28,7 @@ def new(file: KeyFile = None) -> None:
 
     path = _key_file(file)
     public = make_key_pair(path)
-    new_console(stderr=True).print(
-        f"secret key: {escape(str(path))}, readable by this user only. Public key, for the other hosts:",
-        highlight=False,
-    )
+    echo(f"secret key: {path}, readable by this user only. Public key, for the other hosts:")
     typer.echo(public)
 
 
@@ -58,4 +54,4 @@ def allow(
 
     path = (allowed or SecuritySection().allowed).expanduser()
     words = "may connect" if allow_key(path, key, name) else "was already on the list"
-    new_console(stderr=True).print(f"{escape(name)} {words}: {escape(str(path))}", highlight=False)
+    echo(f"{name} {words}: {path}")

@@ -11,7 +11,17 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from sci_stream.cli.common import Device, app, echo, new_console, progress_bar, state, table_console
+from sci_stream.cli.common import (
+    AsJson,
+    Device,
+    Force,
+    app,
+    echo,
+    new_console,
+    progress_bar,
+    start_logging,
+    table_console,
+)
 from sci_stream.errors import InputError
 from sci_stream.model import JsonObject
 
@@ -20,7 +30,6 @@ First = Annotated[int | None, typer.Option("--first", min=0, help="Sequence numb
 Last = Annotated[int | None, typer.Option("--last", min=0, help="Sequence number of the last snapshot.")]
 Iterations = Annotated[int | None, typer.Option(min=1, help="For every snapshot; as recorded if not given.")]
 Prior = Annotated[str | None, typer.Option(help="Another prior: tv, ffdnet-lite, ffdnet, a plug-in or module:Class.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 @app.command()
@@ -63,13 +72,12 @@ def replay(
     device: Device = "auto",
 ) -> None:
     """Reconstruct recordings again from their raw snapshots, into new recordings; Ctrl-C keeps finished work."""
-    from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.nodes.runtime.process import stop_on_signals
     from sci_stream.tools.replay.jobs import JobState, ReplayJob, plan_jobs, run_jobs
     from sci_stream.tools.replay.replay import ReplayPlan, default_output
     from sci_stream.tools.replay.solver import SolverChanges
 
-    set_up_logging("replay", verbose=state["verbose"])
+    start_logging("replay")
     plan = ReplayPlan(
         solver=SolverChanges(denoiser, weights, iterations, sigma_first, sigma_last),
         calibration=calibration,
@@ -129,13 +137,12 @@ def batch(
     device: Device = "auto",
 ) -> None:
     """Replay many recordings on the workers of a Dask cluster; run it again to replay the missing ones."""
-    from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.tools.batch import ClusterOptions, connect, run_batch
     from sci_stream.tools.replay.jobs import JobResult, JobState, plan_jobs, read_manifest
     from sci_stream.tools.replay.replay import ReplayPlan
     from sci_stream.tools.replay.solver import SolverChanges
 
-    set_up_logging("batch", verbose=state["verbose"])
+    start_logging("batch")
     plan = ReplayPlan(
         solver=SolverChanges(denoiser, weights, iterations),
         calibration=None if calibration is None else calibration.absolute(),
@@ -184,7 +191,7 @@ def export(
     grey_world: Annotated[bool, typer.Option("--grey-world", help="Balance colours to a grey mean.")] = False,
     demosaic: Annotated[str, typer.Option(help="bilinear, edge_aware, malvar or directional.")] = "directional",
     false_colour: Annotated[str, typer.Option(help="Of mono: none, inferno, viridis, turbo or bone.")] = "none",
-    force: Annotated[bool, typer.Option(help="Replace existing files.")] = False,
+    force: Force = False,
 ) -> None:
     """Write a recording as MP4, Matroska (H.264 or lossless FFV1), OME-TIFF, OME-Zarr or PNG pictures."""
     from sci_stream.imaging.tone import ToneSettings

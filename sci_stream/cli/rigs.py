@@ -10,7 +10,20 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from sci_stream.cli.common import Device, Duration, RigPath, Snapshots, Summary, Window, app, echo, new_console, state
+from sci_stream.cli.common import (
+    Device,
+    Duration,
+    Force,
+    RigPath,
+    Snapshots,
+    Summary,
+    Window,
+    app,
+    echo,
+    new_console,
+    start_logging,
+    state,
+)
 from sci_stream.errors import ConfigError
 
 config_app = typer.Typer(help="Rig files.", no_args_is_help=True)
@@ -74,11 +87,10 @@ def acquire(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0) ->
     from sci_stream.config import load_rig
     from sci_stream.nodes.acquire.series_loop import acquire_series
     from sci_stream.nodes.runtime.camera_drivers import make_camera
-    from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.nodes.runtime.process import stop_on_signals
     from sci_stream.storage.calibration_file import load_calibration
 
-    set_up_logging("acquire", verbose=state["verbose"])
+    start_logging("acquire")
     loaded = load_rig(rig)
     with stop_on_signals() as stop:
         calibration = load_calibration(loaded.calibration.file) if loaded.calibration.file else None
@@ -94,10 +106,9 @@ def reconstruct(
     """Run one reconstruct node: one for each GPU."""
     from sci_stream.config import load_rig
     from sci_stream.errors import CaptureError
-    from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.nodes.runtime.process import limit_threads, restart_process, stop_on_signals
 
-    set_up_logging(f"reconstruct-{index}", verbose=state["verbose"])
+    start_logging(f"reconstruct-{index}")
     # Before torch is imported, which takes seconds: an error in the rig file is reported at once.
     loaded = load_rig(rig)
     limit_threads()
@@ -120,11 +131,10 @@ def reconstruct(
 def sink(rig: RigPath, summary: Summary = None, window: Window = False) -> None:
     """Run the sink node: ledger, recording, live page."""
     from sci_stream.config import load_rig
-    from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.nodes.runtime.process import stop_on_signals
     from sci_stream.nodes.sink.node import SinkNode
 
-    set_up_logging("sink", verbose=state["verbose"])
+    start_logging("sink")
     loaded = load_rig(rig)
     with stop_on_signals() as stop, _window_process(rig, enabled=window):
         SinkNode(loaded, stop, summary=summary).run()
@@ -156,7 +166,7 @@ def check(rig: RigPath) -> None:
 def config_init(
     path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("rig.toml"),
     driver: Annotated[str, typer.Option(help="Camera driver to write it for.")] = "simulated",
-    force: Annotated[bool, typer.Option(help="Overwrite an existing file.")] = False,
+    force: Force = False,
 ) -> None:
     """Write a commented example rig file."""
     from sci_stream.config import example_toml
@@ -176,11 +186,10 @@ def config_init(
 def window(rig: RigPath) -> None:
     """Show a running rig's video in a window; `run`, `demo` and `sink` open it with --window."""
     from sci_stream.config import load_rig
-    from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.nodes.runtime.process import stop_on_signals
     from sci_stream.tools.window import run_window
 
-    set_up_logging("window", verbose=state["verbose"])
+    start_logging("window")
     loaded = load_rig(rig)
     with stop_on_signals() as stop:
         run_window(loaded, stop)

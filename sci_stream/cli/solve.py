@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sci_stream.cli.common import Device, app, echo, progress_bar
+from sci_stream.cli.common import AsJson, Device, Force, app, echo, progress_bar
 from sci_stream.errors import InputError
 
 
@@ -48,8 +48,8 @@ def solve(
     check_masks: Annotated[
         bool, typer.Option(help="Show the snapshot in place of a video if the masks do not fit it.")
     ] = True,
-    force: Annotated[bool, typer.Option(help="Replace existing files.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+    force: Force = False,
+    as_json: AsJson = False,
     device: Device = "auto",
 ) -> None:
     """Reconstruct coded snapshots from files in this process, and write the video."""

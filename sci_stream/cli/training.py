@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from sci_stream.cli.common import Device, app, new_console, state
+from sci_stream.cli.common import Device, Force, app, echo, new_console, start_logging
 
 weights_app = typer.Typer(help="Denoiser weights.", no_args_is_help=True)
 app.add_typer(weights_app, name="weights")
@@ -47,14 +47,13 @@ def train(
     device: Device = "auto",
 ) -> None:
     """Train a denoiser on photographs, or on clips and photographs; Ctrl-C keeps a checkpoint to resume from."""
-    from sci_stream.nodes.runtime.logs import set_up_logging
     from sci_stream.nodes.runtime.process import stop_on_signals
     from sci_stream.recon.backend.device import pick_device
     from sci_stream.recon.denoisers.variants import variant_shape
     from sci_stream.training.settings import DEFAULTS, TrainingSettings, Until
     from sci_stream.training.train import train as train_network
 
-    set_up_logging("train", verbose=state["verbose"])
+    start_logging("train")
     variant_shape(variant)
     defaults = DEFAULTS[variant]
     settings = TrainingSettings(
@@ -107,7 +106,7 @@ def weights_export(
     from sci_stream.training.export import TestPlan, export_weights
 
     plan = TestPlan(test_on, beside, pick_device(device))
-    export_weights(run, path, data=photographs, clip_data=clips, licence=licence, plan=plan, progress=_say)
+    export_weights(run, path, data=photographs, clip_data=clips, licence=licence, plan=plan, progress=echo)
     new_console().print(f"wrote {escape(str(path))} and {escape(str(path.with_suffix('.md')))}", highlight=False)
 
 
@@ -116,7 +115,7 @@ def weights_import(
     source: Annotated[Path, typer.Argument(help="KAIR or IPOL .pth, MatConvNet .mat.", show_default=False)],
     path: Annotated[Path, typer.Argument(metavar="OUT.safetensors", help="Output file.", show_default=False)],
     licence: Annotated[str, typer.Option(help="Licence of the weights, stored in the file.")] = "not stated",
-    force: Annotated[bool, typer.Option(help="Replace an existing file.")] = False,
+    force: Force = False,
 ) -> None:
     """Convert a published checkpoint to safetensors: verified, normalisation folded, without running its code."""
     from sci_stream.training.convert import import_weights
@@ -130,10 +129,6 @@ def weights_show(path: Annotated[Path, typer.Argument(help="Checkpoint of any la
     from sci_stream.training.convert import describe_weights
 
     _print_weights(describe_weights(path).rows())
-
-
-def _say(line: str) -> None:
-    new_console(stderr=True).print(line, highlight=False, markup=False)
 
 
 def _print_weights(rows: list[tuple[str, str]]) -> None:

@@ -53,7 +53,7 @@ def _read(variable: str, text: str) -> Override:
     if len(location) == 3 and location[1] == EXPERT_TABLE and location[0] != "camera":
         location = (location[0], location[2])
     if location[:2] == ("camera", "options") and len(location) > 2 and all(location):
-        return Override(variable, location, _parsed(text))
+        return Override(variable, location, parse_value(text))
     field = _field(location)
     if field is None:
         raise ConfigError(
@@ -80,11 +80,11 @@ def _all_variables() -> list[str]:
 
 def _value(field: FieldInfo, text: str) -> object:
     if get_origin(field.annotation) is tuple:
-        value = _parsed(text)
+        value = parse_value(text)
         return value if isinstance(value, list) else [part.strip() for part in text.split(",") if part.strip()]
     if _is_text(field.annotation):
         return text
-    return None if text == "" and field.default is None else _parsed(text)
+    return None if text == "" and field.default is None else parse_value(text)
 
 
 def _is_text(annotation: object) -> bool:
@@ -96,7 +96,7 @@ def _is_text(annotation: object) -> bool:
     return any(_is_text(part) for part in get_args(annotation))
 
 
-def _parsed(text: str) -> object:
+def parse_value(text: str) -> object:
     """Parse a value as TOML; text that is not TOML is returned unchanged."""
     try:
         value: object = tomllib.loads(f"value = {text}")["value"] if "\n" not in text else text

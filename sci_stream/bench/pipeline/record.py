@@ -11,7 +11,6 @@ from sci_stream.bench.pipeline.stream import LoopCamera, bench_rig, part_figures
 from sci_stream.bench.pipeline.zmq_baseline import StreamPart
 from sci_stream.clock import unix_ns
 from sci_stream.config import load_rig
-from sci_stream.errors import ConfigError
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions, SubmitResult
 from sci_stream.storage.recording import Compression
@@ -27,14 +26,7 @@ def bench_record(folder: Path, *, snapshots: int, height_px: int, width_px: int,
     Four parts: the recorder alone, uncompressed and compressed; then camera, worker, sink and recorder as in a rig, at
     a given rate and at full speed. ``lost`` counts snapshots acquired whose raw counts cannot be
     read from the recording afterwards.
-
-    Raises
-    ------
-    ConfigError
-        If the folder does not exist.
     """
-    if not folder.is_dir():
-        raise ConfigError(f"--folder {folder} is not a folder", expected="a folder on the disk to record to")
     shape = (height_px, width_px)
     parts = [recorder_alone(folder, shape, snapshots, compression) for compression in Compression]
     parts.append(_pipeline(folder, shape, snapshots, rate_hz, f"recorded, {rate_hz:g}/s"))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sci_stream.bench.environment import environment
 from sci_stream.bench.pipeline.supervised_rig import LedgerFigures, RigTables, SupervisedRig, small_rig, supervised
-from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, require_matplotlib, save_figure
+from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, figure_file
 
 _SIZE_PX = 32
 _SAMPLE_S = 1.0
@@ -305,35 +305,25 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def plot(result: SoakResult, path: Path) -> None:
-    """Draw memory, threads and handles by node, and latency, over time.
-
-    Raises
-    ------
-    ConfigError
-        If matplotlib is not installed, or does not support the file's suffix.
-    """
-    require_matplotlib(path)
-    from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and slow to import
-
+    """Draw memory, threads and handles by node, and latency, over time."""
     samples = result.samples
-    drawing = Figure(figsize=(9, 9), layout="constrained")
-    rows = (("rss_mib", "memory, MiB"), ("threads", "threads"), ("handles", "open handles"))
-    axes = drawing.subplots(len(rows) + 1, 1, sharex=True)
-    nodes = sorted({name for sample in samples for name in sample.nodes})
-    for axis, (key, words) in zip(axes, rows, strict=False):
-        for name in nodes:
-            points = [(sample.s, getattr(sample.nodes[name], key)) for sample in samples if name in sample.nodes]
-            axis.plot(*zip(*points, strict=True), label=name)
-        axis.set_ylabel(words)
-        axis.set_ylim(bottom=0)
-    axes[0].legend(loc="lower right", ncols=len(nodes))
-    timed = [sample for sample in samples if sample.p50_ms is not None]
-    seconds = [sample.s for sample in timed]
-    axes[-1].plot(seconds, [sample.p50_ms for sample in timed], label="p50")
-    axes[-1].plot(seconds, [sample.p99_ms for sample in timed], label="p99")
-    axes[-1].set_ylabel("camera to sink, ms")
-    axes[-1].set_ylim(bottom=0)
-    axes[-1].set_xlabel("s")
-    axes[-1].legend(loc="upper right")
-    drawing.suptitle(result.tables[0].title)
-    save_figure(drawing, path)
+    with figure_file(path, (9, 9)) as figure:
+        rows = (("rss_mib", "memory, MiB"), ("threads", "threads"), ("handles", "open handles"))
+        axes = figure.subplots(len(rows) + 1, 1, sharex=True)
+        nodes = sorted({name for sample in samples for name in sample.nodes})
+        for axis, (key, words) in zip(axes, rows, strict=False):
+            for name in nodes:
+                points = [(sample.s, getattr(sample.nodes[name], key)) for sample in samples if name in sample.nodes]
+                axis.plot(*zip(*points, strict=True), label=name)
+            axis.set_ylabel(words)
+            axis.set_ylim(bottom=0)
+        axes[0].legend(loc="lower right", ncols=len(nodes))
+        timed = [sample for sample in samples if sample.p50_ms is not None]
+        seconds = [sample.s for sample in timed]
+        axes[-1].plot(seconds, [sample.p50_ms for sample in timed], label="p50")
+        axes[-1].plot(seconds, [sample.p99_ms for sample in timed], label="p99")
+        axes[-1].set_ylabel("camera to sink, ms")
+        axes[-1].set_ylim(bottom=0)
+        axes[-1].set_xlabel("s")
+        axes[-1].legend(loc="upper right")
+        figure.suptitle(result.tables[0].title)

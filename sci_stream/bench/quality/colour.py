@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.bench.datasets import filmed_scene
 from sci_stream.bench.environment import environment
 from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable
 from sci_stream.config import ReconstructSection
@@ -20,9 +21,8 @@ from sci_stream.errors import FileFormatError
 from sci_stream.imaging.demosaic import Demosaic, demosaic
 from sci_stream.imaging.rendering import render
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import BayerPhase, Snapshot, SnapshotId
+from sci_stream.model import BayerPhase
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
-from sci_stream.nodes.runtime.camera_drivers import load_driver
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine
 from sci_stream.training.images import read_image
@@ -215,28 +215,13 @@ def chart_delta_e(
     """
     chart = chart_picture()
     height, width = chart.shape[:2]
-    driver = load_driver("simulated")
     with tempfile.TemporaryDirectory(prefix="sci-stream-chart-") as folder:
         path = Path(folder) / "chart.png"
         cv2.imwrite(str(path), chart[..., ::-1])
-        camera = driver(
-            driver.Options.model_validate(
-                {"scene": str(path), "height_px": height, "width_px": width, "n_frames": _CHART_FRAMES, "bayer": phase}
-            )
-        )
-        camera.open()
-        try:
-            camera.start()
-            calibration, frame = camera.calibration(), camera.read(30.0)
-        finally:
-            camera.close()
-    assert calibration is not None  # the simulated camera has a calibration
-    assert frame is not None
-    prior, settings = make_prior(section, pick_device(device))
-    snapshot = Snapshot(
-        SnapshotId("chart", 0, 0), frame.counts, calibration.hash, _CHART_FRAMES, frame.host_time_ns, bayer=phase
-    )
-    video, _ = Engine(calibration, prior, pick_device(device), settings).reconstruct(snapshot)
+        footage = filmed_scene(path, snapshots=1, height_px=height, width_px=width, n_frames=_CHART_FRAMES, bayer=phase)
+    on = pick_device(device)
+    prior, settings = make_prior(section, on)
+    video, _ = Engine(footage.calibration, prior, on, settings).reconstruct(footage.snapshots[0])
     shown = render(video, phase, tone).astype(np.float64).mean(axis=0)
     patches = shown.reshape(4, _PATCH_PX, 6, _PATCH_PX, 3)[:, _RIM_PX:-_RIM_PX, :, _RIM_PX:-_RIM_PX]
     return delta_e_2000(lab(patches.mean(axis=(1, 3))), lab(CHART_SRGB))

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sci_stream.bench.datasets import Footage, unit_scale
+from sci_stream.bench.datasets import Footage, truth_of
 from sci_stream.bench.environment import environment
 from sci_stream.bench.quality.published_sets import PAPER_MINUTES, paper_row
-from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, require_matplotlib, save_figure
+from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, figure_file
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.model import Snapshot
 from sci_stream.recon.algorithms.gap import Problem, cold_start, gap
@@ -230,7 +230,7 @@ def chosen_methods(names: Sequence[str]) -> tuple[Method, ...]:
 
 
 def bench(
-    sets: Iterable[Footage | str],
+    sets: Iterable[Footage],
     methods: Sequence[Method],
     device_name: str,
     progress: Callable[[str], None],
@@ -243,7 +243,7 @@ def bench(
     Parameters
     ----------
     sets
-        Sets with ground truth; strings say why one is left out.
+        Sets with ground truth.
     methods
         Rows of the table.
     progress
@@ -259,12 +259,11 @@ def bench(
         If there is nothing to measure.
     """
     device = pick_device(device_name)
-    rows: list[MethodQuality] = []
-    for footage in sets:
-        if isinstance(footage, str):
-            progress(footage)
-            continue
-        rows += [_measure(footage, method, device, progress, weights=weights, shots=shots) for method in methods]
+    rows = [
+        _measure(footage, method, device, progress, weights=weights, shots=shots)
+        for footage in sets
+        for method in methods
+    ]
     if not rows:
         raise FileFormatError(
             "Nothing to measure", expected="published .mat files with meas, mask and orig", got="none"
@@ -371,8 +370,7 @@ class _Solve:
 
     def run(self, solve: Solve, iterations: int, snapshot: Snapshot, which: str) -> None:
         """Solve."""
-        assert snapshot.truth is not None
-        truth = torch.from_numpy(unit_scale(snapshot.truth))
+        truth = torch.from_numpy(truth_of(snapshot))
         video = truth
         began_s = self._clock()
 
@@ -401,30 +399,18 @@ class _Solve:
 
 
 def plot(result: PaperResult, path: Path) -> None:
-    """Plot quality over time, as the paper's Figure 1: of the first shot of each set, a curve for each method.
-
-    Raises
-    ------
-    ConfigError
-        If matplotlib is missing or does not support the file's suffix.
-    StorageError
-        If the file cannot be written.
-    """
-    require_matplotlib(path)
-    from matplotlib.figure import Figure  # noqa: PLC0415 - optional extra; without pyplot, which needs a display
-
+    """Plot quality over time, as the paper's Figure 1: of the first shot of each set, a curve for each method."""
     names = list(dict.fromkeys(row.set_name for row in result.rows))
     methods = [method.name for method in METHODS]
-    figure = Figure(figsize=(9, 4.5 * len(names)), layout="constrained")
-    for axis, name in zip(figure.subplots(len(names), 1, squeeze=False)[:, 0], names, strict=True):
-        for row in result.rows:
-            if row.set_name == name:
-                # More methods than the default cycle has colours.
-                number = methods.index(row.method)
-                look = {"color": f"C{number % 10}", "linestyle": "--" if number >= 10 else "-"}
-                axis.plot(row.seconds_at, row.psnr_at, label=row.method, **look)
-                axis.plot(row.seconds_at[-1:], row.psnr_at[-1:], "o", **look)
-        axis.set(title=f"{name}, first shot", xlabel="seconds", ylabel="PSNR / dB", xscale="log")
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
-    save_figure(figure, path)
+    with figure_file(path, (9, 4.5 * len(names))) as figure:
+        for axis, name in zip(figure.subplots(len(names), 1, squeeze=False)[:, 0], names, strict=True):
+            for row in result.rows:
+                if row.set_name == name:
+                    # More methods than the default cycle has colours.
+                    number = methods.index(row.method)
+                    look = {"color": f"C{number % 10}", "linestyle": "--" if number >= 10 else "-"}
+                    axis.plot(row.seconds_at, row.psnr_at, label=row.method, **look)
+                    axis.plot(row.seconds_at[-1:], row.psnr_at[-1:], "o", **look)
+            axis.set(title=f"{name}, first shot", xlabel="seconds", ylabel="PSNR / dB", xscale="log")
+            axis.grid(alpha=0.3)
+            axis.legend(fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))

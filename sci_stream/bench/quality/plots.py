@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.bench.result import require_matplotlib, save_figure
+from sci_stream.bench.result import figure_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,32 +34,19 @@ class Example:
 
 
 def plot_quality(examples: list[Example], title: str, path: Path) -> None:
-    """Plot a row for each set: PSNR over iterations, ground truth, reconstruction and coded measurement.
-
-    Raises
-    ------
-    ConfigError
-        If matplotlib is missing or does not support the file's suffix.
-    StorageError
-        If the file cannot be written.
-    """
-    require_matplotlib(path)
-    from matplotlib.figure import Figure  # noqa: PLC0415 - optional extra; without pyplot, which needs a display
-
-    figure = Figure(figsize=(15, 3.4 * len(examples)), layout="constrained")
-    figure.suptitle(title)
-    rows = figure.subplots(len(examples), 4, squeeze=False, width_ratios=[1.5, 1, 1, 1])
-    for example, axes in zip(examples, rows, strict=True):
-        _plot_psnr(axes[0], example)
-        middle = f"{example.psnr_db[-1]:.2f} dB"
-        for axis, image, label in zip(
-            axes[1:], (example.truth, example.ours, example.coded), ("truth", f"ours, {middle}", "coded"), strict=True
-        ):
-            top = float(image.max()) if label == "coded" else 1.0
-            axis.imshow(image, cmap="gray", vmin=0.0, vmax=max(top, 1e-6), interpolation="nearest")
-            axis.set_title(label)
-            axis.set_axis_off()
-    save_figure(figure, path)
+    """Plot a row for each set: PSNR over iterations, ground truth, reconstruction and coded measurement."""
+    with figure_file(path, (15, 3.4 * len(examples))) as figure:
+        figure.suptitle(title)
+        rows = figure.subplots(len(examples), 4, squeeze=False, width_ratios=[1.5, 1, 1, 1])
+        for example, axes in zip(examples, rows, strict=True):
+            _plot_psnr(axes[0], example)
+            ours = f"ours, {example.psnr_db[-1]:.2f} dB"
+            images = {"truth": example.truth, ours: example.ours, "coded": example.coded}
+            for axis, (label, image) in zip(axes[1:], images.items(), strict=True):
+                top = float(image.max()) if label == "coded" else 1.0
+                axis.imshow(image, cmap="gray", vmin=0.0, vmax=max(top, 1e-6), interpolation="nearest")
+                axis.set_title(label)
+                axis.set_axis_off()
 
 
 def _plot_psnr(axis: Axes, example: Example) -> None:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from sci_stream.bench.datasets import Footage, psnr_of, published, truth_of
 from sci_stream.bench.environment import environment
 from sci_stream.bench.quality.plots import Example, plot_quality
 from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, require_matplotlib, solver_settings
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
-from sci_stream.model import CameraFrame, Snapshot, SnapshotId
+from sci_stream.model import Snapshot
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
-from sci_stream.nodes.runtime.camera_drivers import load_driver
-from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine
@@ -165,23 +164,12 @@ def bench(
     device = pick_device(device_name)
     prior, settings = make_prior(section, device)
     sets, examples = list[SetQuality](), list[Example]()
-    for path in sorted(data.rglob("*.mat")):
-        try:
-            shots = list(published_shots(path, full_scale_dn))
-        except FileFormatError as error:
-            progress(f"skipped: {error}")
-            continue
-        calibration = shots[0][1]
-        engine = Engine(calibration, prior, device, settings)
+    for footage in published(data, progress, full_scale_dn=full_scale_dn):
+        engine = Engine(footage.calibration, prior, device, settings)
         engine.warm_up()
-        per_shot = []
-        for number, (frame, _) in enumerate(shots):
-            shot = _measure(engine, frame, number)
-            per_shot.append(shot)
-            progress(f"{path.stem} {number + 1}/{len(shots)}: {shot.psnr_db:.2f} dB in {shot.seconds:.2f} s")
-        sets.append(_summary(path.stem, per_shot))
+        sets.append(_measure_set(engine, footage, progress))
         if plot is not None:
-            examples.append(_example(engine, shots[0][0], path.stem))
+            examples.append(_example(engine, footage))
     if not sets:
         raise FileFormatError(
             f"Nothing to measure in {data}",
@@ -233,62 +221,38 @@ def _mean_of(sets: Sequence[SetQuality], figure: str) -> float:
     return float(np.mean([getattr(one, figure) for one in sets]))
 
 
-def published_shots(path: Path, full_scale_dn: float | None = None) -> Iterator[tuple[CameraFrame, Calibration]]:
-    """Yield the shots of a file from the replay camera, so that the benchmark measures the instrument's own path."""
-    driver = load_driver("replay")
-    camera = driver(driver.Options(path=path, full_scale_dn=full_scale_dn))
-    try:
-        capabilities = camera.open()
-        calibration = camera.calibration()
-        if not capabilities.has_truth or calibration is None:
-            raise FileFormatError(f"{path} has no ground truth", expected="the arrays orig, meas and mask")
-        camera.start()
-        while (frame := camera.read(1.0)) is not None:
-            yield frame, calibration
-    finally:
-        camera.close()
+def _measure_set(engine: Engine, footage: Footage, progress: Callable[[str], None]) -> SetQuality:
+    per_shot = []
+    for number, snapshot in enumerate(footage.snapshots, start=1):
+        shot = _measure(engine, snapshot)
+        per_shot.append(shot)
+        progress(f"{footage.name} {number}/{len(footage.snapshots)}: {shot.psnr_db:.2f} dB in {shot.seconds:.2f} s")
+    return _summary(footage.name, per_shot)
 
 
-def _measure(engine: Engine, frame: CameraFrame, number: int) -> ShotQuality:
-    video, report = engine.reconstruct(_snapshot(engine, frame, number), Budget(engine.settings.iterations))
-    x, truth = torch.from_numpy(video), _truth(frame)
-    return ShotQuality(psnr(x, truth), ssim(x, truth), report.iterations, report.solve_ns / 1e9)
+def _measure(engine: Engine, snapshot: Snapshot) -> ShotQuality:
+    video, report = engine.reconstruct(snapshot, Budget(engine.settings.iterations))
+    similarity = ssim(torch.from_numpy(video), torch.from_numpy(truth_of(snapshot)))
+    return ShotQuality(psnr_of(report), similarity, report.iterations, report.solve_ns / 1e9)
 
 
-def _snapshot(engine: Engine, frame: CameraFrame, number: int) -> Snapshot:
-    return Snapshot(
-        id=SnapshotId("bench", 0, number),
-        counts=frame.counts,
-        calibration_hash=engine.calibration.hash,
-        n_frames=engine.calibration.n_frames,
-        host_time_ns=frame.host_time_ns,
-        bayer=engine.calibration.bayer,
-    )
-
-
-def _truth(frame: CameraFrame) -> torch.Tensor:
-    """Return the true video, (B, H, W), 0–1."""
-    assert frame.truth is not None
-    scale = 255.0 if frame.truth.dtype == np.uint8 else 1.0
-    return torch.from_numpy(frame.truth.astype(np.float32) / scale)
-
-
-def _example(engine: Engine, frame: CameraFrame, name: str) -> Example:
-    """Solve a shot once more and score every iteration."""
-    truth, course = _truth(frame), list[float]()
+def _example(engine: Engine, footage: Footage) -> Example:
+    """Solve the first shot once more and score every iteration."""
+    shot, course = footage.snapshots[0], list[float]()
+    truth = torch.from_numpy(truth_of(shot))
     video, _ = engine.reconstruct(
-        _snapshot(engine, frame, 0),
+        shot,
         Budget(engine.settings.iterations),
         watch=lambda estimate: course.append(psnr(estimate.cpu(), truth)),
     )
     middle = len(video) // 2
-    paper = paper_row(name).get("PnP-FFDNet")
+    paper = paper_row(footage.name).get("PnP-FFDNet")
     return Example(
-        name=name,
+        name=footage.name,
         psnr_db=tuple(course),
         truth=truth[middle].numpy(),
         ours=video[middle],
-        coded=frame.counts.astype(np.float32),
+        coded=shot.counts.astype(np.float32),
         paper_db=paper[0] if paper else None,
     )
 

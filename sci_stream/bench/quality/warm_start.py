@@ -18,19 +18,18 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sci_stream.bench.datasets import Footage
+from sci_stream.bench.datasets import Footage, psnr_of
 from sci_stream.bench.environment import environment
 from sci_stream.bench.result import (
     BenchResult,
     ResultColumn,
     ResultTable,
-    require_matplotlib,
-    save_figure,
+    figure_file,
     solver_settings,
 )
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
-from sci_stream.model import Snapshot, SolveReport, Start
+from sci_stream.model import Snapshot, Start
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import Budget
@@ -145,7 +144,7 @@ _COLUMNS = (
 
 
 def bench(
-    footage: Iterable[Footage | str],
+    footage: Iterable[Footage],
     section: ReconstructSection,
     device_name: str,
     report: Report,
@@ -158,7 +157,7 @@ def bench(
     Parameters
     ----------
     footage
-        Sequences; lines of text among them are passed on to ``report``.
+        Sequences; those of a single snapshot are skipped with a message.
     section
         Denoiser, weights and the rest, as in a rig.
     device_name
@@ -181,9 +180,7 @@ def bench(
     comparison = _Comparison(prior, settings, from_still, device, iterations, reference, report)
     sets = []
     for item in footage:
-        if isinstance(item, str):
-            report(item)
-        elif len(item.snapshots) < 2:
+        if len(item.snapshots) < 2:
             report(f"skipped: {item.name} has a single snapshot; a warm start needs two")
         else:
             sets.append(comparison.measure(item))
@@ -242,7 +239,7 @@ class _Comparison:
         reaches = dict[str, int | None](cold=None, warm=None)
         if self.reference:
             budget = Budget(self.reference)
-            solved = [_psnr(cold.reconstruct(snapshot, budget)[1]) for snapshot in footage.snapshots[1:]]
+            solved = [psnr_of(cold.reconstruct(snapshot, budget)[1]) for snapshot in footage.snapshots[1:]]
             reference_db = float(np.mean(solved))
             self.report(f"{footage.name}, {self.reference} iterations cold: {reference_db:.2f} dB")
             enough_db = reference_db - _AS_GOOD_DB
@@ -307,10 +304,10 @@ def _pair(snapshot: Snapshot, engines: _Engines, count: int) -> ShotComparison:
     if warm_report.start is Start.WARM:
         _, equal_report = cold.reconstruct(snapshot, Budget(4 * count, time_s=warm_s))
     return ShotComparison(
-        still_db=_psnr(still_report),
-        cold_db=_psnr(cold_report),
-        warm_db=_psnr(warm_report),
-        equal_time_db=_psnr(equal_report),
+        still_db=psnr_of(still_report),
+        cold_db=psnr_of(cold_report),
+        warm_db=psnr_of(warm_report),
+        equal_time_db=psnr_of(equal_report),
         equal_time_iterations=equal_report.iterations,
         start=f"{warm_report.start.value}: {warm_report.start_reason}",
         start_s=warm.start_s,
@@ -320,35 +317,20 @@ def _pair(snapshot: Snapshot, engines: _Engines, count: int) -> ShotComparison:
     )
 
 
-def _psnr(report: SolveReport) -> float:
-    assert report.psnr_db is not None
-    return report.psnr_db
-
-
 def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
 
 
 def plot(result: WarmResult, path: Path) -> None:
-    """Draw PSNR over the snapshots of every set, cold and warm, for each number of iterations.
-
-    Raises
-    ------
-    ConfigError
-        If matplotlib is not installed, or does not support the file's suffix.
-    """
-    require_matplotlib(path)
-    from matplotlib.figure import Figure  # noqa: PLC0415 - optional extra
-
-    figure = Figure(figsize=(9, 3 * len(result.sets)), layout="constrained")
-    for axes, row in zip(np.atleast_1d(figure.subplots(len(result.sets), 1)), result.sets, strict=True):
-        for number, run in enumerate(row.runs):
-            colour, count = f"C{number}", f"{run.iterations} iterations"
-            axes.plot([shot.cold_db for shot in run.per_shot], ":", color=colour, label=f"cold, {count}")
-            axes.plot([shot.warm_db for shot in run.per_shot], "-", color=colour, label=f"warm, {count}")
-        if row.reference_db is not None:
-            label = f"cold, {result.reference} iterations, mean"
-            axes.axhline(row.reference_db, color="0.5", linewidth=0.8, label=label)
-        axes.set(title=row.name, xlabel="snapshot", ylabel="PSNR, dB")
-        axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
-    save_figure(figure, path)
+    """Draw PSNR over the snapshots of every set, cold and warm, for each number of iterations."""
+    with figure_file(path, (9, 3 * len(result.sets))) as figure:
+        for axes, row in zip(np.atleast_1d(figure.subplots(len(result.sets), 1)), result.sets, strict=True):
+            for number, run in enumerate(row.runs):
+                colour, count = f"C{number}", f"{run.iterations} iterations"
+                axes.plot([shot.cold_db for shot in run.per_shot], ":", color=colour, label=f"cold, {count}")
+                axes.plot([shot.warm_db for shot in run.per_shot], "-", color=colour, label=f"warm, {count}")
+            if row.reference_db is not None:
+                label = f"cold, {result.reference} iterations, mean"
+                axes.axhline(row.reference_db, color="0.5", linewidth=0.8, label=label)
+            axes.set(title=row.name, xlabel="snapshot", ylabel="PSNR, dB")
+            axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +16,11 @@ import torch
 from sci_stream.bench.environment import environment
 from sci_stream.bench.reality.optics import F32, PatternOptics
 from sci_stream.bench.reality.perturbations import PERTURBATIONS, Perturbation, parse_perturbation
-from sci_stream.bench.reality.rigs import RIGS, OpticalSetup, film
-from sci_stream.bench.reality.scenes import SCENES, Half, NamedScene, SceneUnavailableError, Take
+from sci_stream.bench.reality.rigs import ALL_RIGS, QUICK_RIGS, RIGS, OpticalSetup, choose_rigs, film
+from sci_stream.bench.reality.scenes import SCENES, Half, SceneUnavailableError, Take
 from sci_stream.bench.reality.solving import Reconstructor, SolverSpec
-from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, Settings, require_matplotlib, save_figure
-from sci_stream.errors import FileFormatError
+from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, Settings, figure_file
+from sci_stream.errors import ConfigError, FileFormatError
 
 Report = Callable[[str], None]
 
@@ -41,6 +42,51 @@ class ComparisonPlan:
     snapshots: int = 3
     size: int = 128
     scenes_per_rig: int = 2
+
+
+class Extent(StrEnum):
+    """How much to measure: a minute's worth, the default, or every rig on every scene, which takes hours."""
+
+    QUICK = "quick"
+    USUAL = "usual"
+    FULL = "full"
+
+
+_RIGS_OF = {Extent.QUICK: QUICK_RIGS, Extent.USUAL: RIGS, Extent.FULL: ALL_RIGS}
+_SCENES_PER_RIG = {Extent.QUICK: 1, Extent.USUAL: 2, Extent.FULL: 0}
+
+
+def choose_plan(
+    *,
+    extent: Extent,
+    scenes: str,
+    perturbations: tuple[str, ...],
+    patterns: tuple[str, ...],
+    blurs_px: tuple[float, ...],
+    frames: tuple[int, ...],
+    snapshots: int,
+    size: int,
+) -> ComparisonPlan:
+    """Return the plan of this extent, limited to these properties; an empty tuple allows any.
+
+    ``scenes`` is a half or ``all``.
+
+    Raises
+    ------
+    ConfigError
+        If the scenes are unknown or no rig has the properties.
+    """
+    if scenes not in {"all", *Half}:
+        raise ConfigError("Unknown --scenes", expected="tuning, reporting or all", got=repr(scenes))
+    quick = extent is Extent.QUICK
+    return ComparisonPlan(
+        rigs=choose_rigs(_RIGS_OF[extent], patterns=patterns, blurs_px=blurs_px, frames=frames),
+        perturbations=perturbations or (("none", "shift", "all") if quick else PERTURBATIONS),
+        halves=tuple(Half) if scenes == "all" else (Half(scenes),),
+        snapshots=1 if quick else snapshots,
+        size=size,
+        scenes_per_rig=_SCENES_PER_RIG[extent],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,29 +223,28 @@ def cell_table(result: RealityResult) -> ResultTable[object]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Take:
-    """A rig on a scene: the unit of work, whose cells share the true video."""
+class RigOnScene:
+    """The unit of work, whose cells share the true video; in a form that can be sent to a process."""
 
     rig: OpticalSetup
-    scene: NamedScene
+    scene: str
+    half: Half
     optics: PatternOptics
     videos: F32
 
 
 def _measured(plan: ComparisonPlan, spec: SolverSpec, jobs: int, report: Report) -> Iterator[list[Cell]]:
-    """Yield the cells of each take, in the order of the plan."""
+    """Yield the cells of each rig on each scene, in the order of the plan."""
     perturbations = [parse_perturbation(name) for name in plan.perturbations]
-    takes = _takes(plan, report)
+    works = _works(plan, report)
     if jobs == 1:
-        yield from (measure(take, perturbations, Reconstructor(spec)) for take in takes)
+        yield from (measure(work, perturbations, Reconstructor(spec)) for work in works)
         return
     # Threads of one solve wait for each other at every convolution, which is slow beside other work: cells share
     # nothing, so each core solves its own.
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, spawn, _start_worker, (spec,)) as pool:
-        pending = [
-            pool.submit(_work, take.rig, take.scene.name, take.optics, take.videos, perturbations) for take in takes
-        ]
+        pending = [pool.submit(_measure_in_worker, work, perturbations) for work in works]
         yield from (future.result() for future in pending)
 
 
@@ -212,15 +257,11 @@ def _start_worker(spec: SolverSpec) -> None:
     _worker.append(Reconstructor(spec))
 
 
-def _work(
-    rig: OpticalSetup, scene: str, optics: PatternOptics, videos: F32, perturbations: Sequence[Perturbation]
-) -> list[Cell]:
-    """Measure a take in a worker process. The scene goes by its name: what films it cannot be sent."""
-    found = next(entry for entry in SCENES if entry.name == scene)
-    return measure(_Take(rig, found, optics, videos), perturbations, _worker[0])
+def _measure_in_worker(work: RigOnScene, perturbations: Sequence[Perturbation]) -> list[Cell]:
+    return measure(work, perturbations, _worker[0])
 
 
-def _takes(plan: ComparisonPlan, report: Report) -> Iterator[_Take]:
+def _works(plan: ComparisonPlan, report: Report) -> Iterator[RigOnScene]:
     """Yield each rig with its scenes, halves in turn; report why others are unavailable."""
     reported: set[str] = set()
     for half in plan.halves:
@@ -237,7 +278,7 @@ def _takes(plan: ComparisonPlan, report: Report) -> Iterator[_Take]:
                 if take.colour and not scene.in_colour:
                     continue
                 try:
-                    yield _Take(rig, scene, rig.optics(plan.size), scene.frames(take))
+                    yield RigOnScene(rig, scene.name, half, rig.optics(plan.size), scene.frames(take))
                 except SceneUnavailableError as reason:
                     if str(reason) not in reported:
                         report(f"skipped: {reason}")
@@ -247,27 +288,26 @@ def _takes(plan: ComparisonPlan, report: Report) -> Iterator[_Take]:
                 following = place + 1
 
 
-def measure(take: _Take, perturbations: Sequence[Perturbation], reconstructor: Reconstructor) -> list[Cell]:
-    """Return a cell for each perturbation of a take."""
-    cells = []
+def measure(work: RigOnScene, perturbations: Sequence[Perturbation], reconstructor: Reconstructor) -> list[Cell]:
+    """Return a cell for each perturbation."""
+    rig, cells = work.rig, []
     for perturbation in perturbations:
-        series = film(take.rig, take.optics, take.videos, perturbation)
+        series = film(rig, work.optics, work.videos, perturbation)
         defaults_db = exact_db = reconstructor.series(series.assumed, series.snapshots)
         if series.exact is not series.assumed:
             exact_db = reconstructor.series(series.exact, series.of(series.exact))
         plain_db = reconstructor.plain(series.assumed, series.snapshots[-1])
-        rig = take.rig
         cells.append(
             Cell(
-                scene=take.scene.name,
-                half=take.scene.half,
+                scene=work.scene,
+                half=work.half,
                 rig=rig.name,
                 masks=rig.patterns,
                 blur_px=rig.blur_px,
                 n_frames=rig.n_frames,
                 colour=rig.colour,
                 perturbation=perturbation.name,
-                snapshots=len(take.videos),
+                snapshots=len(work.videos),
                 exact_db=exact_db,
                 defaults_db=defaults_db,
                 plain_db=plain_db,
@@ -337,35 +377,23 @@ _WAYS = (
 
 
 def plot(result: RealityResult, path: Path) -> None:
-    """Draw, for each half of the scenes, the mean PSNR of each perturbation with every cell as a dot.
-
-    Raises
-    ------
-    ConfigError
-        If matplotlib is not installed, or does not support the file's suffix.
-    StorageError
-        If the file cannot be written.
-    """
-    require_matplotlib(path)
-    from matplotlib.figure import Figure  # noqa: PLC0415 - optional extra
-
+    """Draw, for each half of the scenes, the mean PSNR of each perturbation with every cell as a dot."""
     halves = list(dict.fromkeys(cell.half for cell in result.cells))
-    figure = Figure(figsize=(11, 4 * len(halves)), layout="constrained")
-    figure.suptitle(result.tables[0].title)
-    for axis, half in zip(figure.subplots(len(halves), 1, squeeze=False)[:, 0], halves, strict=True):
-        cells = [cell for cell in result.cells if cell.half is half]
-        names = list(dict.fromkeys(cell.perturbation for cell in cells))
-        for offset, (key, label, colour) in enumerate(_WAYS):
-            at = np.arange(len(names)) + 0.25 * (offset - 1)
-            groups = [_values(cells, name, key) for name in names]
-            axis.bar(at, [np.mean(group) for group in groups], 0.23, color=colour, alpha=0.5, label=label)
-            for x, group in zip(at, groups, strict=True):
-                axis.plot([x] * len(group), group, ".", color=colour, markersize=3)
-        axis.set(title=f"{half} scenes", ylabel="PSNR, dB", xticks=range(len(names)), xticklabels=names)
-        axis.set_ylim(bottom=min(getattr(cell, key) for cell in cells for key, _, _ in _WAYS) - 1)
-        axis.grid(axis="y", alpha=0.3)
-        axis.legend(loc="upper right", ncols=3, fontsize="small")
-    save_figure(figure, path)
+    with figure_file(path, (11, 4 * len(halves))) as figure:
+        figure.suptitle(result.tables[0].title)
+        for axis, half in zip(figure.subplots(len(halves), 1, squeeze=False)[:, 0], halves, strict=True):
+            cells = [cell for cell in result.cells if cell.half is half]
+            names = list(dict.fromkeys(cell.perturbation for cell in cells))
+            for offset, (key, label, colour) in enumerate(_WAYS):
+                at = np.arange(len(names)) + 0.25 * (offset - 1)
+                groups = [_values(cells, name, key) for name in names]
+                axis.bar(at, [np.mean(group) for group in groups], 0.23, color=colour, alpha=0.5, label=label)
+                for x, group in zip(at, groups, strict=True):
+                    axis.plot([x] * len(group), group, ".", color=colour, markersize=3)
+            axis.set(title=f"{half} scenes", ylabel="PSNR, dB", xticks=range(len(names)), xticklabels=names)
+            axis.set_ylim(bottom=min(getattr(cell, key) for cell in cells for key, _, _ in _WAYS) - 1)
+            axis.grid(axis="y", alpha=0.3)
+            axis.legend(loc="upper right", ncols=3, fontsize="small")
 
 
 def _values(cells: Sequence[Cell], perturbation: str, key: str) -> list[float]:

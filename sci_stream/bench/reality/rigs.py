@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from sci_stream.bench.datasets import bench_snapshot
 from sci_stream.bench.reality.optics import (
     F32,
     PatternOptics,
@@ -19,7 +20,7 @@ from sci_stream.bench.reality.optics import (
 from sci_stream.bench.reality.perturbations import Perturbation, SensorModel, sensor_for
 from sci_stream.bench.reality.scenes import BAYER, SceneUnavailableError, data_folder
 from sci_stream.errors import ConfigError
-from sci_stream.model import Snapshot, SnapshotId
+from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.published_data import read_published
 
@@ -122,7 +123,7 @@ class Series:
 
     def of(self, calibration: Calibration) -> tuple[Snapshot, ...]:
         """Return the snapshots as if acquired with this calibration."""
-        return tuple(_snapshot(s.id.seq, s.counts, s.truth, calibration) for s in self.snapshots)
+        return tuple(bench_snapshot(s.id.seq, s.counts, calibration, s.truth) for s in self.snapshots)
 
 
 def film(rig: OpticalSetup, optics: PatternOptics, videos: F32, perturbation: Perturbation) -> Series:
@@ -146,7 +147,7 @@ def film(rig: OpticalSetup, optics: PatternOptics, videos: F32, perturbation: Pe
     rng = np.random.default_rng([rig.seed, 1])
     calibration = _calibration(rig, assumed, sensor, knows_noise=False)
     snapshots = tuple(
-        _snapshot(seq, sensor.counts(y, rng), video, calibration)
+        bench_snapshot(seq, sensor.counts(y, rng), calibration, video)
         for seq, (y, video) in enumerate(zip(measured, videos, strict=True))
     )
     exact = calibration if not perturbation.parts else _calibration(rig, true, sensor, knows_noise=True)
@@ -163,18 +164,6 @@ def _calibration(rig: OpticalSetup, phi: F32, sensor: SensorModel, *, knows_nois
         read_noise_dn=sensor.noise_dn if knows_noise and sensor.noise_dn else None,
         bayer=BAYER if rig.colour else None,
         source=f"bench reality: {rig.name}",
-    )
-
-
-def _snapshot(seq: int, counts: object, truth: object, calibration: Calibration) -> Snapshot:
-    return Snapshot(
-        id=SnapshotId("bench", 0, seq),
-        counts=np.asarray(counts),
-        calibration_hash=calibration.hash,
-        n_frames=calibration.n_frames,
-        host_time_ns=0,
-        bayer=calibration.bayer,
-        truth=np.asarray(truth),
     )
 
 

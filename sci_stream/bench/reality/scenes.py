@@ -16,11 +16,10 @@ from typing import Final
 import cv2
 import numpy as np
 
-from sci_stream.bench.datasets import unit_scale
+from sci_stream.bench.datasets import filmed_scene, truth_of
 from sci_stream.bench.reality.optics import F32
 from sci_stream.errors import FileFormatError, SciStreamError
 from sci_stream.model import Array, BayerPhase
-from sci_stream.nodes.runtime.camera_drivers import load_driver
 from sci_stream.storage.published_data import read_published
 from sci_stream.training.images import read_image
 
@@ -116,24 +115,10 @@ def _simulated(scene: str, seed: int, speed: float = 1.0) -> Film:
     """Return a source of a scene of the simulated camera: its truth, without its masks and sensor."""
 
     def film(take: Take) -> F32:
-        plugin = load_driver("simulated")
-        options = {
-            **{"scene": scene, "seed": seed, "speed": speed, "truth": True, "snapshot_rate_hz": 0.0},
-            **{"height_px": take.size, "width_px": take.size, "n_frames": take.n_frames},
-            **{"snapshots": take.snapshots, "bayer": BAYER if take.colour else None},
-        }
-        camera = plugin(plugin.Options.model_validate(options))
-        videos = []
-        try:
-            camera.open()
-            camera.start()
-            while not camera.exhausted:
-                frame = camera.read(10.0)
-                if frame is not None and frame.truth is not None:
-                    videos.append(unit_scale(frame.truth))
-        finally:
-            camera.close()
-        return np.concatenate(videos)
+        options = {"seed": seed, "speed": speed, "bayer": BAYER if take.colour else None}
+        size = {"height_px": take.size, "width_px": take.size, "n_frames": take.n_frames}
+        footage = filmed_scene(scene, snapshots=take.snapshots, **size, **options)
+        return np.concatenate([truth_of(snapshot) for snapshot in footage.snapshots])
 
     return film
 

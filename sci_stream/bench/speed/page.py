@@ -10,20 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream import reconstruct_stream
+from sci_stream.bench.datasets import filmed_scene
 from sci_stream.bench.environment import environment
 from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable
+from sci_stream.clock import unix_ns
 from sci_stream.config import PreviewSection
-from sci_stream.errors import EnvironmentFault
 from sci_stream.imaging.rendering import decode_jpeg
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import CameraFrame, Reconstruction, SnapshotId, SolveReport, StageTimes, Start
-from sci_stream.nodes.runtime.camera_drivers import load_driver
-from sci_stream.optics.calibration import Calibration
+from sci_stream.model import Reconstruction, Snapshot, SolveReport, StageTimes, Start
 from sci_stream.web.archive import CODED_EVERY_NS
 from sci_stream.web.h264 import SnapshotEncoder, decode
 from sci_stream.web.message import Picture, RenderedSnapshot, jpeg_picture, render_snapshot
-
-_READ_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +68,14 @@ def bench(
     progress
         Is given a line per snapshot.
     """
-    calibration, frames = _take(size_px, rate_hz, snapshots)
+    footage = filmed_scene("fast", snapshots=snapshots, height_px=size_px, width_px=size_px, n_frames=8)
     options = PreviewSection()
     rendered = []
-    solved = reconstruct_stream((frame.counts for frame in frames), calibration, denoiser=denoiser, device=device)
-    for seq, (frame, result) in enumerate(zip(frames, solved, strict=True)):
-        progress(f"reconstructed {seq + 1} of {snapshots}")
-        rendered.append(_rendered(seq, np.asarray(result.video), frame, calibration, options))
+    counts = (snapshot.counts for snapshot in footage.snapshots)
+    solved = reconstruct_stream(counts, footage.calibration, denoiser=denoiser, device=device)
+    for number, (snapshot, result) in enumerate(zip(footage.snapshots, solved, strict=True), start=1):
+        progress(f"reconstructed {number} of {snapshots}")
+        rendered.append(_rendered(snapshot, np.asarray(result.video), options))
     rows = (_jpeg(rendered, rate_hz, options), _h264(rendered, rate_hz, options))
     title = f"One viewer, {size_px}×{size_px}, B = 8, {rate_hz:g} snapshots/s"
     return PageResult(
@@ -89,43 +87,19 @@ def bench(
     )
 
 
-def _take(size_px: int, rate_hz: float, snapshots: int) -> tuple[Calibration, list[CameraFrame]]:
-    driver = load_driver("simulated")
-    settings = {"width_px": size_px, "height_px": size_px, "n_frames": 8, "snapshot_rate_hz": rate_hz, "scene": "fast"}
-    camera = driver(driver.Options(**settings))
-    camera.open()
-    calibration = camera.calibration()
-    camera.start()
-    frames: list[CameraFrame] = []
-    deadline_s = time.monotonic() + _READ_S + 10 * snapshots / rate_hz
-    while len(frames) < snapshots:
-        frame = camera.read(1.0)
-        if frame is not None:
-            frames.append(frame)
-        elif time.monotonic() > deadline_s:
-            raise EnvironmentFault("The simulated camera is too slow on this machine", got=f"{len(frames)} snapshots")
-    camera.stop()
-    camera.close()
-    if calibration is None:
-        raise EnvironmentFault("The simulated camera has no calibration")
-    return calibration, frames
-
-
-def _rendered(
-    seq: int, video: npt.NDArray[np.float32], frame: CameraFrame, calibration: Calibration, options: PreviewSection
-) -> RenderedSnapshot:
+def _rendered(snapshot: Snapshot, video: npt.NDArray[np.float32], options: PreviewSection) -> RenderedSnapshot:
     reconstruction = Reconstruction(
-        id=SnapshotId("bench", 0, seq),
+        id=snapshot.id,
         video=video.reshape(-1, *video.shape[-2:]),
-        calibration_hash=calibration.hash,
+        calibration_hash=snapshot.calibration_hash,
         report=SolveReport(1, Start.COLD, "", False, 0, 0.0),
-        times=StageTimes(acquired_ns=frame.host_time_ns),
+        times=StageTimes(acquired_ns=unix_ns()),
         node="bench",
         device="",
-        bayer=calibration.bayer,
-        counts=frame.counts,
+        bayer=snapshot.bayer,
+        counts=snapshot.counts,
     )
-    return render_snapshot(reconstruction, seq, 0, tone=ToneSettings(), quality=options.jpeg_quality)
+    return render_snapshot(reconstruction, snapshot.id.seq, 0, tone=ToneSettings(), quality=options.jpeg_quality)
 
 
 def _jpeg(rendered: list[RenderedSnapshot], rate_hz: float, options: PreviewSection) -> ViewerRow:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from sci_stream.bench.datasets import bench_snapshot
 from sci_stream.bench.environment import matrix_rate
 from sci_stream.errors import ConfigError, DeviceError
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
@@ -267,16 +268,7 @@ def _scene(
         waves = 0.5 + 0.4 * np.sin((rows + 0.5 * seq) / 9) * np.cos(columns / 13)
         noise = 20 * random.standard_normal((size.height, size.width), dtype=np.float32)
         counts = np.clip(4095 * waves * phi.sum(0) + noise, 0, 65535).astype(np.uint16)
-        snapshots.append(
-            Snapshot(
-                id=SnapshotId("bench", 0, seq),
-                counts=counts,
-                calibration_hash=calibration.hash,
-                n_frames=size.n_frames,
-                host_time_ns=0,
-                bayer=calibration.bayer,
-            )
-        )
+        snapshots.append(bench_snapshot(seq, counts, calibration))
     engine.warm_up()
     return engine, snapshots
 

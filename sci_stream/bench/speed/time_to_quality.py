@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,30 +12,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sci_stream.bench.datasets import Footage, filmed, truth_of
 from sci_stream.bench.published_loop import PUBLISHED_SIGMAS, published_gap
-from sci_stream.bench.quality.published_sets import published_shots
 from sci_stream.errors import ConfigError
-from sci_stream.model import CameraFrame, Snapshot, SnapshotId
+from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import Budget
-from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
+from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.metrics import psnr
 from sci_stream.recon.settings import SolverSettings
-from sci_stream.storage.matconvnet import read_matconvnet
 
 LADDER = (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 50, 60)
 """Iteration counts tried in turn until the result is as good."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PublishedShot:
-    """One measurement, (H, W), its masks, (B, H, W), and the ground truth, (B, H, W), 0–1 scale."""
-
-    frame: CameraFrame
-    calibration: Calibration
-    truth: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +75,7 @@ class TimeToQuality:
         return (Solves("published loop, frame by frame, float32", baseline.iterations, *ends), *self.ours)
 
 
-def read_weights(path: Path) -> FfdnetWeights:
-    """Read FFDNet weights of any layout, MatConvNet's included."""
-    return read_matconvnet(path) if path.suffix == ".mat" else load_ffdnet(path)
-
-
-def read_shots(path: Path, most: int) -> list[PublishedShot]:
+def read_shots(path: Path, most: int) -> Footage:
     """Read the first shots of a published file.
 
     Raises
@@ -99,24 +85,19 @@ def read_shots(path: Path, most: int) -> list[PublishedShot]:
     ConfigError
         If its frames are of odd size, for which the published network is not defined.
     """
-    shots: list[PublishedShot] = []
-    for frame, calibration in published_shots(path):
-        if len(shots) == most:
-            break
-        assert frame.truth is not None
-        if calibration.shape[0] % 2 or calibration.shape[1] % 2:
-            raise ConfigError(
-                f"Odd frame size in {path}",
-                expected="an even number of rows and columns, as the published network needs",
-                got=f"{calibration.shape[0]}×{calibration.shape[1]} pixels",
-            )
-        scale = np.float32(255 if frame.truth.dtype == np.uint8 else 1)
-        shots.append(PublishedShot(frame, calibration, torch.from_numpy(frame.truth.astype(np.float32) / scale)))
-    return shots
+    footage = filmed(path.stem, "replay", path=path, stop=most)
+    height, width = footage.calibration.shape
+    if height % 2 or width % 2:
+        raise ConfigError(
+            f"Odd frame size in {path}",
+            expected="an even number of rows and columns, as the published network needs",
+            got=f"{height}×{width} pixels",
+        )
+    return footage
 
 
 def time_to_reach(
-    shots: list[PublishedShot],
+    footage: Footage,
     weights: FfdnetWeights,
     prior: Denoiser,
     settings: SolverSettings,
@@ -128,25 +109,25 @@ def time_to_reach(
 
     Parameters
     ----------
-    shots
-        At least one; all of the same calibration.
+    footage
+        The shots.
     weights, prior
         The same network, for the published loop and as the instrument's denoiser on ``device``.
     settings
         Settings of the instrument, except for the number of iterations.
     """
     start = "published"
-    seconds, cpu_seconds, scores = _baselines(shots, weights, device, progress)
-    if not scores[-1] > np.mean([_still_db(shot) for shot in shots]):
+    seconds, cpu_seconds, scores = _baselines(footage, weights, device, progress)
+    if not scores[-1] > np.mean([_still_db(shot, footage.calibration) for shot in footage.snapshots]):
         start = "still image"
         progress("worse than the still image y/Σφ: starting again from it")
-        seconds, cpu_seconds, scores = _baselines(shots, weights, device, progress, published_start=False)
-    engine = Engine(shots[0].calibration, prior, device, settings)
+        seconds, cpu_seconds, scores = _baselines(footage, weights, device, progress, published_start=False)
+    engine = Engine(footage.calibration, prior, device, settings)
     engine.warm_up()
     tried = list[Solves]()
     ratio = cpu_ratio = None
     for iterations in LADDER:
-        ours = _instrument(engine, shots, iterations)
+        ours = _instrument(engine, footage.snapshots, iterations)
         tried.append(ours)
         progress(f"instrument, {iterations} iterations: {ours.psnr_db:.2f} dB in {ours.seconds:.2f} s")
         if ours.psnr_db >= scores[-1]:
@@ -155,18 +136,19 @@ def time_to_reach(
             break
     curves = (tuple(map(float, curve)) for curve in (seconds, cpu_seconds, scores))
     baseline = PublishedRun(start, len(PUBLISHED_SIGMAS), *curves)
-    return TimeToQuality(len(shots), baseline, tuple(tried), ratio, cpu_ratio)
+    return TimeToQuality(len(footage.snapshots), baseline, tuple(tried), ratio, cpu_ratio)
 
 
-def _still_db(shot: PublishedShot) -> float:
+def _still_db(shot: Snapshot, calibration: Calibration) -> float:
     """Return the PSNR of the still image y/Σφ in every frame."""
-    phi_sum = np.maximum(shot.calibration.phi.sum(0), np.finfo(np.float32).tiny)
-    still = torch.from_numpy(shot.calibration.measurement(shot.frame.counts) / phi_sum)
-    return psnr(still.expand_as(shot.truth).contiguous(), shot.truth)
+    phi_sum = np.maximum(calibration.phi.sum(0), np.finfo(np.float32).tiny)
+    still = torch.from_numpy(calibration.measurement(shot.counts) / phi_sum)
+    truth = torch.from_numpy(truth_of(shot))
+    return psnr(still.expand_as(truth).contiguous(), truth)
 
 
 def _baselines(
-    shots: list[PublishedShot],
+    footage: Footage,
     weights: FfdnetWeights,
     device: torch.device,
     progress: Callable[[str], None],
@@ -175,26 +157,26 @@ def _baselines(
 ) -> npt.NDArray[np.float64]:
     """Return `_baseline` averaged over the shots, (3, 40)."""
     curves = []
-    for n, shot in enumerate(shots):
-        curves.append(_baseline(shot, weights, device, published_start=published_start))
+    for number, shot in enumerate(footage.snapshots, start=1):
+        curves.append(_baseline(shot, footage.calibration, weights, device, published_start=published_start))
         spent_s, _, score_db = (column[-1] for column in curves[-1])
-        progress(f"published loop, shot {n + 1}/{len(shots)}: {score_db:.2f} dB in {spent_s:.1f} s")
+        progress(f"published loop, shot {number}/{len(footage.snapshots)}: {score_db:.2f} dB in {spent_s:.1f} s")
     mean: npt.NDArray[np.float64] = np.mean(np.array(curves), axis=0)
     return mean
 
 
 @torch.inference_mode()
 def _baseline(
-    shot: PublishedShot, weights: FfdnetWeights, device: torch.device, *, published_start: bool
+    shot: Snapshot, calibration: Calibration, weights: FfdnetWeights, device: torch.device, *, published_start: bool
 ) -> tuple[list[float], ...]:
     """Return seconds, processor seconds and PSNR after each iteration of the published loop, excluding the scoring."""
-    y = torch.from_numpy(shot.calibration.measurement(shot.frame.counts)).to(device)
-    phi = torch.from_numpy(shot.calibration.phi.copy()).to(device)
-    on_device = FfdnetWeights(
-        tuple(kernel.to(device) for kernel in weights.kernels),
-        tuple(bias.to(device) for bias in weights.biases),
-        gives_noise=weights.gives_noise,
-        origin=weights.origin,
+    y = torch.from_numpy(calibration.measurement(shot.counts)).to(device)
+    phi = torch.from_numpy(calibration.phi.copy()).to(device)
+    truth = torch.from_numpy(truth_of(shot))
+    on_device = dataclasses.replace(
+        weights,
+        kernels=tuple(kernel.to(device) for kernel in weights.kernels),
+        biases=tuple(bias.to(device) for bias in weights.biases),
     )
     seconds, cpu_seconds, scores = [], [], []
     spent = cpu_spent = 0.0
@@ -206,26 +188,20 @@ def _baseline(
         cpu_spent += time.process_time() - cpu_began
         seconds.append(spent)
         cpu_seconds.append(cpu_spent)
-        scores.append(psnr(v, shot.truth))
+        scores.append(psnr(v, truth))
     return seconds, cpu_seconds, scores
 
 
-def _instrument(engine: Engine, shots: list[PublishedShot], iterations: int) -> Solves:
+def _instrument(engine: Engine, shots: Sequence[Snapshot], iterations: int) -> Solves:
     """Return the mean time and PSNR of whole solves with this many iterations."""
     seconds, cpu_seconds, scores = [], [], []
-    for n, shot in enumerate(shots):
-        snapshot = Snapshot(
-            id=SnapshotId("bench", 0, n),
-            counts=shot.frame.counts,
-            calibration_hash=engine.calibration.hash,
-            n_frames=engine.calibration.n_frames,
-            host_time_ns=0,
-        )
+    for shot in shots:
+        unscored = dataclasses.replace(shot, truth=None)  # the time to compute PSNR is no part of a solve's
         began, cpu_began = time.perf_counter(), time.process_time()
-        video, _ = engine.reconstruct(snapshot, Budget(iterations))
+        video, _ = engine.reconstruct(unscored, Budget(iterations))
         seconds.append(time.perf_counter() - began)
         cpu_seconds.append(time.process_time() - cpu_began)
-        scores.append(psnr(torch.from_numpy(video.astype(np.float32)), shot.truth))
+        scores.append(psnr(torch.from_numpy(video.astype(np.float32)), torch.from_numpy(truth_of(shot))))
     return Solves(
         "sci_stream", iterations, float(np.mean(seconds)), float(np.mean(cpu_seconds)), float(np.mean(scores))
     )

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from sci_stream.bench.pipeline.record import bench_record, recorder_alone
+from sci_stream.bench.pipeline.record import recorder_alone
 from sci_stream.bench.pipeline.stream import stream_result
 from sci_stream.bench.result import print_result
+from sci_stream.cli import app
 from sci_stream.errors import ConfigError
 from sci_stream.storage.recording import Compression
 from tests.e2e.kit import sci_stream
@@ -29,7 +30,7 @@ def test_bench_recorder_alone_loses_nothing(tmp_path: Path) -> None:
 
 def test_bench_record_missing_folder_raises(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere is not a folder"):
-        bench_record(tmp_path / "nowhere", snapshots=10, height_px=8, width_px=8, rate_hz=1.0)
+        app(["bench", "stream", "--record", "--folder", str(tmp_path / "nowhere")], standalone_mode=False)
 
 
 @pytest.mark.slow

@@ -38,7 +38,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_bench_warm_compares_every_iteration_count(folder: Path, tmp_path: Path) -> None:
     said: list[str] = []
-    figures = warm_start.bench(datasets.published(folder), TV, "cpu", said.append, iterations=(3, 6), reference=9)
+    figures = warm_start.bench(
+        datasets.published(folder, said.append), TV, "cpu", said.append, iterations=(3, 6), reference=9
+    )
     (row,) = figures.sets
     assert (row.name, row.shots) == ("moving", 4)
     assert [run.iterations for run in row.runs] == [3, 6]
@@ -73,17 +75,18 @@ def test_bench_warm_compares_every_iteration_count(folder: Path, tmp_path: Path)
 
 def test_bench_warm_plot_is_written(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    figures = warm_start.bench(datasets.published(folder), TV, "cpu", lambda _: None, iterations=(2,), reference=0)
+    footage = datasets.published(folder, lambda _: None)
+    figures = warm_start.bench(footage, TV, "cpu", lambda _: None, iterations=(2,), reference=0)
     warm_start.plot(figures, tmp_path / "out.png")
     assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_footage_cut_uses_same_masks(folder: Path) -> None:
-    (moving,) = (item for item in datasets.published(folder) if not isinstance(item, str) and item.name == "moving")
+    (moving,) = (item for item in datasets.published(folder, lambda _: None) if item.name == "moving")
     cut = moving.cut()
     assert cut.id.seq == len(moving.snapshots)
     assert cut.truth is not None
-    first = datasets.unit_scale(moving.snapshots[0].truth)
+    first = datasets.truth_of(moving.snapshots[0])
     np.testing.assert_allclose(cut.truth, first[:, ::-1, ::-1])
     y = moving.calibration.measurement(cut.counts)
     np.testing.assert_allclose(y, (moving.calibration.phi * cut.truth).sum(0), atol=1e-5)
@@ -91,7 +94,7 @@ def test_footage_cut_uses_same_masks(folder: Path) -> None:
 
 def test_bench_warm_without_data_raises() -> None:
     with pytest.raises(FileFormatError, match="Nothing to measure"):
-        warm_start.bench(["skipped: x"], TV, "cpu", lambda _: None)
+        warm_start.bench([], TV, "cpu", lambda _: None)
 
 
 def test_bench_command_accepts_reconstruct_settings(folder: Path, tmp_path: Path) -> None:

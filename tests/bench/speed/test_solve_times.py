@@ -15,8 +15,7 @@ from typer.testing import CliRunner
 
 from sci_stream.bench.environment import matrix_rate
 from sci_stream.bench.speed import solve_times
-from sci_stream.bench.speed.report import plot_figures, speed_result
-from sci_stream.bench.speed.solve_times import SIZES, Size, SizeSpeed, Speeds, flop_per_pixel, parse_sizes
+from sci_stream.bench.speed.solve_times import SIZES, Size, flop_per_pixel, parse_sizes
 from sci_stream.bench.speed.time_to_quality import LADDER, read_shots, time_to_reach
 from sci_stream.cli import app
 from sci_stream.errors import ConfigError
@@ -162,9 +161,8 @@ def test_time_to_quality_without_weights_raises(tmp_path: Path, published: Path)
 
 def test_bench_speed_unknown_plot_format_raises(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    speeds = Speeds((SizeSpeed("1x1x1", snapshots_per_s=1.0, iterations=1),), 1e12, "float32", "float32")
     with pytest.raises(ConfigError, match=r"Unsupported plot format"):
-        plot_figures(speed_result(speeds, {"denoiser": "tv"}, "none"), tmp_path / "out.nothing")
+        _run(tmp_path, "--sizes", "", "--denoiser", "tv", "--plot", str(tmp_path / "out.nothing"))
 
 
 def test_time_to_quality_diverging_start_falls_back_to_still(published: Path) -> None:
