@@ -11,6 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 Row_co = TypeVar("Row_co", covariant=True)
 Settings = dict[str, int | float | str | bool | None]
 """The parameters of a run, by name, in plain JSON types."""
+
+
+def mean(values: Iterable[float]) -> float:
+    """Return the arithmetic mean."""
+    return float(np.mean(list(values)))
 
 
 @dataclass(frozen=True, slots=True)

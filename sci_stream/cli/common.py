@@ -25,7 +25,8 @@ app = typer.Typer(
 def existing_folder(option: typer.CallbackParam, path: Path | None) -> Path | None:
     """Return the folder that an option names; raise `ConfigError` if it does not exist."""
     if path is not None and not path.is_dir():
-        raise ConfigError(f"{path} is not a folder", expected=getattr(option, "help", None))
+        name = option.opts[0] if option.opts[0].startswith("-") else ""
+        raise ConfigError(f"{name} {path} is not a folder".lstrip(), expected="the path of an existing folder")
     return path
 
 

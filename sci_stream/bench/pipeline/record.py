@@ -7,10 +7,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from sci_stream.bench.pipeline.stream import LoopCamera, bench_rig, part_figures, run_once, running_neighbours
+from sci_stream.bench.pipeline.stream import LoopCamera, run_part
 from sci_stream.bench.pipeline.zmq_baseline import StreamPart
 from sci_stream.clock import unix_ns
-from sci_stream.config import load_rig
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions, SubmitResult
 from sci_stream.storage.recording import Compression
@@ -53,28 +52,17 @@ def recorder_alone(folder: Path, shape: tuple[int, int], snapshots: int, compres
         recorder.close({"acquired": snapshots, "closed": True})
         seconds, used_s = time.perf_counter() - began_s, time.process_time() - before_s
         held = _held(Path(scratch))
-    nbytes = shape[0] * shape[1] * 2
-    return StreamPart(
-        part="recorder alone" + (", LZ4" if compression is Compression.BITSHUFFLE_LZ4 else ""),
-        snapshot_mib=round(nbytes / 2**20, 3),
-        snapshots=snapshots,
-        mb_per_s=round(held * nbytes / seconds / 1e6, 1),
-        snapshots_per_s=round(held / seconds, 1),
-        cpu_ms={"recorder": round(1e3 * used_s / snapshots, 3)},
-        latency_ms={},
-        lost=snapshots - held,
-    )
+    name = "recorder alone" + (", LZ4" if compression is Compression.BITSHUFFLE_LZ4 else "")
+    used = {"recorder": used_s}
+    return StreamPart.measured(name, camera.frame_bytes, snapshots, seconds, used, through=held, lost=snapshots - held)
 
 
 def _pipeline(folder: Path, shape: tuple[int, int], snapshots: int, rate_hz: float, name: str) -> StreamPart:
     with tempfile.TemporaryDirectory(prefix="sci-stream-bench-", dir=folder) as scratch:
-        record = 'folder = "recordings"\nvideo = false\nmin_free_mib = 0\nwarn_free_mib = 0'
-        path = bench_rig(Path(scratch), policy="record", record=record)
-        with running_neighbours(path.parent, tcp=False):
-            summary, seconds, used_s = run_once(path, load_rig(path), LoopCamera(shape, rate_hz), snapshots)
+        record = {"folder": "recordings", "video": False, "min_free_mib": 0, "warn_free_mib": 0}
+        part, acquired = run_part(name, Path(scratch), LoopCamera(shape, rate_hz), snapshots, record=record)
         held = _held(Path(scratch) / "recordings")
-    figures = part_figures(name, shape[0] * shape[1] * 2, snapshots, seconds, summary=summary, used_s=used_s)
-    return dataclasses.replace(figures, lost=summary.ledger.acquired - held)
+    return dataclasses.replace(part, lost=acquired - held)
 
 
 def _held(folder: Path) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sci_stream.bench.environment import environment
+from sci_stream.bench.environment import CpuTimeMeter, environment
 from sci_stream.bench.pipeline.supervised_rig import LedgerFigures, RigTables, SupervisedRig, small_rig, supervised
 from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, figure_file
 
@@ -223,24 +223,17 @@ def _sustainable_hz(denoiser: str, *, record: bool, folder: Path | None) -> floa
         path = _write_rig(Path(scratch), _EASY_HZ, denoiser, record=record)
         with supervised(path) as rig:
             rig.wait_for("ledger.reconstructed", 10, _START_S)
-            before, began_s, spent_s = int(rig.latest["ledger.reconstructed"]), time.monotonic(), _processor_s(rig)
+            before, began_s = int(rig.latest["ledger.reconstructed"]), time.monotonic()
+            meter = CpuTimeMeter(rig.supervisor.processes)
+            meter.start()
             rig.wait_for("ledger.reconstructed", before + _PROBED, _START_S)
             through = int(rig.latest["ledger.reconstructed"]) - before
-            each_s = (_processor_s(rig) - spent_s) / through
+            each_s = sum(meter.used_s().values()) / through
             per_s = through / (time.monotonic() - began_s)
             rig.kill()
     # The camera fell behind: other work takes the cores, so the sustainable rate is lower still.
     most_hz = per_s if per_s < 0.9 * _EASY_HZ else float("inf")
     return float(max(1, int(_SPARE_FRACTION * min((os.cpu_count() or 1) / each_s, most_hz))))
-
-
-def _processor_s(rig: SupervisedRig) -> float:
-    """Return the processor time that all nodes have used so far, s."""
-    ticks = 0
-    for pid in rig.supervisor.processes.values():
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _watch(rig: SupervisedRig, snapshots: int, report: Callable[[str], None]) -> list[Sample]:

@@ -19,14 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from sci_stream.bench.environment import CpuTimeMeter, environment
-from sci_stream.bench.pipeline.supervised_rig import RunSummary
+from sci_stream.bench.pipeline.supervised_rig import RigTables, RunSummary, write_rig
 from sci_stream.bench.pipeline.zmq_baseline import WINDOW, StreamPart, measure_zmq_baseline
 from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable
 from sci_stream.clock import unix_ns
-from sci_stream.config import Rig, load_rig
+from sci_stream.config import load_rig
 from sci_stream.model import Array, CameraCapabilities, CameraFrame, Snapshot, SolveReport, StageTimes, Start
 from sci_stream.nodes.acquire.node import AcquireNode
-from sci_stream.nodes.launcher.demo import free_port
 from sci_stream.nodes.reconstruct.node import ReconstructNode
 from sci_stream.nodes.reconstruct.solver import Ready, Result, Solved
 from sci_stream.nodes.runtime.process import StopRequest, stop_on_signals
@@ -58,6 +57,11 @@ class LoopCamera:
         self._start_s = 0.0
         self.under_way: Callable[[], int] = lambda: 0
         self.on_start: Callable[[], None] = lambda: None
+
+    @property
+    def frame_bytes(self) -> int:
+        """Size of a frame."""
+        return self._frames[0].nbytes
 
     def open(self) -> CameraCapabilities:
         """Return the capabilities."""
@@ -159,18 +163,6 @@ class IdentitySolver:
         """Unused: there are no parameters."""
 
 
-def bench_rig(folder: Path, *, policy: str = "live", record: str = "enabled = false") -> Path:
-    """Write the rig of a part into a folder; ``record`` is the text of its [record] table."""
-    path = folder / "bench.toml"
-    ports = "\n".join(f'{name} = "tcp://127.0.0.1:{free_port()}"' for name in ("dispatch", "results", "taps"))
-    path.write_text(
-        f"""[rig]\nname = "bench"\n[policy]\nmode = "{policy}"\nqueue_snapshots = {4 * WINDOW}\n"""
-        f"""[reconstruct]\ncredit = {WINDOW}\n[network]\n{ports}\n[record]\n{record}\n[preview]\nenabled = false\n"""
-        "[health]\nenabled = false\n"
-    )
-    return path
-
-
 def _sink(path: Path, summary: Path) -> None:
     with stop_on_signals() as stop:
         SinkNode(load_rig(path), stop, summary=summary).run()
@@ -182,23 +174,54 @@ def _worker(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def running_neighbours(folder: Path, *, tcp: bool) -> Iterator[None]:
+def _local_sockets(folder: Path) -> Iterator[None]:
     """Set the folder for local sockets in this process and its children, as a supervisor does for its nodes."""
-    if not tcp:
-        os.environ[FOLDER_VARIABLE] = str(folder)
+    os.environ[FOLDER_VARIABLE] = str(folder)
     try:
         yield
     finally:
         os.environ.pop(FOLDER_VARIABLE, None)
 
 
-def run_once(path: Path, rig: Rig, camera: LoopCamera, snapshots: int) -> tuple[RunSummary, float, dict[str, float]]:
-    """Run the pipeline once.
+def run_part(
+    name: str,
+    folder: Path,
+    camera: LoopCamera,
+    snapshots: int,
+    *,
+    record: Mapping[str, object] | None = None,
+    tcp: bool = False,
+) -> tuple[StreamPart, int]:
+    """Run the pipeline once, with its files in a folder; return its figures and the number of snapshots acquired.
 
-    Returns
-    -------
-    The sink's summary, the seconds from the first to the last snapshot, and processor seconds by process.
+    ``record`` is the [record] table of the rig, which has policy ``record`` then; None to record nothing.
     """
+    tables: RigTables = {
+        "policy": {"mode": "live" if record is None else "record", "queue_snapshots": 4 * WINDOW},
+        "reconstruct": {"credit": WINDOW},
+        "record": record or {"enabled": False},
+    }
+    path = write_rig(folder, tables)
+    with contextlib.nullcontext() if tcp else _local_sockets(folder):
+        summary, seconds, used_s = _run(path, camera, snapshots)
+    ledger = summary.ledger
+    through = ledger.reconstructed + ledger.raw_only
+    part = StreamPart.measured(
+        name,
+        camera.frame_bytes,
+        snapshots,
+        seconds,
+        used_s,
+        through=through,
+        lost=ledger.acquired - through,
+        latency_ms=summary.latency_ms,
+        ledger_closed=ledger.closed,
+    )
+    return part, ledger.acquired
+
+
+def _run(path: Path, camera: LoopCamera, snapshots: int) -> tuple[RunSummary, float, dict[str, float]]:
+    """Return the sink's summary, the seconds from the first to the last snapshot, and processor seconds by process."""
     summary = path.with_suffix(".json")
     # Not fork: ZeroMQ contexts and torch's threads do not survive it.
     spawn = multiprocessing.get_context("spawn")
@@ -208,7 +231,7 @@ def run_once(path: Path, rig: Rig, camera: LoopCamera, snapshots: int) -> tuple[
     ]
     for process in processes:
         process.start()
-    node = AcquireNode(rig, camera, None, StopRequest(), snapshots=snapshots)
+    node = AcquireNode(load_rig(path), camera, None, StopRequest(), snapshots=snapshots)
     camera.under_way = lambda: node.under_way
     pids = {"acquire": os.getpid(), "sink": processes[0].pid or 0, "reconstruct": processes[1].pid or 0}
     meter = CpuTimeMeter(pids)
@@ -222,25 +245,6 @@ def run_once(path: Path, rig: Rig, camera: LoopCamera, snapshots: int) -> tuple[
             process.terminate()
             process.join(10.0)
     return RunSummary.read(summary), node.running_s, used_s
-
-
-def part_figures(
-    name: str, nbytes: int, count: int, seconds: float, *, summary: RunSummary, used_s: Mapping[str, float]
-) -> StreamPart:
-    """Return the figures of a part from the sink's summary and the processor seconds by node."""
-    ledger = summary.ledger
-    through = ledger.reconstructed + ledger.raw_only
-    return StreamPart(
-        part=name,
-        snapshot_mib=round(nbytes / 2**20, 3),
-        snapshots=count,
-        mb_per_s=round(through * nbytes / seconds / 1e6, 1),
-        snapshots_per_s=round(through / seconds, 1),
-        cpu_ms={node: round(1e3 * used / count, 3) for node, used in used_s.items()},
-        latency_ms=summary.latency_ms,
-        lost=ledger.acquired - through,
-        ledger_closed=ledger.closed,
-    )
 
 
 @dataclass(frozen=True)
@@ -279,16 +283,13 @@ def bench(*, snapshots: int, height_px: int, width_px: int, tcp: bool = False) -
     Figures by part, each followed by its baseline, the same bytes over bare ZeroMQ.
     """
     measured = []
-    nbytes = height_px * width_px * 2
     parts = (("loaded", 0.0, snapshots), ("unloaded", _UNLOADED_HZ, min(snapshots, 500)))
     for name, rate_hz, count in parts:
         with tempfile.TemporaryDirectory(prefix="sci-stream-bench-") as folder:
-            path = bench_rig(Path(folder))
             camera = LoopCamera((height_px, width_px), rate_hz)
-            with running_neighbours(path.parent, tcp=tcp):
-                summary, seconds, used_s = run_once(path, load_rig(path), camera, count)
-            measured.append(part_figures(name, nbytes, count, seconds, summary=summary, used_s=used_s))
-            measured.append(measure_zmq_baseline(Path(folder), name + BARE, nbytes, count, rate_hz, tcp=tcp))
+            part, _ = run_part(name, Path(folder), camera, count, tcp=tcp)
+            bare = measure_zmq_baseline(Path(folder), name + BARE, camera.frame_bytes, count, rate_hz, tcp=tcp)
+            measured += [part, bare]
     return measured
 
 

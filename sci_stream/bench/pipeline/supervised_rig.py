@@ -78,6 +78,22 @@ class RunSummary:
         return cls(content["series"], ledger, content["latency_ms"])
 
 
+def write_rig(folder: Path, *tables: RigTables) -> Path:
+    """Write a rig with free ports, without page and health server; later ``tables`` override earlier ones by key."""
+    rig: dict[str, dict[str, object]] = {
+        "rig": {"name": "bench"},
+        "network": {name: f"tcp://127.0.0.1:{free_port()}" for name in ("dispatch", "results", "taps")},
+        "preview": {"enabled": False},
+        "health": {"enabled": False},
+    }
+    for each in tables:
+        for name, table in each.items():
+            rig[name] = {**rig.get(name, {}), **table}
+    path = folder / "bench.toml"
+    path.write_text("\n".join(table_text(name, table) for name, table in rig.items()))
+    return path
+
+
 def small_rig(
     folder: Path,
     *,
@@ -91,24 +107,16 @@ def small_rig(
     ``tables`` override its tables, ``camera`` the options of the camera.
     """
     options = {"width_px": size_px, "height_px": size_px, "n_frames": 4, "snapshot_rate_hz": rate_hz}
-    rig: RigTables = {
-        "rig": {"name": "bench"},
+    own: RigTables = {
         "camera": {
             "driver": "simulated",
             "read_timeout_s": 0.1,
             "options": {**options, "loop_snapshots": 16, **(camera or {})},
         },
         "reconstruct": {"denoiser": "identity", "devices": ["cpu"], "iterations": 1, "threads": 1},
-        "network": {name: f"tcp://127.0.0.1:{free_port()}" for name in ("dispatch", "results", "taps")},
         "record": {"folder": "recordings", "min_free_mib": 0, "warn_free_mib": 0},
-        "preview": {"enabled": False},
-        "health": {"enabled": False},
     }
-    # Tables are merged by key, so that a benchmark states only its differences.
-    rig = {**rig, **{name: {**rig.get(name, {}), **table} for name, table in tables.items()}}
-    path = folder / "bench.toml"
-    path.write_text("\n".join(table_text(name, table) for name, table in rig.items()))
-    return path
+    return write_rig(folder, own, tables)
 
 
 class SupervisedRig:

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import struct
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -44,6 +45,36 @@ class StreamPart:
     latency_ms: dict[str, dict[str, float]]
     lost: int
     ledger_closed: bool = True
+
+    @classmethod
+    def measured(
+        cls,
+        part: str,
+        nbytes: int,
+        snapshots: int,
+        seconds: float,
+        used_s: Mapping[str, float],
+        *,
+        through: int,
+        lost: int,
+        latency_ms: dict[str, dict[str, float]] | None = None,
+        ledger_closed: bool = True,
+    ) -> StreamPart:
+        """Return the figures of a part in which ``through`` of the snapshots arrived.
+
+        ``seconds`` is its duration, ``used_s`` the processor time by process.
+        """
+        return cls(
+            part=part,
+            snapshot_mib=round(nbytes / 2**20, 3),
+            snapshots=snapshots,
+            mb_per_s=round(through * nbytes / seconds / 1e6, 1),
+            snapshots_per_s=round(through / seconds, 1),
+            cpu_ms={process: round(1e3 * used / snapshots, 3) for process, used in used_s.items()},
+            latency_ms=latency_ms or {},
+            lost=lost,
+            ledger_closed=ledger_closed,
+        )
 
     @property
     def total_cpu_ms(self) -> float:
@@ -111,17 +142,9 @@ def measure_zmq_baseline(folder: Path, name: str, nbytes: int, count: int, rate_
             for process in (relay, drain):
                 process.kill()
                 process.join(10.0)
-    return StreamPart(
-        part=name,
-        snapshot_mib=round(nbytes / 2**20, 3),
-        snapshots=count,
-        mb_per_s=round(count * nbytes / seconds / 1e6, 1),
-        snapshots_per_s=round(count / seconds, 1),
-        cpu_ms={process: round(1e3 * used / count, 3) for process, used in used_s.items()},
-        latency_ms={
-            "total": {f"p{rank}": round(1e3 * float(np.percentile(latencies_s, rank)), 3) for rank in (50, 99)}
-        },
-        lost=0,
+    total_ms = {f"p{rank}": round(1e3 * float(np.percentile(latencies_s, rank)), 3) for rank in (50, 99)}
+    return StreamPart.measured(
+        name, nbytes, count, seconds, used_s, through=count, lost=0, latency_ms={"total": total_ms}
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
 from collections import defaultdict
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from sci_stream.bench.datasets import filmed_scene
 from sci_stream.bench.environment import environment
-from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable
+from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, mean
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.imaging.demosaic import Demosaic, demosaic
@@ -23,6 +24,7 @@ from sci_stream.imaging.rendering import render
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import BayerPhase
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
+from sci_stream.optics.bayer import sample_colours
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine
 from sci_stream.training.images import read_image
@@ -156,19 +158,16 @@ def bench(folder: Path, section: ReconstructSection, device: str, progress: Call
 def _demosaic_rows(
     psnr_db: dict[Demosaic, dict[BayerPhase, list[float]]], ms_per_megapixel: dict[Demosaic, float]
 ) -> tuple[DemosaicQuality, ...]:
-    means = {
-        method: float(np.mean([value for values in by_phase.values() for value in values]))
-        for method, by_phase in psnr_db.items()
-    }
+    means = {method: mean(itertools.chain(*by_phase.values())) for method, by_phase in psnr_db.items()}
     return tuple(
         DemosaicQuality(
             method=str(method),
             psnr_db=means[method],
             lead_db=means[method] - means[Demosaic.BILINEAR],
-            rggb_db=float(np.mean(by_phase[BayerPhase.RGGB])),
-            grbg_db=float(np.mean(by_phase[BayerPhase.GRBG])),
-            gbrg_db=float(np.mean(by_phase[BayerPhase.GBRG])),
-            bggr_db=float(np.mean(by_phase[BayerPhase.BGGR])),
+            rggb_db=mean(by_phase[BayerPhase.RGGB]),
+            grbg_db=mean(by_phase[BayerPhase.GRBG]),
+            gbrg_db=mean(by_phase[BayerPhase.GBRG]),
+            bggr_db=mean(by_phase[BayerPhase.BGGR]),
             ms_per_megapixel=ms_per_megapixel[method],
         )
         for method, by_phase in psnr_db.items()
@@ -186,10 +185,7 @@ def _measure(
     psnr_db: dict[Demosaic, dict[BayerPhase, list[float]]],
     seconds: dict[Demosaic, float],
 ) -> None:
-    mosaic = np.empty((1, *rgb.shape[:2]), np.uint16)
-    for index, colour in enumerate(phase):
-        i, j = divmod(index, 2)
-        mosaic[0, i::2, j::2] = rgb[i::2, j::2, "RGB".index(colour)]
+    mosaic = sample_colours(rgb, phase)[np.newaxis]
     for method in Demosaic:
         started = time.perf_counter()
         found = demosaic(mosaic, phase, method)[0]

@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from sci_stream.bench.datasets import Footage, truth_of
 from sci_stream.bench.environment import environment
 from sci_stream.bench.quality.published_sets import PAPER_MINUTES, paper_row
-from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, figure_file
+from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, figure_file, mean
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.model import Snapshot
 from sci_stream.recon.algorithms.gap import Problem, cold_start, gap
@@ -308,10 +307,10 @@ def _measure(
         set_name=footage.name,
         method=method.name,
         shots=len(taken),
-        psnr_db=float(np.mean([each.psnr_at[-1] for each in taken])),
-        ssim=float(np.mean([each.ssim for each in taken])),
-        minutes=float(np.mean([each.seconds_at[-1] for each in taken])) / 60,
-        iterations=float(np.mean([len(each.psnr_at) for each in taken])),
+        psnr_db=mean(each.psnr_at[-1] for each in taken),
+        ssim=mean(each.ssim for each in taken),
+        minutes=mean(each.seconds_at[-1] for each in taken) / 60,
+        iterations=mean(len(each.psnr_at) for each in taken),
         paper_psnr_db=printed[0] if printed else None,
         paper_ssim=printed[1] if printed else None,
         paper_minutes=PAPER_MINUTES.get(method.printed),

@@ -13,7 +13,7 @@ import torch
 from sci_stream.bench.datasets import Footage, psnr_of, published, truth_of
 from sci_stream.bench.environment import environment
 from sci_stream.bench.quality.plots import Example, plot_quality
-from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, require_matplotlib, solver_settings
+from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, mean, require_matplotlib, solver_settings
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.model import Snapshot
@@ -200,13 +200,13 @@ def bench_priors(
 ) -> QualityResult:
     """Reconstruct all sets with one prior after the other, and compare the means over the sets; see `bench`."""
     results = [bench(data, section, device_name, progress, full_scale_dn=full_scale_dn) for section in sections]
-    first_db = _mean_of(results[0].sets, "psnr_db")
+    first_db = mean(one.psnr_db for one in results[0].sets)
     priors = tuple(
         PriorQuality(
             prior=str(result.settings["denoiser"]),
-            psnr_db=(psnr_db := _mean_of(result.sets, "psnr_db")),
-            ssim=_mean_of(result.sets, "ssim"),
-            seconds_per_shot=_mean_of(result.sets, "seconds_per_shot"),
+            psnr_db=(psnr_db := mean(one.psnr_db for one in result.sets)),
+            ssim=mean(one.ssim for one in result.sets),
+            seconds_per_shot=mean(one.seconds_per_shot for one in result.sets),
             gain_db=psnr_db - first_db,
             sets=result.sets,
         )
@@ -215,10 +215,6 @@ def bench_priors(
     title = f"mean over sets: {len(results[0].sets)}, prior by prior"
     tables = [table for result in results for table in result.tables]
     return dataclasses.replace(results[0], tables=(*tables, ResultTable(title, _PRIOR_COLUMNS, priors)), priors=priors)
-
-
-def _mean_of(sets: Sequence[SetQuality], figure: str) -> float:
-    return float(np.mean([getattr(one, figure) for one in sets]))
 
 
 def _measure_set(engine: Engine, footage: Footage, progress: Callable[[str], None]) -> SetQuality:
@@ -262,10 +258,10 @@ def _summary(name: str, per_shot: Sequence[ShotQuality]) -> SetQuality:
     gap_tv, pnp_ffdnet = ("{:.2f} {:.4f}".format(*paper[key]) if paper else "" for key in ("GAP-TV", "PnP-FFDNet"))
     return SetQuality(
         name=name,
-        psnr_db=float(np.mean([shot.psnr_db for shot in per_shot])),
-        ssim=float(np.mean([shot.ssim for shot in per_shot])),
-        iterations=float(np.mean([shot.iterations for shot in per_shot])),
-        seconds_per_shot=float(np.mean([shot.seconds for shot in per_shot])),
+        psnr_db=mean(shot.psnr_db for shot in per_shot),
+        ssim=mean(shot.ssim for shot in per_shot),
+        iterations=mean(shot.iterations for shot in per_shot),
+        seconds_per_shot=mean(shot.seconds for shot in per_shot),
         paper_gap_tv=gap_tv,
         paper_pnp_ffdnet=pnp_ffdnet,
         per_shot=tuple(per_shot),

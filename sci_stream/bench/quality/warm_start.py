@@ -25,6 +25,7 @@ from sci_stream.bench.result import (
     ResultColumn,
     ResultTable,
     figure_file,
+    mean,
     solver_settings,
 )
 from sci_stream.config import ReconstructSection
@@ -239,8 +240,7 @@ class _Comparison:
         reaches = dict[str, int | None](cold=None, warm=None)
         if self.reference:
             budget = Budget(self.reference)
-            solved = [psnr_of(cold.reconstruct(snapshot, budget)[1]) for snapshot in footage.snapshots[1:]]
-            reference_db = float(np.mean(solved))
+            reference_db = mean(psnr_of(cold.reconstruct(shot, budget)[1]) for shot in footage.snapshots[1:])
             self.report(f"{footage.name}, {self.reference} iterations cold: {reference_db:.2f} dB")
             enough_db = reference_db - _AS_GOOD_DB
             reaches["cold"] = min((run.iterations for run in runs if run.cold_db >= enough_db), default=None)
@@ -270,21 +270,21 @@ def _run(footage: Footage, engines: _Engines, count: int) -> RunComparison:
     gains = np.array([shot.gain_db for shot in followed])
     quarter = max(1, len(gains) // 4)
     solve_s = sum(shot.warm_s for shot in followed)
-    warm_db = _mean(shot.warm_db for shot in followed)
-    still_db = _mean(shot.still_db for shot in followed)
+    warm_db = mean(shot.warm_db for shot in followed)
+    still_db = mean(shot.still_db for shot in followed)
     return RunComparison(
         name=footage.name,
         shots=len(footage.snapshots),
         iterations=count,
         still_db=still_db,
-        cold_db=_mean(shot.cold_db for shot in followed),
+        cold_db=mean(shot.cold_db for shot in followed),
         warm_db=warm_db,
         gain_db=float(gains.mean()),
         gain_over_still_db=warm_db - still_db,
         worst_gain_db=float(gains.min()),
         cut_gain_db=after_cut.gain_db,
         drift_db=float(gains[-quarter:].mean() - gains[:quarter].mean()),
-        equal_time_gain_db=warm_db - _mean(shot.equal_time_db for shot in followed),
+        equal_time_gain_db=warm_db - mean(shot.equal_time_db for shot in followed),
         start_share=sum(shot.start_s for shot in followed) / solve_s,
         warm_share=sum(shot.start_s - shot.cold_start_s for shot in followed) / solve_s,
         starts=dict(Counter(shot.start for shot in pairs)),
@@ -315,10 +315,6 @@ def _pair(snapshot: Snapshot, engines: _Engines, count: int) -> ShotComparison:
         cold_s=cold_report.solve_ns / 1e9,
         warm_s=warm_s,
     )
-
-
-def _mean(values: Iterable[float]) -> float:
-    return float(np.mean(list(values)))
 
 
 def plot(result: WarmResult, path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,7 +19,7 @@ from sci_stream.bench.reality.perturbations import PERTURBATIONS, Perturbation, 
 from sci_stream.bench.reality.rigs import ALL_RIGS, QUICK_RIGS, RIGS, OpticalSetup, choose_rigs, film
 from sci_stream.bench.reality.scenes import SCENES, Half, SceneUnavailableError, Take
 from sci_stream.bench.reality.solving import Reconstructor, SolverSpec
-from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, Settings, figure_file
+from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, Settings, figure_file, mean
 from sci_stream.errors import ConfigError, FileFormatError
 
 Report = Callable[[str], None]
@@ -198,7 +198,7 @@ def bench(
         cells += made
         worst = min(made, key=lambda cell: cell.lead_db)
         report(
-            f"{worst.rig}, {worst.scene}: defaults {np.mean([cell.defaults_db for cell in made]):.2f} dB in the mean "
+            f"{worst.rig}, {worst.scene}: defaults {mean(cell.defaults_db for cell in made):.2f} dB in the mean "
             f"of {len(made)} perturbations, worst against the plain loop {worst.lead_db:+.2f} dB ({worst.perturbation})"
         )
     if not cells:
@@ -338,9 +338,6 @@ def summarise(cells: Sequence[Cell]) -> tuple[Summary, ...]:
 
 
 def _summary(half: Half, group: str, cells: Sequence[Cell]) -> Summary:
-    def mean(values: Iterable[float]) -> float:
-        return float(np.mean(list(values)))
-
     return Summary(
         half=half.value,
         group=group,

@@ -20,6 +20,7 @@ from sci_stream.bench.datasets import filmed_scene, truth_of
 from sci_stream.bench.reality.optics import F32
 from sci_stream.errors import FileFormatError, SciStreamError
 from sci_stream.model import Array, BayerPhase
+from sci_stream.optics.bayer import sample_colours
 from sci_stream.storage.published_data import read_published
 from sci_stream.training.images import read_image
 
@@ -196,11 +197,7 @@ def _sensed(rgb: F32, colour: bool) -> F32:
     """Return what a sensor sees of (H, W, 3): a Bayer mosaic, or luminance; (H, W) float32."""
     if not colour:
         return np.asarray(rgb @ _LUMINANCE, np.float32)
-    mosaic = np.empty(rgb.shape[:2], np.float32)
-    for index, name in enumerate(BAYER.value):
-        row, column = divmod(index, 2)
-        mosaic[row::2, column::2] = rgb[row::2, column::2, "RGB".index(name)]
-    return mosaic
+    return sample_colours(rgb, BAYER)
 
 
 def _scenes(half: Half, entries: dict[str, Film], published: tuple[str, ...]) -> tuple[NamedScene, ...]:

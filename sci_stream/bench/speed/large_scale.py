@@ -9,6 +9,7 @@ the film, with equal green planes; PSNR is that of the mosaic, before demosaicin
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import re
 import subprocess
@@ -24,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.bench.environment import environment
-from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, Settings
+from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, Settings, mean
 from sci_stream.bench.speed.solve_times import Size
 from sci_stream.errors import FileFormatError, StorageError
 from sci_stream.recon.backend.device import describe_device, memory_in_use, pick_device
@@ -118,7 +119,7 @@ def bench(
         if stated > free:
             why = f"{free / _MIB:.0f} MiB are free"
             progress(f"{size}: skipped, {why}; {row.stated_mib:.0f} MiB are needed")
-            rows.append(LargeSolve(str(size), row.stated_mib, skipped=why))
+            rows.append(dataclasses.replace(row, skipped=why))
             continue
         with tempfile.TemporaryDirectory(prefix="sci-stream-large-") as folder:
             progress(f"{size}: simulating a snapshot of {size.pixels} pixels; about {row.stated_mib:.0f} MiB to solve")
@@ -204,13 +205,12 @@ def _solve(folder: Path, size: Size, row: LargeSolve, how: tuple[str, int, str],
         -10 * np.log10(max(float(np.mean(np.square(frame - true, dtype=np.float64))), 1e-12))
         for frame, true in zip(frames, _mosaics(size, film), strict=True)
     ]
-    return LargeSolve(
-        size=row.size,
-        stated_mib=row.stated_mib,
+    return dataclasses.replace(
+        row,
         peak_mib=peak_mib,
         seconds=solved["seconds"],
         iterations=solved["iterations"],
-        psnr_db=float(np.mean(scores)),
+        psnr_db=mean(scores),
     )
 
 

@@ -14,6 +14,7 @@ import torch
 
 from sci_stream.bench.datasets import Footage, filmed, truth_of
 from sci_stream.bench.published_loop import PUBLISHED_SIGMAS, published_gap
+from sci_stream.bench.result import mean
 from sci_stream.errors import ConfigError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
@@ -118,7 +119,7 @@ def time_to_reach(
     """
     start = "published"
     seconds, cpu_seconds, scores = _baselines(footage, weights, device, progress)
-    if not scores[-1] > np.mean([_still_db(shot, footage.calibration) for shot in footage.snapshots]):
+    if not scores[-1] > mean(_still_db(shot, footage.calibration) for shot in footage.snapshots):
         start = "still image"
         progress("worse than the still image y/Σφ: starting again from it")
         seconds, cpu_seconds, scores = _baselines(footage, weights, device, progress, published_start=False)
@@ -202,6 +203,4 @@ def _instrument(engine: Engine, shots: Sequence[Snapshot], iterations: int) -> S
         seconds.append(time.perf_counter() - began)
         cpu_seconds.append(time.process_time() - cpu_began)
         scores.append(psnr(torch.from_numpy(video.astype(np.float32)), torch.from_numpy(truth_of(shot))))
-    return Solves(
-        "sci_stream", iterations, float(np.mean(seconds)), float(np.mean(cpu_seconds)), float(np.mean(scores))
-    )
+    return Solves("sci_stream", iterations, mean(seconds), mean(cpu_seconds), mean(scores))

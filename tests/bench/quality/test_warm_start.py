@@ -106,3 +106,11 @@ def test_bench_command_accepts_reconstruct_settings(folder: Path, tmp_path: Path
     assert (settings["weigh_noise"], settings["sigma_first"]) == (False, 0.1)
     with pytest.raises(ConfigError, match=r"weigh_noice is unknown.*weigh_noise"):
         app([*command, "--set", "weigh_noice=false"], standalone_mode=False)
+
+
+def test_bench_command_unknown_plot_format_fails_early(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    command = ["bench", "warm", "--data", str(folder), "--denoiser", "tv", "--iterations", "2", "--reference", "0"]
+    with pytest.raises(ConfigError, match="Unsupported plot format"):
+        app([*command, "--json", str(tmp_path / "out.json"), "--plot", str(tmp_path / "out.nothing")])
+    assert list(tmp_path.iterdir()) == [], "nothing was measured"
