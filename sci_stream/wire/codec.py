@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from sci_stream.errors import CalibrationError
 from sci_stream.wire.header import Limits, Reason, pack_header, refuse, unpack_header
-from sci_stream.wire.message_spec import MessageKind
+from sci_stream.wire.message_kind import MessageKind
 from sci_stream.wire.payload import Arrays, pack_payloads, unpack_payloads
 from sci_stream.wire.schema import KINDS
 from sci_stream.wire.validators import Fields, UnfitError

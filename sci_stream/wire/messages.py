@@ -1,23 +1,48 @@
 """Messages other than the values of the model: sessions, acknowledgements, control.
 
-`SeriesInfo`, `Snapshot`, `Reconstruction` and `Calibration` are sent as they are; all others are here. docs/wire.md
-specifies every field.
+`SeriesInfo`, `Snapshot`, `Reconstruction` and `Calibration` are sent as they are (`model_codecs`); all others are here.
+The fields go to the wire in the order of their declaration, each checked as its type says. docs/wire.md specifies them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
+from sci_stream.wire.field_checks import (
+    COUNT,
+    LABEL,
+    NAME,
+    PARAMETERS,
+    REASON,
+    SEQ,
+    SHOWN_MEMORY,
+    SMALL_COUNT,
+    STATUS,
+    VERSIONS,
+    WORD,
+    StatusValue,
+)
 from sci_stream.wire.header import SCHEMA_VERSION
+from sci_stream.wire.validators import Integer, Number, Prose
 
-StatusValue = int | float | str | bool
 NodeKind = Literal["acquire", "reconstruct", "sink", "tool"]
 Outcome = Literal["dropped", "raw_only"]
 Acceptable = Literal["snapshot", "reconstruction", "dropped", "series_start", "series_end"]
+
+# Types of fields, each with its check.
+Name = Annotated[str, NAME]
+Word = Annotated[str, WORD]
+Label = Annotated[str, LABEL]
+Sentence = Annotated[str, Prose(1024)]
+Paragraph = Annotated[str, Prose(2048)]
+Seq = Annotated[int, SEQ]
+Count = Annotated[int, COUNT]
+Parameters = Annotated[Mapping[str, StatusValue], PARAMETERS]
+ShownMemory = Annotated[str, SHOWN_MEMORY]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +55,14 @@ class Hello:
     `sci_stream.transport.remote_memory`.
     """
 
-    node: str
+    node: Name
     kind_of_node: NodeKind
-    incarnation: str
-    device: str = ""
-    credit: int = 0
-    protocol: int = SCHEMA_VERSION
-    versions: Mapping[str, str] = field(default_factory=dict)
-    shows: str = ""
+    incarnation: Name
+    device: Label = ""
+    credit: Annotated[int, Integer(0, 1024)] = 0
+    protocol: Annotated[int, Integer(1, 2**31 - 1)] = SCHEMA_VERSION
+    versions: Annotated[Mapping[str, str], VERSIONS] = field(default_factory=dict)
+    shows: ShownMemory = ""
     reads: bool = False
 
 
@@ -48,10 +73,10 @@ class Welcome:
     ``shows`` and ``reads`` as in `Hello`.
     """
 
-    node: str
-    incarnation: str
-    heartbeat_s: float
-    shows: str = ""
+    node: Name
+    incarnation: Name
+    heartbeat_s: Annotated[float, Number(0.01, 3600)]
+    shows: ShownMemory = ""
     reads: bool = False
 
 
@@ -59,49 +84,49 @@ class Welcome:
 class Heartbeat:
     """A node is alive; its status. Non-finite numbers in ``status`` are not sent."""
 
-    node: str
-    status: Mapping[str, StatusValue] = field(default_factory=dict)
+    node: Name
+    status: Annotated[Mapping[str, StatusValue], STATUS] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
     """Request for the time of the peer's clock; ``sent_ns`` is the time of the own clock."""
 
-    sent_ns: int
+    sent_ns: Count
 
 
 @dataclass(frozen=True, slots=True)
 class Pong:
     """Answer to `Ping`: its ``sent_ns``, and the times of receipt and answer on the peer's clock."""
 
-    sent_ns: int
-    received_ns: int
-    answered_ns: int
+    sent_ns: Count
+    received_ns: Count
+    answered_ns: Count
 
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
     """A node leaves intentionally; the peer need not wait for a timeout."""
 
-    node: str
+    node: Name
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
     """A node refuses to work with the peer: ``reason`` in a word, ``text`` for both logs."""
 
-    reason: str
-    text: str
+    reason: Word
+    text: Paragraph
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     """A reconstruct node returns a snapshot: the sink has accepted its video, or it failed for ``reason``."""
 
-    series: str
-    seq: int
+    series: Name
+    seq: Seq
     ok: bool
-    reason: str = ""
+    reason: Sentence = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +136,10 @@ class Dropped:
     ``reason`` is the word under which the ledger counts it; ``outcome`` says whether its raw counts are recorded.
     """
 
-    series: str
-    epoch: int
-    seq: int
-    reason: str
+    series: Name
+    epoch: Annotated[int, SMALL_COUNT]
+    seq: Seq
+    reason: Annotated[str, REASON]
     outcome: Outcome = "dropped"
 
 
@@ -125,18 +150,18 @@ class SeriesEnd:
     ``reason`` is a sentence; ``camera_dropped`` frames were numbered by the camera but never delivered.
     """
 
-    series: str
-    acquired: int
-    reason: str = ""
-    camera_dropped: int = 0
+    series: Name
+    acquired: Seq
+    reason: Sentence = ""
+    camera_dropped: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
     """The sink has stored a message as durably as the policy promises; ``seq`` is 0 for series start and end."""
 
-    series: str
-    seq: int
+    series: Name
+    seq: Seq
     of: Acceptable
 
 
@@ -144,14 +169,14 @@ class Accepted:
 class CalibrationRequest:
     """Request for the calibration with this hash."""
 
-    hash: str
+    hash: Name
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationMissing:
     """Answer to a request for an unknown calibration."""
 
-    hash: str
+    hash: Name
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,21 +186,21 @@ class Control:
     ``request`` identifies the request in the answer; ``parameters`` are new values by name.
     """
 
-    request: str
-    node: str
-    action: str
-    parameters: Mapping[str, StatusValue] = field(default_factory=dict)
-    who: str = ""
+    request: Name
+    node: Name
+    action: Word
+    parameters: Parameters = field(default_factory=dict)
+    who: Label = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlResult:
     """Answer to `Control`: the current ``values``, or, if not ``ok``, the reason why nothing changed in ``text``."""
 
-    request: str
+    request: Name
     ok: bool
-    text: str = ""
-    values: Mapping[str, StatusValue] = field(default_factory=dict)
+    text: Paragraph = ""
+    values: Parameters = field(default_factory=dict)
 
 
 Message = (

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from sci_stream.wire import messages as msg
-from sci_stream.wire.field_codecs import CALIBRATION, RECONSTRUCTION, SERIES_START, SNAPSHOT
-from sci_stream.wire.message_spec import (
-    COUNT,
-    ID_FIELDS,
-    LABEL,
-    NAME,
-    PARAMETERS,
-    SEQ,
-    VERSIONS,
-    WORD,
-    MessageKind,
-    Status,
-    StatusEntry,
-)
-from sci_stream.wire.validators import Check, Choice, Flag, Integer, Number, Prose, Record, Text, UnfitError
+from sci_stream.wire.message_kind import MessageKind
+from sci_stream.wire.model_codecs import CALIBRATION, RECONSTRUCTION, SERIES_START, SNAPSHOT
+from sci_stream.wire.validators import Check, Choice, Flag, Record, UnfitError
+
+
+def _check(annotation: Any) -> Check:
+    """Return the check of a field from its type."""
+    if annotation is bool:
+        return Flag()
+    if get_origin(annotation) is Literal:
+        return Choice({option: option for option in get_args(annotation)})
+    check: Check = annotation.__metadata__[0]
+    return check
+
+
+def _plain(name: str, kind: type, agree: Callable[[Any], None] | None = None) -> MessageKind:
+    """Return a kind of message without payloads, whose fields are declared in `sci_stream.wire.messages`."""
+    fields = get_type_hints(kind, include_extras=True)
+    return MessageKind(name, kind, Record(kind, {field: _check(fields[field]) for field in fields}), agree=agree)
 
 
 def _dropped_agrees(dropped: msg.Dropped) -> None:
@@ -28,80 +32,25 @@ def _dropped_agrees(dropped: msg.Dropped) -> None:
         raise UnfitError("a reason, since the snapshot is lost", "none", "reason")
 
 
-def _one_of(literal: Any) -> Choice:
-    return Choice({option: option for option in get_args(literal)})
-
-
-def _plain(name: str, kind: type, fields: dict[str, Check], agree: Callable[[Any], None] | None = None) -> MessageKind:
-    return MessageKind(name, kind, Record(kind, fields), agree=agree)
-
-
-_SHOWN = Text(64, r"([0-9a-f]{1,16}:[0-9a-f]{32})?", "an address and 16 bytes, hexadecimal")
-
 KINDS: Final = (
     SERIES_START,
     SNAPSHOT,
     RECONSTRUCTION,
-    _plain(
-        "series_end", msg.SeriesEnd, {"series": NAME, "acquired": SEQ, "reason": Prose(1024), "camera_dropped": COUNT}
-    ),
-    _plain(
-        "dropped",
-        msg.Dropped,
-        {
-            **ID_FIELDS,
-            "reason": Text(64, r"|[a-z][a-z0-9_]*", "a word of small letters, digits and _"),
-            "outcome": _one_of(msg.Outcome),
-        },
-        _dropped_agrees,
-    ),
-    _plain(
-        "accepted",
-        msg.Accepted,
-        {
-            "series": NAME,
-            "seq": SEQ,
-            "of": _one_of(msg.Acceptable),
-        },
-    ),
-    _plain(
-        "hello",
-        msg.Hello,
-        {
-            "node": NAME,
-            "kind_of_node": _one_of(msg.NodeKind),
-            "incarnation": NAME,
-            "device": LABEL,
-            "credit": Integer(0, 1024),
-            "protocol": Integer(1, 2**31 - 1),
-            "versions": VERSIONS,
-            "shows": _SHOWN,
-            "reads": Flag(),
-        },
-    ),
-    _plain(
-        "welcome",
-        msg.Welcome,
-        {"node": NAME, "incarnation": NAME, "heartbeat_s": Number(0.01, 3600), "shows": _SHOWN, "reads": Flag()},
-    ),
-    _plain("heartbeat", msg.Heartbeat, {"node": NAME, "status": Status(StatusEntry(), most=128)}),
-    _plain("ping", msg.Ping, {"sent_ns": COUNT}),
-    _plain("pong", msg.Pong, {"sent_ns": COUNT, "received_ns": COUNT, "answered_ns": COUNT}),
-    _plain("goodbye", msg.Goodbye, {"node": NAME}),
-    _plain("refused", msg.Refused, {"reason": WORD, "text": Prose(2048)}),
-    _plain("done", msg.Done, {"series": NAME, "seq": SEQ, "ok": Flag(), "reason": Prose(1024)}),
-    _plain("calibration_request", msg.CalibrationRequest, {"hash": NAME}),
+    _plain("series_end", msg.SeriesEnd),
+    _plain("dropped", msg.Dropped, _dropped_agrees),
+    _plain("accepted", msg.Accepted),
+    _plain("hello", msg.Hello),
+    _plain("welcome", msg.Welcome),
+    _plain("heartbeat", msg.Heartbeat),
+    _plain("ping", msg.Ping),
+    _plain("pong", msg.Pong),
+    _plain("goodbye", msg.Goodbye),
+    _plain("refused", msg.Refused),
+    _plain("done", msg.Done),
+    _plain("calibration_request", msg.CalibrationRequest),
     CALIBRATION,
-    _plain("calibration_missing", msg.CalibrationMissing, {"hash": NAME}),
-    _plain(
-        "control",
-        msg.Control,
-        {"request": NAME, "node": NAME, "action": WORD, "parameters": PARAMETERS, "who": LABEL},
-    ),
-    _plain(
-        "control_result",
-        msg.ControlResult,
-        {"request": NAME, "ok": Flag(), "text": Prose(2048), "values": PARAMETERS},
-    ),
+    _plain("calibration_missing", msg.CalibrationMissing),
+    _plain("control", msg.Control),
+    _plain("control_result", msg.ControlResult),
 )
 """Every kind of message (docs/wire.md)."""

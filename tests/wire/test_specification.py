@@ -10,7 +10,7 @@ import pytest
 
 from sci_stream.model import CalibrationHealth, SolveReport, StageTimes
 from sci_stream.wire import SCHEMA_VERSION, Goodbye, Limits, Reason, encode
-from sci_stream.wire.message_spec import MessageKind
+from sci_stream.wire.message_kind import MessageKind
 from sci_stream.wire.payload import DTYPES
 from sci_stream.wire.schema import KINDS
 

@@ -21,7 +21,7 @@ from sci_stream.model import (
 )
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import CORRECTION_PATTERN, MOST_MASKS, correction_length
-from sci_stream.wire.message_spec import (
+from sci_stream.wire.field_checks import (
     BAYER,
     CHUNKS,
     COUNT,
@@ -32,8 +32,8 @@ from sci_stream.wire.message_spec import (
     SMALL_COUNT,
     UNITS,
     VERSIONS,
-    MessageKind,
 )
+from sci_stream.wire.message_kind import MessageKind
 from sci_stream.wire.payload import Arrays, PayloadSpec
 from sci_stream.wire.validators import (
     Choice,

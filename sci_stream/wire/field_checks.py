@@ -1,21 +1,22 @@
-"""The description of a kind of message, and validators that several kinds share."""
+"""Checks of fields that several kinds of messages share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any, Final
 
-from sci_stream.model import Array, BayerPhase
-from sci_stream.wire.messages import StatusValue
-from sci_stream.wire.payload import MAX_DIM, Arrays, PayloadSpec
-from sci_stream.wire.validators import Check, Choice, Fields, Integer, Maybe, Number, Prose, Record, Table, Text
+from sci_stream.model import BayerPhase
+from sci_stream.wire.payload import MAX_DIM
+from sci_stream.wire.validators import Check, Choice, Fields, Integer, Maybe, Number, Prose, Table, Text
+
+StatusValue = int | float | str | bool
 
 # Names become files, folders and socket identities: no separators, no leading dot, no shell characters.
 NAME = Text(96, r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits and . _ -")
 WORD = Text(64, r"[a-z][a-z0-9_]*", "a word of small letters, digits and _")
+REASON = Text(64, r"|[a-z][a-z0-9_]*", "a word of small letters, digits and _")
+SHOWN_MEMORY = Text(64, r"([0-9a-f]{1,16}:[0-9a-f]{32})?", "an address and 16 bytes, hexadecimal")
 # Cameras, drivers and devices choose their own labels: too long ones are cut, not refused.
 LABEL = Prose(256)
 COUNT = Integer(0, 2**63 - 1)
@@ -70,44 +71,10 @@ def _is_infinite(value: object) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
+STATUS = Status(StatusEntry(), most=128)
 PARAMETERS = Table(StatusEntry(), most=16)
 CHUNKS = Chunks(StatusEntry())
 UNITS = Chunks(Prose(64))
-
-
-@dataclass(frozen=True, slots=True)
-class MessageKind:
-    """One kind of message.
-
-    Parameters
-    ----------
-    name
-        Name, sent as the first frame.
-    type
-        Class of the value.
-    record
-        Fields of the header, without ``v`` and ``payloads``.
-    payloads
-        Arrays after the header, in order.
-    arrays
-        Returns the payloads of a value by name.
-    build
-        Makes a value from validated fields and arrays.
-    agree
-        Raises `UnfitError` if the parts of a value are inconsistent.
-    """
-
-    name: str
-    type: type
-    record: Record
-    payloads: tuple[PayloadSpec, ...] = ()
-    arrays: Callable[[Any], Mapping[str, Array | None]] = lambda _: MappingProxyType({})
-    build: Callable[[Fields, Arrays], Any] | None = None
-    agree: Callable[[Any], None] | None = None
-
-    def make(self, fields: Fields, arrays: Arrays) -> Any:
-        """Make the value from fields and arrays."""
-        return self.record.make(**fields) if self.build is None else self.build(fields, arrays)
 
 
 # Fields that identify the snapshot of a message.
