@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,11 @@ import pytest
 import sci_stream as package
 from sci_stream.errors import InputError, TransportError
 from sci_stream.storage.recording import Recording
-from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream, wait_for
+from tests.e2e.conftest import CommandHere
+from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 from tests.journals import read_journal
+
+Command = Callable[..., tuple[int, str]]
 
 CONTROLLED = {
     "preview": {"enabled": True, "token": "s3cret"},
@@ -33,17 +36,23 @@ def client(rig: RunningRig, who: str = "eva") -> Any:
     return package.control(f"http://127.0.0.1:{rig.rig.preview.port}", token="s3cret", who=who)
 
 
-def command(rig: RunningRig, *words: str) -> tuple[int, str]:
-    ended = sci_stream("control", rig.path, *words, cwd=rig.folder)
-    return ended.status, ended.output
+@pytest.fixture
+def command(rig: RunningRig, command_here: CommandHere) -> Command:
+    """Return ``sci-stream control`` of the running rig."""
+
+    def run(*words: str) -> tuple[int, str]:
+        ended = command_here("control", rig.path, *words, cwd=rig.folder)
+        return ended.status, ended.output
+
+    return run
 
 
 def solved_with(rig: RunningRig, iterations: int) -> None:
     rig.wait_until(f"{iterations} iterations", lambda report: report.get("iterations") == iterations)
 
 
-def test_control_set_iterations_takes_effect(rig: RunningRig) -> None:
-    assert command(rig, "set", "reconstruct.iterations", "3") == (0, "reconstruct-0.iterations = 3\n")
+def test_control_set_iterations_takes_effect(rig: RunningRig, command: Command) -> None:
+    assert command("set", "reconstruct.iterations", "3") == (0, "reconstruct-0.iterations = 3\n")
     solved_with(rig, 3)
 
 
@@ -66,12 +75,12 @@ def parameter(running: Any, node: str, name: str) -> Any:
     return running.nodes()[node].parameters[name].value
 
 
-def test_control_rejects_invalid_setting_with_message(rig: RunningRig) -> None:
+def test_control_rejects_invalid_setting_with_message(rig: RunningRig, command: Command) -> None:
     for words, said in {
         ("set", "reconstruct.iterations", "0"): "expected an integer from 1 to 10000; got 0.",
         ("set", "reconstruct.iterations"): "set NODE.NAME VALUE",
     }.items():
-        status, output = command(rig, *words)
+        status, output = command(*words)
         assert status == 2, words
         assert output.startswith("error: ")
         assert said in output
@@ -119,13 +128,13 @@ def test_camera_settings_survive_node_restart(rig: RunningRig) -> None:
     assert parameter(running, "acquire", "snapshot_rate_hz") == 15.0
 
 
-def test_series_control_and_changes_are_recorded(rig: RunningRig) -> None:
+def test_series_control_and_changes_are_recorded(rig: RunningRig, command: Command) -> None:
     running = client(rig)
     running.set("reconstruct", iterations=7)
     solved_with(rig, 7)
     running.set("acquire", exposure=0.45, snapshot_rate_hz=25.0)
     first = running.status()["series"]
-    assert command(rig, "do", "acquire", "next_series")[0] == 0
+    assert command("do", "acquire", "next_series")[0] == 0
     second = another_series(rig, first)
     wait_for(lambda: "acquire" in running.nodes(), "the acquire node declares its parameters")
     assert parameter(running, "acquire", "snapshot_rate_hz") == 25.0, "the camera settings are kept"
@@ -167,13 +176,13 @@ def another_series(rig: RunningRig, *before: str) -> str:
     return str(report["series"])
 
 
-def test_control_without_page_or_rig_reports_error(tmp_path: Path) -> None:
+def test_control_without_page_or_rig_reports_error(tmp_path: Path, command_here: CommandHere) -> None:
     path = tmp_path / "rig.toml"
     path.write_text("[preview]\nenabled = false\n")
-    ended = sci_stream("control", path, "list", cwd=tmp_path)
+    ended = command_here("control", path, "list", cwd=tmp_path)
     assert ended.status == 2
     assert "no live page, which control needs; expected [preview] enabled = true" in ended.output
     path.write_text("[preview]\nport = 1\n")
-    ended = sci_stream("control", path, cwd=tmp_path)
+    ended = command_here("control", path, cwd=tmp_path)
     assert ended.status == 3
     assert "The live page at http://127.0.0.1:1/ does not answer" in ended.output
