@@ -20,8 +20,10 @@ import torch
 
 from sci_stream.config import load_rig
 from sci_stream.errors import StorageError
+from sci_stream.nodes.launcher.supervisor import Supervisor
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import save_calibration
+from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import Ended, RunningRig, assert_accounted_for, sci_stream, write_rig
 
 Check = Callable[[Path], Ended]
@@ -34,7 +36,8 @@ INPUT, WORLD = 2, 3
 class Case:
     """``prepare(folder)`` creates the files and returns the changes to a valid rig.
 
-    `check` covers every case; ``run`` covers by default one case for each node that fails, because processes are slow.
+    `check` covers every case; ``run`` covers by default one case for each node that fails, those with ``run``, because
+    processes are slow.
     """
 
     name: str
@@ -98,14 +101,8 @@ def folder_that_is_a_file(folder: Path) -> dict[str, Any]:
     return {}
 
 
-CASES = [
-    Case(
-        "a key that does not exist",
-        INPUT,
-        ("policy", "mod", "did you mean", "mode"),
-        given(policy={"mod": "live"}),
-        run=True,
-    ),
+IN_RIG_FILE = [
+    Case("a key that does not exist", INPUT, ("policy", "mod", "did you mean", "mode"), given(policy={"mod": "live"})),
     Case("a table that does not exist", INPUT, ("recrod", "record"), given(recrod={"raw": True})),
     Case(
         "a number in quotes", INPUT, ("[network] heartbeat_s", "number", "fast"), given(network={"heartbeat_s": "fast"})
@@ -122,7 +119,6 @@ CASES = [
         INPUT,
         ("driver", "simulatd", "did you mean", "simulated"),
         given(camera={"driver": "simulatd"}),
-        run=True,
     ),
     Case(
         "an option that the camera does not know",
@@ -136,6 +132,10 @@ CASES = [
         ("[camera.options]", "even", "63"),
         given(camera={"options": {"width_px": 63}}),
     ),
+]
+"""Reported before any node starts."""
+
+OF_A_NODE = [
     Case("a scene that is not there", INPUT, ("./nothing.mp4",), given(camera={"options": {"scene": "./nothing.mp4"}})),
     Case("a calibration that is not there", INPUT, ("masks.h5",), given(calibration={"file": "masks.h5"})),
     Case("a calibration of another size", INPUT, ("masks.h5", "64×64", "32×32"), calibration((4, 32, 32))),
@@ -168,11 +168,11 @@ CASES = [
 ]
 
 if not torch.cuda.is_available():
-    CASES.append(Case("a GPU that is not there", WORLD, ("cuda",), given(reconstruct={"devices": ["cuda"]})))
+    OF_A_NODE.append(Case("a GPU that is not there", WORLD, ("cuda",), given(reconstruct={"devices": ["cuda"]})))
 
 
 @pytest.fixture
-def check(command_here: Callable[..., Ended]) -> Check:
+def check(command_here: CommandHere) -> Check:
     """Return ``sci-stream check``."""
     return lambda path: command_here("check", path, cwd=path.parent)
 
@@ -185,17 +185,28 @@ def assert_said_well(output: str, words: tuple[str, ...]) -> None:
     assert len(telling) == 1, f"reported more than once:\n{output}"
 
 
+@pytest.mark.parametrize("case", IN_RIG_FILE, ids=lambda case: case.name)
+def test_run_with_error_in_rig_file_starts_no_node(
+    tmp_path: Path, command_here: CommandHere, monkeypatch: pytest.MonkeyPatch, case: Case
+) -> None:
+    monkeypatch.setattr(Supervisor, "run", lambda _: pytest.fail("nodes are started"))
+    path = write_rig(tmp_path, case.prepare(tmp_path))
+    ended = command_here("run", path, "--snapshots", "3", cwd=tmp_path)
+    assert_said_well(ended.output, case.words)
+    assert ended.status == case.status, ended.output
+
+
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, id=case.name, marks=() if case.run else pytest.mark.slow) for case in CASES]
+    "case", [pytest.param(case, id=case.name, marks=() if case.run else pytest.mark.slow) for case in OF_A_NODE]
 )
-def test_run_with_bad_input_reports_and_exits(tmp_path: Path, case: Case) -> None:
+def test_run_with_bad_input_of_a_node_reports_and_exits(tmp_path: Path, case: Case) -> None:
     path = write_rig(tmp_path, case.prepare(tmp_path))
     ended = sci_stream("run", path, "--snapshots", "3", cwd=tmp_path)
     assert_said_well(ended.output, case.words)
     assert ended.status == case.status, ended.output
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*IN_RIG_FILE, *OF_A_NODE], ids=lambda case: case.name)
 def test_check_reports_bad_input(tmp_path: Path, check: Check, case: Case) -> None:
     path = write_rig(tmp_path, case.prepare(tmp_path))
     ended = check(path)
@@ -254,7 +265,7 @@ def test_check_of_valid_rig_passes(tmp_path: Path, check: Check) -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "acquire", "reconstruct", "sink"])
-def test_missing_rig_file_is_named(tmp_path: Path, command_here: Callable[..., Ended], command: str) -> None:
+def test_missing_rig_file_is_named(tmp_path: Path, command_here: CommandHere, command: str) -> None:
     ended = command_here(command, "rgi.toml", cwd=tmp_path)
     assert_said_well(ended.output, ("rgi.toml", "config init"))
     assert ended.status == INPUT
@@ -274,8 +285,8 @@ def test_invalid_environment_override_is_named(tmp_path: Path, check: Check, mon
     assert ended.status == INPUT
 
 
-def test_unwritable_summary_fails_before_run(tmp_path: Path) -> None:
-    ended = sci_stream("run", write_rig(tmp_path), "--summary", "nowhere/out.json", cwd=tmp_path)
+def test_unwritable_summary_fails_before_run(tmp_path: Path, command_here: CommandHere) -> None:
+    ended = command_here("run", write_rig(tmp_path), "--summary", "nowhere/out.json", cwd=tmp_path)
     assert_said_well(ended.output, ("nowhere/out.json",))
     assert ended.status == INPUT
 

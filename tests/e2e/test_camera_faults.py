@@ -48,10 +48,3 @@ def test_camera_faults_appear_in_ledger(tmp_path: Path) -> None:
             for epoch in range(3):
                 own = ids[epochs == epoch]
                 assert (np.diff(own) != 0).all()
-
-
-def test_exhausted_camera_ends_run(tmp_path: Path) -> None:
-    with RunningRig(tmp_path, {"camera": {"options": {"snapshots": 5}}}) as rig:
-        summary = rig.finish()
-    assert assert_accounted_for(summary)["reconstructed"] == 5
-    assert summary["ended"] == "finished"
