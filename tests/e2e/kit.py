@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -88,6 +88,11 @@ def small_rig() -> dict[str, Any]:
     }
 
 
+def camera_of(driver: str, **options: object) -> dict[str, Any]:
+    """Return a camera table of another driver, without the options of the simulated camera in `small_rig`."""
+    return {"driver": driver, "options": {**dict.fromkeys(small_rig()["camera"]["options"]), **options}}
+
+
 def write_rig(folder: Path, changes: Tables | None = None) -> Path:
     """Write `small_rig` with changes to a file in ``folder`` and return its path."""
     tables = merged(small_rig(), changes or {})
@@ -150,10 +155,17 @@ class RunningRig:
         More options of the command, such as ``"--snapshots", "10"``.
     limit_file_bytes
         Limit on the size of every file that its processes write.
+    program
+        How the command is started.
     """
 
     def __init__(
-        self, folder: Path, changes: Tables | None = None, *arguments: str, limit_file_bytes: int | None = None
+        self,
+        folder: Path,
+        changes: Tables | None = None,
+        *arguments: str,
+        limit_file_bytes: int | None = None,
+        program: Sequence[str | Path] = COMMAND,
     ) -> None:
         self.folder = folder
         self.path = write_rig(folder, changes)
@@ -164,7 +176,7 @@ class RunningRig:
         limit = [] if limit_file_bytes is None else ["prlimit", f"--fsize={limit_file_bytes}"]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*limit, *COMMAND, "run", str(self.path), "--summary", str(self._summary), *arguments],
+                [*limit, *program, "run", str(self.path), "--summary", str(self._summary), *arguments],
                 cwd=folder,
                 env=environment(),
                 stdin=subprocess.DEVNULL,

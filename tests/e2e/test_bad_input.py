@@ -24,7 +24,7 @@ from sci_stream.nodes.launcher.supervisor import Supervisor
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import save_calibration
 from tests.e2e.conftest import CommandHere
-from tests.e2e.kit import Ended, RunningRig, assert_accounted_for, sci_stream, write_rig
+from tests.e2e.kit import Ended, RunningRig, assert_accounted_for, camera_of, sci_stream, write_rig
 
 Check = Callable[[Path], Ended]
 
@@ -61,15 +61,11 @@ def calibration(shape: tuple[int, int, int]) -> Callable[[Path], dict[str, Any]]
     return prepare
 
 
-SIMULATED_OPTIONS = ("width_px", "height_px", "n_frames", "snapshot_rate_hz", "loop_snapshots", "truth")
-
-
 def replay(name: str, content: Callable[[Path], None] | None = None) -> Callable[[Path], dict[str, Any]]:
     def prepare(folder: Path) -> dict[str, Any]:
         if content is not None:
             content(folder / name)
-        options = {**dict.fromkeys(SIMULATED_OPTIONS), "path": name}
-        return {"camera": {"driver": "replay", "options": options}}
+        return {"camera": camera_of("replay", path=name)}
 
     return prepare
 

@@ -10,7 +10,7 @@ import pytest
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import save_calibration
 from tests.drivers.harvesters.kit import ramp, sim_options
-from tests.e2e.kit import RunningRig, assert_accounted_for
+from tests.e2e.kit import RunningRig, assert_accounted_for, camera_of
 
 SIZE = 64
 
@@ -21,13 +21,11 @@ def test_reconnected_gentl_camera_starts_new_epoch(tmp_path: Path, gentl_produce
     save_calibration(tmp_path / "calibration.h5", Calibration(phi=phi, full_scale_dn=1000.0, bit_depth=12))
     faults = [["AcquisitionFrameRate", 20.0], ["SimUnplugAfter", 15], ["SimUnplugTime", 300.0]]
     options = sim_options(gentl_producer, *faults, form="Mono12p", size=SIZE, chunks=["ExposureTime", "Gain"])
-    for key in ("width_px", "height_px", "n_frames", "snapshot_rate_hz", "loop_snapshots", "truth"):
-        options[key] = None  # of the simulated camera that the rig of these tests has otherwise
-    camera = {"driver": "harvesters", "options": options}
     changes = {
-        "camera": camera, "calibration": {"file": "calibration.h5"}, "policy": {"mode": "record"},
-        "reconstruct": {"iterations": 2},
-    }  # fmt: skip
+        "camera": camera_of("harvesters", **options),
+        "calibration": {"file": "calibration.h5"},
+        "policy": {"mode": "record"},
+    }
     with RunningRig(tmp_path, changes, "--snapshots", "30") as run:
         ledger = assert_accounted_for(run.finish())
         assert ledger["acquired"] == 30

@@ -1,4 +1,4 @@
-"""The replay camera: recordings and published files played through a whole rig."""
+"""The replay camera: published files played through a whole rig; `test_run.py` plays a recording."""
 
 from __future__ import annotations
 
@@ -12,38 +12,14 @@ import pytest
 import scipy.io
 
 from sci_stream.storage.recording import Recording
-from tests.e2e.kit import ROOT, RunningRig, assert_accounted_for, sci_stream
+from tests.e2e.kit import ROOT, RunningRig, assert_accounted_for, camera_of, sci_stream
 from tests.ports import free_ports
-
-REPLAY = {"driver": "replay", "read_timeout_s": 0.1}
-
-
-def test_replay_camera_reproduces_counts(tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    first.mkdir()
-    second.mkdir()
-    with RunningRig(first, {}, "--snapshots", "6") as rig:
-        rig.finish()
-        (original,) = rig.segments()
-    changes = {"camera": {**REPLAY, "options": without_defaults(path=str(original))}}
-    with RunningRig(second, changes) as rig:
-        summary = rig.finish()
-        assert assert_accounted_for(summary)["reconstructed"] == 6
-        assert summary["psnr_db"] is None, "a recording has no ground truth"
-        (copy,) = rig.segments()
-    with Recording(original) as then, Recording(copy) as now:
-        assert now.info.calibration_hash == then.info.calibration_hash
-        assert now.info.bayer == then.info.bayer
-        for seq in range(6):
-            np.testing.assert_array_equal(now.raw(seq), then.raw(seq))
-            # Both were solved from a cold start with the same settings.
-            np.testing.assert_allclose(now.video(seq), then.video(seq), atol=2e-3)
 
 
 def test_replay_camera_plays_published_file_with_truth(tmp_path: Path) -> None:
     path = tmp_path / "moving_cacti.mat"
     scipy.io.savemat(path, moving_squares(shots=3))
-    changes = {"camera": {**REPLAY, "options": without_defaults(path=path.name)}}
+    changes = {"camera": camera_of("replay", path=path.name)}
     with RunningRig(tmp_path, changes) as rig:
         summary = rig.finish()
         ledger = assert_accounted_for(summary)
@@ -52,12 +28,6 @@ def test_replay_camera_plays_published_file_with_truth(tmp_path: Path) -> None:
         assert summary["psnr_db"]["min"] > 18.0
         with rig.recordings() as (recording,):
             assert recording.video_seqs == [0, 1, 2]
-
-
-def without_defaults(**options: object) -> dict[str, object]:
-    """Return the options of the replay camera."""
-    simulated = ("width_px", "height_px", "n_frames", "snapshot_rate_hz", "loop_snapshots", "truth")
-    return {**dict.fromkeys(simulated), **options}
 
 
 def moving_squares(shots: int) -> dict[str, np.ndarray]:
