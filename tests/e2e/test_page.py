@@ -28,13 +28,15 @@ FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
+MOST_VIEWERS = 2
 PAGE = {
-    "preview": {"enabled": True},
+    "preview": {"enabled": True, "most_viewers": MOST_VIEWERS},
     "record": {"enabled": False},
     "camera": {"options": {"snapshot_rate_hz": 5.0}},
     "policy": {"queue_snapshots": 8},  # on a busy machine the backlog must not take minutes
 }
 WAIT_MS = 30_000
+SHOWN_SEQ = "Number(document.querySelector('#seq').textContent.replace(/[#,]/g, ''))"
 # A green word over a picture that is older than a second (the rig takes five snapshots a second).
 WATCH_GREEN = """() => { window.greenOverOld = []; setInterval(() => {
     const age = document.querySelector('#age').textContent, state = document.querySelector('#state');
@@ -210,10 +212,14 @@ def test_page_transport_works_by_mouse_and_keyboard(open_viewer, rig: RunningRig
     assert viewer.complaints == []
 
 
+def recordings(rig: RunningRig) -> list[Path]:
+    """Return the recordings so far, oldest first."""
+    return sorted(Path(rig.rig.record.folder).glob("*.h5"), key=lambda path: path.stat().st_mtime_ns)
+
+
 def test_page_starts_and_stops_recording(open_viewer, rig: RunningRig) -> None:
     viewer = open_viewer()
-    folder = Path(rig.rig.record.folder)
-    assert not list(folder.glob("*.h5")) if folder.exists() else True
+    assert recordings(rig) == []
     for number in (1, 2):
         viewer.page.keyboard.press("r") if number == 1 else viewer.page.click("#record")
         viewer.until("!document.querySelector('#rec').hidden")
@@ -222,7 +228,7 @@ def test_page_starts_and_stops_recording(open_viewer, rig: RunningRig) -> None:
         viewer.page.click("#record")
         viewer.until("document.querySelector('#recording-state').textContent === 'off'")
         assert viewer.page.is_hidden("#rec")
-        files = sorted(folder.glob("*.h5"))
+        files = recordings(rig)
         assert len(files) == number
         with Recording(files[-1]) as recording:
             assert recording.clean
@@ -245,7 +251,7 @@ def test_page_saves_snapshot(open_viewer, rig: RunningRig) -> None:
 def test_page_saves_shown_snapshot_while_newer_ones_come(open_viewer, rig: RunningRig) -> None:
     viewer = open_viewer()
     viewer.page.keyboard.press("Space")
-    shown = int(viewer.text("seq").removeprefix("#").replace(",", ""))
+    shown = viewer.page.evaluate(SHOWN_SEQ)
     figures = [viewer.text(name) for name in ("iterations", "psnr", "counts-given")]
     rig.wait_for_count("reconstructed", status(rig)["ledger"]["reconstructed"] + 3)
     viewer.page.keyboard.press("s")
@@ -261,30 +267,29 @@ def point_in(viewer: Viewer, figure: str = "video-figure") -> tuple[float, float
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
-def test_zoomed_pixel_values_are_the_recorded_ones(browser: Any, tmp_path: Path) -> None:
-    with RunningRig(tmp_path, {**PAGE, "record": {"enabled": True}}) as rig:
-        rig.wait_for_count("reconstructed", 1)
-        viewer = Viewer(browser, rig)
-        viewer.until_live()
-        viewer.until("/^[0-9]/.test(document.querySelector('#frame').textContent)", "a frame is on the screen")
-        page = viewer.page
-        page.keyboard.press("Space")
-        seq, frame = int(viewer.text("seq").removeprefix("#").replace(",", "")), int(viewer.text("frame")[0]) - 1
-        page.mouse.move(*point_in(viewer))
-        for _ in range(16):
-            page.mouse.wheel(0, -100)
-        viewer.until("document.querySelector('#zoom-one').textContent.includes('64:1')", "it is zoomed in")
-        viewer.until("document.querySelector('#video-size').textContent.includes('every pixel')")
-        viewer.until("document.querySelector('#video-probe').textContent.includes('DN')", "the pixel has values")
-        found = re.fullmatch(r"x (\d+), y (\d+): (-?[\d.]+) · (\d+) DN", viewer.text("video-probe"))
-        assert found is not None
-        os.kill(rig.process.pid, signal.SIGTERM)
-        rig.finish()
-        with rig.recordings() as (recording,):
-            x, y = int(found[1]), int(found[2])
-            assert float(found[3]) == pytest.approx(float(recording.video(seq)[frame, y, x]), abs=6e-5)
-            assert int(found[4]) == recording.raw(seq)[y, x]
-        viewer.close()
+def test_zoomed_pixel_values_are_the_recorded_ones(open_viewer, rig: RunningRig) -> None:
+    viewer = open_viewer()
+    page = viewer.page
+    page.click("#record")
+    viewer.until("!document.querySelector('#rec').hidden")
+    first = status(rig)["ledger"]["acquired"]
+    viewer.until(f"{SHOWN_SEQ} > {first}", "a recorded snapshot is on the screen")
+    page.keyboard.press("Space")
+    seq, frame = viewer.page.evaluate(SHOWN_SEQ), int(viewer.text("frame")[0]) - 1
+    page.mouse.move(*point_in(viewer))
+    for _ in range(16):
+        page.mouse.wheel(0, -100)
+    viewer.until("document.querySelector('#zoom-one').textContent.includes('64:1')", "it is zoomed in")
+    viewer.until("document.querySelector('#video-size').textContent.includes('every pixel')")
+    viewer.until("document.querySelector('#video-probe').textContent.includes('DN')", "the pixel has values")
+    found = re.fullmatch(r"x (\d+), y (\d+): (-?[\d.]+) · (\d+) DN", viewer.text("video-probe"))
+    assert found is not None
+    page.click("#record")
+    viewer.until("document.querySelector('#recording-state').textContent === 'off'")
+    with Recording(recordings(rig)[-1]) as recording:
+        x, y = int(found[1]), int(found[2])
+        assert float(found[3]) == pytest.approx(float(recording.video(seq)[frame, y, x]), abs=6e-5)
+        assert int(found[4]) == recording.raw(seq)[y, x]
 
 
 def test_page_measures_a_region(open_viewer) -> None:
@@ -310,8 +315,8 @@ def test_page_measures_a_region(open_viewer) -> None:
 def test_page_looks_back_and_downloads_what_it_shows(open_viewer, rig: RunningRig, tmp_path: Path) -> None:
     viewer = open_viewer()
     page = viewer.page
-    first = int(viewer.text("seq").removeprefix("#").replace(",", ""))
-    viewer.until(f"Number(document.querySelector('#seq').textContent.replace(/[#,]/g, '')) > {first + 5}")
+    first = viewer.page.evaluate(SHOWN_SEQ)
+    viewer.until(f"{SHOWN_SEQ} > {first + 5}")
     page.keyboard.press("Space")
     fetched: list[str] = []
     page.on("request", lambda request: fetched.append(request.url) if "/picture/" in request.url else None)
@@ -327,7 +332,7 @@ def test_page_looks_back_and_downloads_what_it_shows(open_viewer, rig: RunningRi
     newer = viewer.text("seq")
     page.keyboard.press(",")
     viewer.until(f"document.querySelector('#seq').textContent !== {json.dumps(newer)}", "the snapshot before")
-    shown = int(viewer.text("seq").removeprefix("#").replace(",", ""))
+    shown = viewer.page.evaluate(SHOWN_SEQ)
     page.keyboard.press("o")
     for button, ending in (("get-still", f"_{shown:06d}.zip"), ("get-mp4", f"-{shown:06d}.mp4")):
         with page.expect_download() as download:
@@ -335,7 +340,7 @@ def test_page_looks_back_and_downloads_what_it_shows(open_viewer, rig: RunningRi
         assert download.value.suggested_filename.endswith(ending)
     page.keyboard.press("Escape")
     page.click("#to-live")
-    viewer.until(f"Number(document.querySelector('#seq').textContent.replace(/[#,]/g, '')) > {shown}")
+    viewer.until(f"{SHOWN_SEQ} > {shown}")
     viewer.until_live()
     assert viewer.complaints == []
 
@@ -478,29 +483,6 @@ def test_page_names_silent_node_and_recovers(open_viewer, rig: RunningRig) -> No
     assert viewer.page.evaluate("window.greenOverOld") == []
 
 
-def test_page_shows_end_and_closed_ledger(browser, tmp_path: Path) -> None:
-    with RunningRig(tmp_path, {**PAGE, "preview": {"enabled": True, "most_viewers": 1}}) as rig:
-        rig.wait_for_count("reconstructed", 1)
-        viewer = Viewer(browser, rig)
-        viewer.until_live()
-        second = Viewer(browser, rig)
-        second.until("document.querySelector('#overlay-title').textContent === 'FULL'")
-        assert second.text("overlay-why").startswith("1 viewer is watching, the most that this rig admits")
-        second.close()
-        viewer.page.click("#record")
-        viewer.until("!document.querySelector('#rec').hidden")
-        os.kill(rig.process.pid, signal.SIGTERM)
-        viewer.until("document.querySelector('#overlay-title').textContent === 'ENDED'")
-        brightness = viewer.brightness("video")
-        assert brightness > 20, "the last video is still there"
-        assert viewer.page.evaluate("getComputedStyle(document.querySelector('#video')).filter") == "none"
-        summary = rig.finish()
-        ledger = assert_accounted_for(summary)
-        assert ledger["unrecorded"] > 0
-        assert [entry["on"] for entry in summary["recording"]["switched"]] == [True]
-        viewer.close()
-
-
 def test_page_sets_node_parameters(open_viewer, rig: RunningRig) -> None:
     one, other = open_viewer(), open_viewer()
     field = "document.querySelector('#set-reconstruct-iterations')"
@@ -541,3 +523,21 @@ def test_page_controls_series(open_viewer, rig: RunningRig) -> None:
     viewer.page.click(start)
     viewer.until(f"document.querySelector('#series').textContent !== {json.dumps(second)}", "a third series")
     viewer.until_live()
+
+
+def test_page_shows_end_and_closed_ledger(open_viewer, browser, rig: RunningRig) -> None:
+    """Last, because it ends the rig."""
+    viewer, *_ = (open_viewer() for _ in range(MOST_VIEWERS))
+    another = Viewer(browser, rig)
+    another.until("document.querySelector('#overlay-title').textContent === 'FULL'")
+    assert another.text("overlay-why").startswith(f"{MOST_VIEWERS} viewers are watching, the most that this rig admits")
+    another.close()
+    viewer.page.click("#record")
+    viewer.until("!document.querySelector('#rec').hidden")
+    os.kill(rig.process.pid, signal.SIGTERM)
+    viewer.until("document.querySelector('#overlay-title').textContent === 'ENDED'")
+    assert viewer.brightness("video") > 20, "the last video is still there"
+    assert viewer.page.evaluate("getComputedStyle(document.querySelector('#video')).filter") == "none"
+    summary = rig.finish()
+    assert assert_accounted_for(summary)["unrecorded"] > 0
+    assert summary["recording"]["switched"][-1]["on"]
