@@ -85,19 +85,21 @@ def test_frozen_node_snapshots_are_redelivered(tmp_path: Path) -> None:
             assert len(recording.video_seqs) == len(set(recording.video_seqs)) == ledger["reconstructed"]
 
 
-def test_killed_sink_resumes_series_from_recording(tmp_path: Path) -> None:
-    changes = {**ONE_NODE, "policy": {"mode": "record"}}
-    with RunningRig(tmp_path, changes) as rig:
-        so_far = rig.wait_for_count("reconstructed", 6)["ledger.reconstructed"]
+def test_killed_sink_and_acquire_node_resume_the_series(tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    with RunningRig(tmp_path, {**ONE_NODE, "policy": {"mode": "record", "spool": str(spool)}}) as rig:
+        begun = rig.wait_for_count("reconstructed", 6)
         rig.kill("sink")
-        rig.wait_for_count("reconstructed", so_far + 6)
+        rig.wait_for_count("reconstructed", begun["ledger.reconstructed"] + 6)
+        kill_acquire_node(rig)
         rig.process.send_signal(signal.SIGTERM)
         summary = rig.finish()
 
         ledger = assert_accounted_for(summary)
         acquired = ledger["acquired"]
+        assert summary["series"] == begun["series"]
         assert acquired == ledger["reconstructed"]
-        assert summary["restarts"] == 1
+        assert summary["restarts"] == 2
         first, second = rig.segments()
         assert (first.stem, second.stem) == (summary["series"], f"{summary['series']}_001")
         with rig.recordings() as (before, after):
@@ -109,37 +111,37 @@ def test_killed_sink_resumes_series_from_recording(tmp_path: Path) -> None:
             assert_each_once([before.video_seqs, after.video_seqs], acquired)
             assert_readable(before)
             assert_readable(after)
-        # Its figures cover the whole series, not only the second process.
+            assert_two_epochs(after)
+        # Its figures cover the whole series, not only the second sink.
         assert len(summary["psnr_db"]["per_snapshot"]) == acquired
         assert sum(summary["by_node"].values()) == acquired
+        assert list(spool.glob("*")) == [], "the finished series leaves no file"
 
 
-@pytest.mark.parametrize("policy", [pytest.param("live", marks=pytest.mark.slow), "record"])
-def test_killed_acquire_node_resumes_series(tmp_path: Path, policy: str) -> None:
-    place = tmp_path / "spool"
-    kept = {"spool": str(place)} if policy == "record" else {}  # or the folder of the supervisor
-    changes = {**ONE_NODE, "policy": {"mode": policy, **kept}}
-    with RunningRig(tmp_path, changes) as rig:
+@pytest.mark.slow
+def test_killed_acquire_node_resumes_live_series_from_spool_of_supervisor(tmp_path: Path) -> None:
+    with RunningRig(tmp_path, {**ONE_NODE, "policy": {"mode": "live"}}) as rig:
         begun = rig.wait_for_count("reconstructed", 4)
-        rig.kill("acquire")
-        wait_for(lambda: RESUMED.search(rig.output), "it resumes the series")
-        resumed = RESUMED.search(rig.output)
-        assert resumed is not None
-        rig.wait_for_count("acquired", int(resumed[1]) + 4)
+        kill_acquire_node(rig)
         rig.process.send_signal(signal.SIGTERM)
         summary = rig.finish()
         ledger = assert_accounted_for(summary)
         assert summary["series"] == begun["series"]
         assert summary["restarts"] == 1
-        # Acquired snapshots survive; frames of the camera during the restart were never acquired.
         assert ledger["acquired"] == ledger["reconstructed"]
         with rig.recordings() as (recording,):
             assert recording.raw_seqs == recording.video_seqs == list(range(ledger["acquired"]))
             assert_readable(recording)
-            epochs = recording.rows["epoch"].tolist()
-        assert epochs == sorted(epochs)
-        assert set(epochs) == {0, 1}
-        assert list(place.glob("*")) == [], "the finished series leaves no file"
+            assert_two_epochs(recording)
+
+
+def kill_acquire_node(rig: RunningRig) -> None:
+    """Kill it and wait until the next one has acquired too: what it acquired survives, frames in between do not."""
+    rig.kill("acquire")
+    wait_for(lambda: RESUMED.search(rig.output), "it resumes the series")
+    resumed = RESUMED.search(rig.output)
+    assert resumed is not None
+    rig.wait_for_count("acquired", int(resumed[1]) + 4)
 
 
 def test_series_left_without_sink_is_resumed_from_spool(tmp_path: Path) -> None:
@@ -176,3 +178,9 @@ def assert_readable(recording: Recording) -> None:
         assert recording.raw(seq).any()
     for seq in recording.video_seqs:
         assert recording.video(seq).any()
+
+
+def assert_two_epochs(recording: Recording) -> None:
+    epochs = recording.rows["epoch"].tolist()
+    assert epochs == sorted(epochs)
+    assert set(epochs) == {0, 1}

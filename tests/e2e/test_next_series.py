@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.e2e.kit import RunningRig, assert_accounted_for
 
 
-def test_sigusr1_starts_next_series(tmp_path: Path) -> None:
+def test_sigusr1_starts_next_series_and_sigint_ends_the_run(tmp_path: Path) -> None:
     changes = {"policy": {"mode": "record"}, "camera": {"options": {"truth": False}}}
     with RunningRig(tmp_path, changes) as run:
         series = [run.wait_for_count("acquired", 3)["series"]]
@@ -20,8 +20,12 @@ def test_sigusr1_starts_next_series(tmp_path: Path) -> None:
             )
             series.append(report["series"])
         assert {name: process.pid for name, process in run.nodes().items()} == nodes, "no process was restarted"
-        run.process.send_signal(signal.SIGTERM)
-        assert_accounted_for(run.finish())
+        run.process.send_signal(signal.SIGINT)
+        summary = run.finish()
+        ledger = assert_accounted_for(summary)
+        assert ledger["acquired"] == ledger["reconstructed"], "what is in flight is reconstructed"
+        assert summary["ended"] == "stopped"
+        assert run.nodes() == {}
         with run.recordings() as recordings:
             # Series of the same second differ by a random suffix, which has no order.
             assert sorted(recording.info.series for recording in recordings) == sorted(series)

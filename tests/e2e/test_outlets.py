@@ -98,31 +98,27 @@ def test_websocket_delivers_pictures_with_metadata(live: RunningRig) -> None:
     assert seqs == sorted(set(seqs))
 
 
-def test_hostile_messages_are_refused_and_counted(tmp_path: Path) -> None:
+def test_hostile_messages_are_refused_and_counted(live: RunningRig) -> None:
+    """Last of this rig, because it ends it: the summary counts what was refused."""
     corpus = [case for case in hostile_messages() if case.frames]
-    reasons = Counter(case.reason for case in corpus)
-    with RunningRig(tmp_path, LIVE) as rig:
-        rig.wait_for_count("reconstructed", 1)
-        before = rig.nodes()
-        for endpoint in (rig.rig.network.dispatch, rig.rig.network.results):
-            with UnknownPeer(endpoint) as unknown:
-                for case in corpus:
-                    unknown.send(case.frames)
-                unknown.is_heard()
-        report = rig.wait_for_count("reconstructed", 0)
-        rig.wait_for_count("reconstructed", int(report["ledger.reconstructed"]) + 3)
-        assert {name: node.pid for name, node in rig.nodes().items()} == {
-            name: node.pid for name, node in before.items()
-        }
-        status = json.loads(get(rig, "/status")[2])
-        acquire = next(node for node in status["nodes"] if node["name"] == "acquire")
-        assert acquire["wire_errors"] == len(corpus)
+    before = live.nodes()
+    for endpoint in (live.rig.network.dispatch, live.rig.network.results):
+        with UnknownPeer(endpoint) as unknown:
+            for case in corpus:
+                unknown.send(case.frames)
+            unknown.is_heard()
+    report = live.wait_for_count("reconstructed", 0)
+    live.wait_for_count("reconstructed", int(report["ledger.reconstructed"]) + 3)
+    assert {name: node.pid for name, node in live.nodes().items()} == {name: node.pid for name, node in before.items()}
+    status = json.loads(get(live, "/status")[2])
+    acquire = next(node for node in status["nodes"] if node["name"] == "acquire")
+    assert acquire["wire_errors"] == len(corpus)
 
-        rig.process.terminate()
-        summary = rig.finish()
-        assert Counter(summary["wire_errors"]) == reasons
-        ledger = assert_accounted_for(summary)
-        assert ledger["acquired"] == ledger["reconstructed"]
+    live.process.terminate()
+    summary = live.finish()
+    assert Counter(summary["wire_errors"]) == Counter(case.reason for case in corpus)
+    ledger = assert_accounted_for(summary)
+    assert ledger["acquired"] == ledger["reconstructed"]
 
 
 @pytest.mark.slow

@@ -17,7 +17,8 @@ STUCK = {
 }
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow  # `test_next_series.py` ends its rig by SIGINT
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_first_signal_drains_and_exits_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     with RunningRig(tmp_path, ENDLESS) as rig:
         rig.wait_for_count("reconstructed", 3)
