@@ -13,7 +13,7 @@ from sci_stream_drivers.gentl_sim.accuracy import score
 from sci_stream_drivers.gentl_sim.render import Rendered, render
 
 from sci_stream.bench.datasets import filmed
-from sci_stream.nodes.reconstruct.solver_thread import make_prior
+from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.recon.engine import Engine
 from tests.e2e.kit import RunningRig, assert_accounted_for, camera_of
 
