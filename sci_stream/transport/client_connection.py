@@ -17,10 +17,10 @@ from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.errors import WireError
 from sci_stream.security.curve import SocketConfig, plain
 from sci_stream.transport.liveness import MISSED_HEARTBEATS, PauseDetector, TcpProgress
-from sci_stream.transport.local_sockets import nearest
-from sci_stream.transport.remote_memory import UNREADABLE, can_read, export_frames, read_incoming, show
+from sci_stream.transport.local_sockets import preferred_endpoint
+from sci_stream.transport.remote_memory import UNREADABLE, can_read, export_frames, memory_probe, read_incoming
 from sci_stream.transport.sockets import (
-    ENOUGH_BYTES_A_TURN,
+    BYTES_PER_CALL,
     Monitor,
     ReceivedMessage,
     make_socket,
@@ -49,11 +49,11 @@ UNKNOWN_PEER = Refused(reason="unknown_peer", text="unknown peer: send HELLO fir
 # Messages queued in each direction.
 _QUEUE = 8
 # Bounds one loop iteration: heartbeats are due in between even if the peer floods this node.
-_MESSAGES_A_TURN = 32
+_MESSAGES_PER_CALL = 32
 # A wrong key is refused at every attempt, once a second: the log needs it once.
 _WARN_EVERY_S = 10.0
 # A key may be added to the list while the node runs: then it should not wait for the full backoff.
-_ASK_AGAIN_S = 1.0
+_RETRY_REFUSED_S = 1.0
 # A connection without received data is reopened after this; the interval grows with each attempt.
 _REOPEN_FIRST_S, _REOPEN_MOST_S = 1.0, 30.0
 
@@ -117,7 +117,7 @@ class ClientConnection:
         self.socket.setsockopt(zmq.IDENTITY, identity_of(hello))
         self.monitor = Monitor(self.socket)
         configure(self.socket)
-        self.socket.connect(nearest(endpoint))
+        self.socket.connect(preferred_endpoint(endpoint))
         self._reads = self._shares_memory = False
         self._unreadable = ""
         self._peer: str | None = None
@@ -125,13 +125,13 @@ class ClientConnection:
         self._sent_s = float("-inf")
         self._interrupted = False
         self._warned_s = float("-inf")
-        self._ask_again_s = float("inf")
+        self._retry_refused_s = float("inf")
         self._unsent: deque[Message] = deque()
-        self._lines = TokenBucket(1.0, 20)
+        self._log_rate = TokenBucket(1.0, 20)
         self._pauses = PauseDetector(heartbeat_s)
         self._opened_s = 0.0
-        self._patience_s = self._first_patience_s = max(_REOPEN_FIRST_S, MISSED_HEARTBEATS * heartbeat_s)
-        self._moved = TcpProgress(0, 0, 0)
+        self._reopen_after_s = self._first_reopen_after_s = max(_REOPEN_FIRST_S, MISSED_HEARTBEATS * heartbeat_s)
+        self._tcp_progress = TcpProgress(0, 0, 0)
         self.delivering_s = float("-inf")
         """Monotonic time at which queued bytes last arrived at the peer's host."""
         self.reopened = 0
@@ -150,8 +150,8 @@ class ClientConnection:
     @property
     def _handshake_message(self) -> Hello:
         """HELLO, with the shared-memory capabilities if the peer is on this host."""
-        near = nearest(self.endpoint) != self.endpoint
-        return dataclasses.replace(self.hello, shows=show(), reads=self._reads) if near else self.hello
+        near = preferred_endpoint(self.endpoint) != self.endpoint
+        return dataclasses.replace(self.hello, shows=memory_probe(), reads=self._reads) if near else self.hello
 
     def send(self, message: Message) -> None:
         """Send a small message, in order; queue it if the socket is full."""
@@ -177,13 +177,13 @@ class ClientConnection:
         """Receive pending data: messages for the node, and liveness events of the peer."""
         messages: list[Message] = []
         events: list[PeerEvent] = []
-        stood_still_s = self._pauses.lasted_s(now_s)
+        pause_s = self._pauses.pause_s(now_s)
         # While this process was stopped the peer's messages waited in its own queue: that is not the peer's silence.
-        self._heard_s = min(now_s, self._heard_s + stood_still_s)
-        self._opened_s = min(now_s, self._opened_s + stood_still_s)
+        self._heard_s = min(now_s, self._heard_s + pause_s)
+        self._opened_s = min(now_s, self._opened_s + pause_s)
         connected, disconnected, refused = self.monitor.drain()
         if refused:
-            self._ask_again_s = min(self._ask_again_s, now_s + _ASK_AGAIN_S)
+            self._retry_refused_s = min(self._retry_refused_s, now_s + _RETRY_REFUSED_S)
         if refused and now_s - self._warned_s > _WARN_EVERY_S:
             self._warned_s = now_s
             log.error("cannot connect to %s: %s", self.endpoint, refused)
@@ -191,17 +191,17 @@ class ClientConnection:
         if disconnected:
             self._interrupted = True
         if connected:
-            self._opened_s, self._moved = now_s, TcpProgress(0, 0, 0)
+            self._opened_s, self._tcp_progress = now_s, TcpProgress(0, 0, 0)
             self._shares_memory = False
             self.try_send(encode(self._handshake_message))
         self._flush_unsent()
         taken_bytes = 0
-        for _ in range(_MESSAGES_A_TURN):
-            incoming = receive(self.socket) if taken_bytes < ENOUGH_BYTES_A_TURN else None
+        for _ in range(_MESSAGES_PER_CALL):
+            incoming = receive(self.socket) if taken_bytes < BYTES_PER_CALL else None
             if incoming is None:
                 break
             self._heard_s = now_s
-            self._patience_s = self._first_patience_s
+            self._reopen_after_s = self._first_reopen_after_s
             message = self._read(incoming, now_s)
             if message is None:
                 continue
@@ -213,7 +213,7 @@ class ClientConnection:
             if not isinstance(message, (Welcome, Heartbeat, Refused)):
                 messages.append(message)
         if self._heard_s == now_s:
-            self._look_at_line(now_s)  # so that these bytes do not count as activity later
+            self._note_tcp_progress(now_s)  # so that these bytes do not count as activity later
         return messages, events
 
     def _read(self, incoming: ReceivedMessage, now_s: float) -> Message | None:
@@ -222,12 +222,12 @@ class ClientConnection:
             message = read_incoming(incoming, incoming.frames, self._limits)
         except WireError as error:
             self.wire_errors[error.reason] += 1
-            if self._lines.take(now_s):
+            if self._log_rate.take(now_s):
                 log.warning("message from %s refused: %s", self.endpoint, error)
             if error.reason == UNREADABLE:
                 # Permanently: otherwise sharing would be tried, refused and tried again without end.
                 self._unreadable = self._peer or ""
-                self._learn_to_read(can=False)
+                self._set_memory_access(can=False)
             return None
         if isinstance(message, Pong):
             first = self.clock.offset_ns is None
@@ -238,7 +238,7 @@ class ClientConnection:
         if isinstance(message, Welcome):
             self._shares_memory = message.reads
             readable = message.incarnation != self._unreadable and can_read(incoming.process, message.shows)
-            self._learn_to_read(can=readable)
+            self._set_memory_access(can=readable)
         return message
 
     def _peer_event(self, message: Message) -> PeerEvent | None:
@@ -267,7 +267,7 @@ class ClientConnection:
             return PeerEvent.BACK if interrupted else None
         return None
 
-    def _learn_to_read(self, *, can: bool) -> None:
+    def _set_memory_access(self, *, can: bool) -> None:
         """Send HELLO again if this node's access to the peer's memory has changed."""
         if can != self._reads:
             self._reads = can
@@ -276,21 +276,21 @@ class ClientConnection:
     def tick(self, now_s: float) -> list[PeerEvent]:
         """Send due HELLOs and heartbeats, and detect silence. Call every few tens of milliseconds."""
         events: list[PeerEvent] = []
-        if now_s >= self._ask_again_s:
+        if now_s >= self._retry_refused_s:
             # ZeroMQ never retries a connection whose key was refused, but the key may be allowed by now.
-            self._ask_again_s = float("inf")
+            self._retry_refused_s = float("inf")
             self._reopen()
         beat_due = now_s - self._sent_s >= self._heartbeat_s
         if beat_due:
-            self._look_at_line(now_s)
+            self._note_tcp_progress(now_s)
         silent = now_s - self._heard_s > MISSED_HEARTBEATS * self._heartbeat_s
         if self._peer is not None and silent and not self._interrupted:
             self._interrupted = True
             events.append(PeerEvent.LOST)
-        if self.monitor.open and now_s - max(self._heard_s, self._opened_s) > self._patience_s:
+        if self.monitor.open and now_s - max(self._heard_s, self._opened_s) > self._reopen_after_s:
             # The network was cut or an address has changed: this connection would never notice.
             log.warning("no data from %s: reconnecting", self.endpoint)
-            self._patience_s = min(2 * self._patience_s, max(_REOPEN_MOST_S, self._first_patience_s))
+            self._reopen_after_s = min(2 * self._reopen_after_s, max(_REOPEN_MOST_S, self._first_reopen_after_s))
             self.reopened += 1
             self._reopen()
         if beat_due:
@@ -306,23 +306,23 @@ class ClientConnection:
         """Send a heartbeat with the status and the clock offset."""
         self.try_send(encode(Heartbeat(node=self.hello.node, status={**self.status, **self.clock.status()})))
 
-    def _look_at_line(self, now_s: float) -> None:
+    def _note_tcp_progress(self, now_s: float) -> None:
         """Count moving bytes as activity: a long message on a slow link takes longer than the heartbeat timeout."""
-        moved = self.monitor.line.moved()
-        if moved is None:
+        progress = self.monitor.tcp.progress()
+        if progress is None:
             return
-        if moved.arrived > self._moved.arrived:
+        if progress.arrived > self._tcp_progress.arrived:
             self._heard_s = max(self._heard_s, now_s)
-        if moved.acknowledged > self._moved.acknowledged and moved.unsent:
+        if progress.acknowledged > self._tcp_progress.acknowledged and progress.unsent:
             self.delivering_s = now_s
-        self._moved = moved
+        self._tcp_progress = progress
 
     def _reopen(self) -> None:
         self._interrupted = True
         with contextlib.suppress(zmq.ZMQError):
-            self.socket.disconnect(nearest(self.endpoint))
-        self.monitor.gone()
-        self.socket.connect(nearest(self.endpoint))
+            self.socket.disconnect(preferred_endpoint(self.endpoint))
+        self.monitor.mark_closed()
+        self.socket.connect(preferred_endpoint(self.endpoint))
 
     def close(self) -> None:
         """Send GOODBYE, so that the peer need not wait for the timeout."""

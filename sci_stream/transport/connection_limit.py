@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from sci_stream.transport.liveness import borrowed_socket
 
-# Unknown peers cost a descriptor each until they have said who they are.
+# Connections whose peers have sent nothing yet; each costs a descriptor.
 _MOST_UNKNOWN = 64
-# Longer than ZeroMQ's own limit for a handshake, 10 s: these have completed it and then said nothing.
+# Longer than ZeroMQ's own limit for a handshake, 10 s: these have completed it and sent nothing since.
 _PATIENCE_S = 15.0
 # Far more than a rig has nodes and viewers.
 _MOST_CONNECTIONS = 512
@@ -24,7 +24,7 @@ _MOST_CONNECTIONS = 512
 _RESERVED_DESCRIPTORS = 256
 
 
-class Standing(enum.IntEnum):
+class PeerState(enum.IntEnum):
     """What is known of the peer of a connection, in the order in which connections are closed."""
 
     SILENT = 0
@@ -39,7 +39,7 @@ class _Connection:
     peer: object
     """Address of the peer: a descriptor with another one has been reused."""
     since_s: float | None = None
-    standing: Standing = Standing.SILENT
+    state: PeerState = PeerState.SILENT
 
 
 def most_connections() -> int:
@@ -51,7 +51,7 @@ def most_connections() -> int:
 
 
 class ConnectionLimit:
-    """Close connections over the limit: those whose peers have said least go first, then the oldest of them.
+    """Close connections over the limit: silent peers go first, then unknown ones, the oldest first.
 
     The socket's monitor reports connections, then its receiver reports messages. Connections are shut down; ZeroMQ
     notices that like a disconnect of the peer. Their descriptors are never closed here.
@@ -65,7 +65,7 @@ class ConnectionLimit:
         return len(self._connections)
 
     def accepted(self, descriptor: int) -> None:
-        """Take note of a new connection."""
+        """Record a new connection."""
         with contextlib.suppress(OSError):  # it is closed again already
             with borrowed_socket(descriptor) as found:
                 peer = found.getpeername()
@@ -75,16 +75,16 @@ class ConnectionLimit:
                 self._connections[descriptor] = _Connection(peer)
 
     def disconnected(self, descriptor: int) -> None:
-        """Take note of the end of a connection."""
+        """Record the end of a connection."""
         self._connections.pop(descriptor, None)
 
-    def heard(self, descriptor: int, standing: Standing) -> None:
-        """Take note of a message, which may arrive before the monitor's report of its connection."""
+    def heard(self, descriptor: int, state: PeerState) -> None:
+        """Record a message, which may arrive before the monitor's report of its connection."""
         if descriptor >= 0 and descriptor not in self._connections:
             self.accepted(descriptor)
         connection = self._connections.get(descriptor)
         if connection is not None:
-            connection.standing = max(connection.standing, standing)
+            connection.state = max(connection.state, state)
 
     def enforce(self, now_s: float, *, drained: bool = True) -> int:
         """Close the connections over the limits; return their number. Call in each turn of the loop.
@@ -95,7 +95,7 @@ class ConnectionLimit:
         silent: list[int] = []
         for descriptor, connection in self._connections.items():
             connection.since_s = now_s if connection.since_s is None else connection.since_s
-            if connection.standing is Standing.SILENT:
+            if connection.state is PeerState.SILENT:
                 silent.append(descriptor)
         waited = [fd for fd in silent if drained and now_s - (self._connections[fd].since_s or now_s) > _PATIENCE_S]
         over = set(waited) | set(silent[: max(0, len(silent) - _MOST_UNKNOWN)])
@@ -103,9 +103,9 @@ class ConnectionLimit:
         if excess > 0:
             others = [fd for fd in self._connections if fd not in over]
             # Of known peers the latest: the nodes of a running rig stay.
-            unknown = [fd for fd in others if self._connections[fd].standing is not Standing.KNOWN]
-            unknown.sort(key=lambda fd: self._connections[fd].standing)
-            known = [fd for fd in reversed(others) if self._connections[fd].standing is Standing.KNOWN]
+            unknown = [fd for fd in others if self._connections[fd].state is not PeerState.KNOWN]
+            unknown.sort(key=lambda fd: self._connections[fd].state)
+            known = [fd for fd in reversed(others) if self._connections[fd].state is PeerState.KNOWN]
             over |= set((unknown + known)[:excess])
         for descriptor in over:
             self._close(descriptor, self._connections.pop(descriptor))

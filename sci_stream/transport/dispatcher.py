@@ -34,7 +34,7 @@ from sci_stream.wire import (
 log = logging.getLogger(__name__)
 
 # Limit per call, so that a flooding peer cannot block the node.
-_MESSAGES_A_TURN = 1024
+_MESSAGES_PER_CALL = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
     def poll(self, now_s: float) -> list[Settled]:
         """Receive, detect lost nodes and dispatch. Never blocks."""
         settled: list[Settled] = []
-        for identity, message in self._receive_messages(now_s, _MESSAGES_A_TURN):
+        for identity, message in self._receive_messages(now_s, _MESSAGES_PER_CALL):
             with self.guard(identity, now_s):
                 settled += self._handle(identity, message, now_s)
         for identity in self._send_heartbeats(now_s, probe=True):

@@ -25,12 +25,12 @@ class PauseDetector:
 
     def __init__(self, heartbeat_s: float) -> None:
         self._heartbeat_s = heartbeat_s
-        self._turned_s: float | None = None
+        self._called_s: float | None = None
 
-    def lasted_s(self, now_s: float) -> float:
+    def pause_s(self, now_s: float) -> float:
         """Return the length of the pause before this call, s; 0 if there was none. Call once per loop iteration."""
-        pause_s = 0.0 if self._turned_s is None else now_s - self._turned_s
-        self._turned_s = now_s
+        pause_s = 0.0 if self._called_s is None else now_s - self._called_s
+        self._called_s = now_s
         return pause_s if pause_s > self._heartbeat_s else 0.0
 
 
@@ -78,7 +78,7 @@ class TcpActivity:
         """Stop watching: the descriptor may be reused."""
         self._fd = -1
 
-    def moved(self) -> TcpProgress | None:
+    def progress(self) -> TcpProgress | None:
         """Return the traffic so far; None if unknown."""
         if self._fd < 0 or not hasattr(socket, "TCP_INFO"):
             return None

@@ -17,7 +17,7 @@ FOLDER_VARIABLE = "SCI_STREAM_LOCAL_SOCKETS"
 """Set by a supervisor for its nodes: a folder accessible only to its user."""
 
 
-def shortcut(endpoint: str, environment: Mapping[str, str] = os.environ) -> str | None:
+def local_endpoint(endpoint: str, environment: Mapping[str, str] = os.environ) -> str | None:
     """Return the local socket equivalent to a TCP address, or None if there is none.
 
     It exists for addresses of this host, among nodes of one supervisor.
@@ -32,6 +32,6 @@ def shortcut(endpoint: str, environment: Mapping[str, str] = os.environ) -> str 
     return f"ipc://{path}" if usable else None
 
 
-def nearest(endpoint: str) -> str:
+def preferred_endpoint(endpoint: str) -> str:
     """Return where to connect to reach an endpoint."""
-    return shortcut(endpoint) or endpoint
+    return local_endpoint(endpoint) or endpoint

@@ -13,7 +13,7 @@ import zmq
 from sci_stream.errors import TransportError, WireError
 from sci_stream.model import Reconstruction
 from sci_stream.security.curve import SocketConfig, plain
-from sci_stream.transport.connection_limit import ConnectionLimit, Standing
+from sci_stream.transport.connection_limit import ConnectionLimit, PeerState
 from sci_stream.transport.sockets import Monitor, bind, make_socket, receive, send_frames
 from sci_stream.wire import Heartbeat, Limits, Message, decode, encode
 
@@ -68,7 +68,7 @@ class TapPublisher:
             if incoming is None:
                 break
             frames = incoming.frames
-            self._connections.heard(incoming.descriptor, Standing.HEARD)
+            self._connections.heard(incoming.descriptor, PeerState.HEARD)
             request = bytes(frames[0])
             action, topic = request[:1], request[1:]
             useful = len(frames) == 1 and any(kind.startswith(topic) for kind in _KINDS)
@@ -76,7 +76,7 @@ class TapPublisher:
                 self._topics.discard(topic)
             elif action == b"\x01" and useful:
                 self._topics.add(topic)
-                self._connections.heard(incoming.descriptor, Standing.KNOWN)
+                self._connections.heard(incoming.descriptor, PeerState.KNOWN)
             else:
                 self.wire_errors["subscription"] += 1  # no message ever has this topic
         if refused := self.monitor.take_refused():

@@ -50,7 +50,7 @@ LENT, UNREADABLE = "lent", "unreadable"
 _REFERENCE = struct.Struct("<8sQQ")
 _MARK = b"\xb1sci-mem"
 _KIND_AND_HEADER = 2
-_SHOWN_BYTES = 16
+_PROBE_BYTES = 16
 # Fits into the second-level cache of current processors, see `_read`.
 _PIECE_BYTES = 256 << 10
 # EFAULT too: memory that a driver has mapped, as that of videos from a GPU, need not be readable for other processes.
@@ -94,57 +94,57 @@ _UNUSED = sys.getrefcount(_ONE[0])
 _pool = BufferPool(8)
 
 
-class _Stretch(ctypes.Structure):
+class _IoVec(ctypes.Structure):
     """``struct iovec``."""
 
     _fields_ = (("start", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
-def _find_reader() -> Callable[..., int] | None:
+def _load_process_vm_readv() -> Callable[..., int] | None:
     with contextlib.suppress(AttributeError, OSError):
         function = ctypes.CDLL(None, use_errno=True).process_vm_readv
         function.restype = ctypes.c_ssize_t
         function.argtypes = (
             ctypes.c_int,
-            ctypes.POINTER(_Stretch), ctypes.c_ulong,
-            ctypes.POINTER(_Stretch), ctypes.c_ulong,
+            ctypes.POINTER(_IoVec), ctypes.c_ulong,
+            ctypes.POINTER(_IoVec), ctypes.c_ulong,
             ctypes.c_ulong,
         )  # fmt: skip
         return cast("Callable[..., int]", function)
     return None
 
 
-_read_process = _find_reader()
+_process_vm_readv = _load_process_vm_readv()
 
 
-def show() -> str:
+def memory_probe() -> str:
     """Return address and content of a few bytes of this process, with which a peer tests its access."""
     # Cached by process: after a fork the child must not show its parent's bytes, which both contain.
-    return _shown(os.getpid())[0]
+    return _probe(os.getpid())[0]
 
 
 @functools.cache
-def _shown(_process: int) -> tuple[str, Array]:
-    content = np.frombuffer(bytearray(secrets.token_bytes(_SHOWN_BYTES)), np.uint8)
-    _let_siblings_read()
+def _probe(_process: int) -> tuple[str, Array]:
+    content = np.frombuffer(bytearray(secrets.token_bytes(_PROBE_BYTES)), np.uint8)
+    _permit_siblings_to_read()
     return f"{_address(content.data):x}:{content.tobytes().hex()}", content
 
 
-def can_read(process: int, shown: str) -> bool:
-    """Return whether the bytes that a process has shown can be read and have the stated content."""
-    if not process or not shown:
+def can_read(process: int, probe: str) -> bool:
+    """Return whether the bytes of a process's `memory_probe` can be read and have the stated content."""
+    if not process or not probe:
         return False
-    address, _, content = shown.partition(":")
+    address, _, content = probe.partition(":")
     try:
-        return bytes(_read(process, int(address, 16), _SHOWN_BYTES)[0]) == bytes.fromhex(content)
+        return bytes(_read(process, int(address, 16), _PROBE_BYTES)[0]) == bytes.fromhex(content)
     except (OSError, ValueError):
         return False
 
 
-def welcoming(welcome: Welcome, incoming: ReceivedMessage, hello: Hello) -> Welcome:
+def welcome_with_probe(welcome: Welcome, incoming: ReceivedMessage, hello: Hello) -> Welcome:
     """Return the answer to a HELLO; for a peer on this host it includes the test of memory access."""
     process = incoming.process
-    return replace(welcome, shows=show(), reads=can_read(process, hello.shows)) if process else welcome
+    return replace(welcome, shows=memory_probe(), reads=can_read(process, hello.shows)) if process else welcome
 
 
 @functools.cache
@@ -156,10 +156,10 @@ def export_from_bytes() -> int:
     ConfigError
         If the environment variable is not a number of bytes.
     """
-    said = os.environ.get(LEND_FROM_VARIABLE, "")
-    if said and not said.isdecimal():
-        raise ConfigError(f"{LEND_FROM_VARIABLE} is not a size", expected="a number of bytes", got=said)
-    return max(_LEAST_BYTES, int(said)) if said else _LEND_FROM_BYTES
+    value = os.environ.get(LEND_FROM_VARIABLE, "")
+    if value and not value.isdecimal():
+        raise ConfigError(f"{LEND_FROM_VARIABLE} is not a size", expected="a number of bytes", got=value)
+    return max(_LEAST_BYTES, int(value)) if value else _LEND_FROM_BYTES
 
 
 def export_frames(frames: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
@@ -246,7 +246,7 @@ def _address(buffer: bytes | memoryview) -> int:
 
 def _read(process: int, address: int, nbytes: int) -> tuple[memoryview, int]:
     """Copy a range of another process's memory; return it and its checksum. Raises `OSError`."""
-    if _read_process is None:
+    if _process_vm_readv is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     out = _pool.take(nbytes)
     start, done, crc = _address(out), 0, 0
@@ -254,8 +254,8 @@ def _read(process: int, address: int, nbytes: int) -> tuple[memoryview, int]:
         # In pieces, so that each is still in the cache when its checksum is computed. Other threads run meanwhile,
         # because ctypes releases the interpreter lock.
         piece = min(_PIECE_BYTES, nbytes - done)
-        mine, its = _Stretch(start + done, piece), _Stretch(address + done, piece)
-        got = _read_process(process, ctypes.byref(mine), 1, ctypes.byref(its), 1, 0)
+        mine, its = _IoVec(start + done, piece), _IoVec(address + done, piece)
+        got = _process_vm_readv(process, ctypes.byref(mine), 1, ctypes.byref(its), 1, 0)
         # A read of 0 bytes is no error to the kernel and leaves errno unset.
         if got <= 0:
             number = ctypes.get_errno() or errno.EFAULT
@@ -265,7 +265,7 @@ def _read(process: int, address: int, nbytes: int) -> tuple[memoryview, int]:
     return out, crc
 
 
-def _let_siblings_read() -> None:
+def _permit_siblings_to_read() -> None:
     """Allow the other nodes of this supervisor to read this process; Yama by default allows only its ancestors.
 
     https://docs.kernel.org/admin-guide/LSM/Yama.html: access for the named process and its descendants.

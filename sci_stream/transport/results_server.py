@@ -12,13 +12,13 @@ import zmq
 from sci_stream.delivery.clock_offset import significant_ns
 from sci_stream.security.curve import SocketConfig, plain
 from sci_stream.transport.router import MOST_PEERS, Peer, RouterServer
-from sci_stream.transport.sockets import ENOUGH_BYTES_A_TURN
+from sci_stream.transport.sockets import BYTES_PER_CALL
 from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Welcome
 
 log = logging.getLogger(__name__)
 
 # Heartbeats and recording must get their turn while results arrive without pause.
-_MESSAGES_A_TURN = 16
+_MESSAGES_PER_CALL = 16
 # 2⁶³ ns: Unix times in ns are 64-bit integers.
 _MOST_MS = 2**63 / 1e6
 
@@ -70,7 +70,7 @@ class ResultsServer(RouterServer[ReportingPeer]):
     def receive(self, now_s: float) -> list[tuple[bytes, Message]]:
         """Receive some pending messages; return (sender identity, message) for those that concern the node."""
         out: list[tuple[bytes, Message]] = []
-        for identity, message in self._receive_messages(now_s, _MESSAGES_A_TURN, ENOUGH_BYTES_A_TURN):
+        for identity, message in self._receive_messages(now_s, _MESSAGES_PER_CALL, BYTES_PER_CALL):
             with self.guard(identity, now_s):
                 if self._is_for_node(identity, message, now_s):
                     out.append((identity, message))

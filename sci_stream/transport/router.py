@@ -19,10 +19,18 @@ from sci_stream.errors import SciStreamError, WireError
 from sci_stream.optics.calibration import Calibration
 from sci_stream.security.curve import SocketConfig, plain
 from sci_stream.transport.client_connection import UNKNOWN_PEER, identity_of
-from sci_stream.transport.connection_limit import ConnectionLimit, Standing
+from sci_stream.transport.connection_limit import ConnectionLimit, PeerState
 from sci_stream.transport.liveness import MISSED_HEARTBEATS, PauseDetector
-from sci_stream.transport.remote_memory import UNREADABLE, read_incoming, welcoming
-from sci_stream.transport.sockets import Monitor, ReceivedMessage, bind_near, make_socket, readable, receive, send_to
+from sci_stream.transport.remote_memory import UNREADABLE, read_incoming, welcome_with_probe
+from sci_stream.transport.sockets import (
+    Monitor,
+    ReceivedMessage,
+    bind_tcp_and_local,
+    make_socket,
+    readable,
+    receive,
+    send_to,
+)
 from sci_stream.wire import (
     CalibrationRequest,
     ControlResult,
@@ -47,12 +55,12 @@ MOST_PEERS = 256
 # HELLO, heartbeat, ping and similar messages of one peer; with the shortest heartbeat it sends 40 per second.
 _CONTROL_PER_S, _CONTROL_BURST = 100.0, 400
 # Calibrations requested or sent by one peer: each may be as large as many snapshots.
-_MASKS_PER_S, _MASKS_BURST = 1.0, 8
+_CALIBRATIONS_PER_S, _CALIBRATIONS_BURST = 1.0, 8
 # New nodes, all together.
 _JOINS_PER_S, _JOINS_BURST = 20.0, MOST_PEERS
 _LINES_PER_S, _LINES_BURST = 1.0, 20
 # A peer that sends nonsense must not have an answer sent for each message.
-_ANSWERS_PER_S, _ANSWERS_BURST = 1.0, 5
+_REFUSALS_PER_S, _REFUSALS_BURST = 1.0, 5
 
 _CONTROL_MESSAGES = (Hello, Heartbeat, Ping, Goodbye, ControlResult)
 
@@ -109,11 +117,11 @@ class RouterServer(Generic[P]):
         self._welcome = welcome
         self._limits = limits
         self._control_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(_CONTROL_PER_S, _CONTROL_BURST)
-        self._masks: KeyedRateLimiter[bytes] = KeyedRateLimiter(_MASKS_PER_S, _MASKS_BURST)
-        self._answers: KeyedRateLimiter[bytes] = KeyedRateLimiter(_ANSWERS_PER_S, _ANSWERS_BURST)
-        self._joins = TokenBucket(_JOINS_PER_S, _JOINS_BURST)
-        self._lines = TokenBucket(_LINES_PER_S, _LINES_BURST)
-        self._handshakes = TokenBucket(0.1, 1)
+        self._calibration_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(_CALIBRATIONS_PER_S, _CALIBRATIONS_BURST)
+        self._refusal_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(_REFUSALS_PER_S, _REFUSALS_BURST)
+        self._join_rate = TokenBucket(_JOINS_PER_S, _JOINS_BURST)
+        self._log_rate = TokenBucket(_LINES_PER_S, _LINES_BURST)
+        self._handshake_log_rate = TokenBucket(0.1, 1)
         self._suppressed = 0
         self._beat_s = float("-inf")
         self._pauses = PauseDetector(welcome.heartbeat_s)
@@ -128,7 +136,7 @@ class RouterServer(Generic[P]):
             receive_queue=receive_queue,
         )
         configure(self.socket)
-        bind_near(self.socket, endpoint, address)
+        bind_tcp_and_local(self.socket, endpoint, address)
         self._connections = ConnectionLimit()
         self.monitor = Monitor(self.socket, self._connections)
 
@@ -148,7 +156,7 @@ class RouterServer(Generic[P]):
             if incoming is None:
                 return
             identity = bytes(incoming.frames[0])
-            self._connections.heard(incoming.descriptor, Standing.HEARD)
+            self._connections.heard(incoming.descriptor, PeerState.HEARD)
             message = None
             with self.guard(identity, now_s):
                 message = self._answered(identity, incoming, now_s)
@@ -181,11 +189,15 @@ class RouterServer(Generic[P]):
         except WireError as error:
             self.wire_errors[error.reason] += 1
             self._warn(f"message to the {self._address} address refused: {error}", now_s)
-            if error.reason in {"version", UNREADABLE} and self._answers.take(identity, now_s):
+            if error.reason in {"version", UNREADABLE} and self._refusal_rate.take(identity, now_s):
                 self.reply(identity, Refused(reason=error.reason, text=str(error)))
             return None
-        masks = isinstance(message, Calibration | CalibrationRequest) and not self._masks.take(identity, now_s)
-        if masks or (isinstance(message, _CONTROL_MESSAGES) and not self._control_rate.take(identity, now_s)):
+        rate = None
+        if isinstance(message, _CONTROL_MESSAGES):
+            rate = self._control_rate
+        elif isinstance(message, Calibration | CalibrationRequest):
+            rate = self._calibration_rate
+        if rate is not None and not rate.take(identity, now_s):
             self.wire_errors["rate"] += 1
             kind = type(message).__name__
             self._warn(f"rate limit exceeded at {self._address}: {kind} from {_name(identity)}", now_s)
@@ -199,14 +211,14 @@ class RouterServer(Generic[P]):
             self.wire_errors["identity"] += 1
             return None
         count = len(self.peers)
-        if identity not in self.peers and (count >= MOST_PEERS or not self._joins.take(now_s)):
+        if identity not in self.peers and (count >= MOST_PEERS or not self._join_rate.take(now_s)):
             self.wire_errors["rate"] += 1
             self._warn(f"{hello.node} refused: {count} nodes are connected, or too many joined at once", now_s)
-            if self._answers.take(identity, now_s):
+            if self._refusal_rate.take(identity, now_s):
                 self.reply(identity, Refused(reason="too_many", text=f"{count} nodes are connected; try again later"))
             return None
-        self._connections.heard(incoming.descriptor, Standing.KNOWN)
-        self.reply(identity, welcoming(self._welcome, incoming, hello))
+        self._connections.heard(incoming.descriptor, PeerState.KNOWN)
+        self.reply(identity, welcome_with_probe(self._welcome, incoming, hello))
         return dataclasses.replace(hello, reads=hello.reads and incoming.process != 0)
 
     @contextmanager
@@ -221,7 +233,7 @@ class RouterServer(Generic[P]):
             raise
         except Exception:  # whatever a message provokes: the next one may be good
             self.wire_errors["failed"] += 1
-            if self._lines.take(now_s):
+            if self._log_rate.take(now_s):
                 log.exception("message from %s to the %s address failed: skipped", _name(identity), self._address)
 
     def refuse(self, identity: bytes, reason: str, text: str, now_s: float) -> None:
@@ -243,7 +255,7 @@ class RouterServer(Generic[P]):
             self._warn(
                 f"{closed} connections to the {self._address} address closed: too many, or no message in time", now_s
             )
-        self._pause_s = self._pauses.lasted_s(now_s)
+        self._pause_s = self._pauses.pause_s(now_s)
         for peer in self.peers.values():
             peer.heard_s = min(now_s, peer.heard_s + self._pause_s)
         timeout_s = MISSED_HEARTBEATS * self._welcome.heartbeat_s
@@ -256,7 +268,7 @@ class RouterServer(Generic[P]):
         """Count connections refused in their handshake."""
         if refused:
             self.wire_errors["handshake"] += refused
-            if self._handshakes.take(now_s):
+            if self._handshake_log_rate.take(now_s):
                 log.warning(
                     "%d connections to the %s address refused in the handshake: the other side expects another "
                     "key here, has no allowed key, does not encrypt, or is not a node",
@@ -266,7 +278,7 @@ class RouterServer(Generic[P]):
 
     def _warn(self, text: str, now_s: float) -> None:
         """Log a message unless the log's rate limit is exceeded; everything is counted anyway."""
-        if not self._lines.take(now_s):
+        if not self._log_rate.take(now_s):
             self._suppressed += 1
             return
         more = f" (and {self._suppressed} more before)" if self._suppressed else ""

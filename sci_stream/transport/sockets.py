@@ -19,7 +19,7 @@ from sci_stream.config.fields import tcp_address
 from sci_stream.errors import TransportError
 from sci_stream.transport.connection_limit import ConnectionLimit
 from sci_stream.transport.liveness import TcpActivity
-from sci_stream.transport.local_sockets import shortcut
+from sci_stream.transport.local_sockets import local_endpoint
 
 ZERO_COPY_FROM_BYTES = 65536
 """Frames of this size or larger are sent without a copy; for smaller ones the bookkeeping costs more than the copy."""
@@ -117,7 +117,7 @@ def _numeric(endpoint: str) -> str:
     return f"tcp://[{host}]:{address[1]}" if ":" in str(host) else f"tcp://{host}:{address[1]}"
 
 
-def bind_near(socket: zmq.Socket[bytes], endpoint: str, what: str) -> None:
+def bind_tcp_and_local(socket: zmq.Socket[bytes], endpoint: str, what: str) -> None:
     """Bind an address of the rig, and the local socket for the nodes of the same supervisor.
 
     Raises
@@ -126,7 +126,7 @@ def bind_near(socket: zmq.Socket[bytes], endpoint: str, what: str) -> None:
         As `bind`.
     """
     bind(socket, endpoint, what)
-    near = shortcut(endpoint)
+    near = local_endpoint(endpoint)
     # The TCP address stays bound: nodes of other supervisors on this host use it.
     if near is not None:
         bind(socket, near, what)
@@ -161,7 +161,7 @@ def readable(socket: zmq.Socket[bytes]) -> bool:
     return bool(cast(int, socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
-ENOUGH_BYTES_A_TURN = 1 << 20
+BYTES_PER_CALL = 1 << 20
 """Bytes to receive in one loop iteration before passing them on: draining the whole backlog first would stall the later
 stages, and afterwards this one."""
 
@@ -240,7 +240,7 @@ class Monitor:
         self.refused = 0
         self.open = False
         """Whether the latest connection is open, for a socket with a single connection."""
-        self.line = TcpActivity()
+        self.tcp = TcpActivity()
         """Descriptor of that connection, for a socket with a single connection."""
 
     def drain(self) -> MonitorEvents:
@@ -252,7 +252,7 @@ class Monitor:
             code, value = _MONITOR_EVENT.unpack(self.socket.recv_multipart()[0])
             event = zmq.Event(code)
             if event == zmq.EVENT_CONNECTED:
-                self.line.opened(value)
+                self.tcp.opened(value)
             elif event == zmq.EVENT_ACCEPTED and self.limit is not None:
                 self.limit.accepted(value)
             elif event == zmq.EVENT_CLOSED and self.limit is not None:
@@ -262,13 +262,13 @@ class Monitor:
             # The order of the events matters: a reconnection within one call must end as open.
             elif event == zmq.EVENT_DISCONNECTED:
                 disconnected = True
-                self.gone()
+                self.mark_closed()
                 if self.limit is not None:
                     self.limit.disconnected(value)
             elif event in _REFUSALS:
                 refused = _REFUSALS[event]
                 self.refused += 1
-                self.gone()
+                self.mark_closed()
         return MonitorEvents(connected, disconnected, refused)
 
     def take_refused(self) -> int:
@@ -276,10 +276,10 @@ class Monitor:
         refused, self.refused = self.refused, 0
         return refused
 
-    def gone(self) -> None:
+    def mark_closed(self) -> None:
         """Record that there is no connection."""
         self.open = False
-        self.line.closed()
+        self.tcp.closed()
 
     def close(self) -> None:
         """Stop monitoring."""

@@ -14,7 +14,7 @@ from sci_stream.wire.header import Limits, Reason, pack_header, refuse, unpack_h
 from sci_stream.wire.message_kind import MessageKind
 from sci_stream.wire.payload import Arrays, pack_payloads, unpack_payloads
 from sci_stream.wire.schema import KINDS
-from sci_stream.wire.validators import Fields, UnfitError
+from sci_stream.wire.validators import FieldError, Fields
 
 if TYPE_CHECKING:
     from sci_stream.wire.messages import Message
@@ -46,9 +46,9 @@ def encode(message: Message) -> list[bytes | memoryview]:
         fields = kind.record.dump(message)
         kind.record.values(fields)
         descriptions, views = pack_payloads(kind.payloads, kind.arrays(message))
-        if kind.agree is not None:
-            kind.agree(message)
-    except UnfitError as error:
+        if kind.validate is not None:
+            kind.validate(message)
+    except FieldError as error:
         raise ValueError(f"this {kind.name} cannot be sent: {error}") from None
     return [kind.name.encode(), pack_header({**fields, "payloads": descriptions}), *views]
 
@@ -86,7 +86,7 @@ def decode(
     descriptions = header.pop("payloads", None)
     try:
         fields = kind.record.values(header)
-    except UnfitError as error:
+    except FieldError as error:
         refuse(
             "header_field", f"{error.field or 'The header'} of a {kind.name}", expected=error.expected, got=error.got
         )
@@ -101,11 +101,11 @@ def _build(kind: MessageKind, fields: Fields, arrays: Arrays) -> Message:
     try:
         message: Message = kind.make(fields, arrays)
         reason = "payload_shape" if kind.payloads else "header_field"
-        if kind.agree is not None:
-            kind.agree(message)
+        if kind.validate is not None:
+            kind.validate(message)
     except CalibrationError as error:
         refuse(reason, f"Not a usable calibration: {error.what}", expected=error.expected, got=error.got)
-    except UnfitError as error:
+    except FieldError as error:
         refuse(reason, f"{error.field} of a {kind.name}", expected=error.expected, got=error.got)
     return message
 

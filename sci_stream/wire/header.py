@@ -11,7 +11,7 @@ from typing import Final, Literal, NoReturn
 import msgpack
 
 from sci_stream.errors import WireError
-from sci_stream.wire.validators import Fields, shown
+from sci_stream.wire.validators import Fields, quoted
 
 # Version of the wire format. Any change of the set, a name, a type or the meaning of fields increases it.
 SCHEMA_VERSION: Final = 5
@@ -84,14 +84,14 @@ def unpack_header(frame: memoryview, limits: Limits) -> Fields:
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         refuse("header_syntax", "The header is not valid msgpack of plain types", got=f"{type(error).__name__}")
     if not isinstance(header, dict):
-        refuse("header_syntax", "The header is not a map", got=shown(header))
+        refuse("header_syntax", "The header is not a map", got=quoted(header))
     version = header.pop("v", None)
     if type(version) is not int or version != SCHEMA_VERSION:
         refuse(
             "version",
             "The message has another version of the wire format",
             expected=f"version {SCHEMA_VERSION}",
-            got="no version" if version is None else shown(version),
+            got="no version" if version is None else quoted(version),
             hint="Run the same release of sci_stream on all machines of a rig.",
         )
     return header

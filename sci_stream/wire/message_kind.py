@@ -30,8 +30,8 @@ class MessageKind:
         Returns the payloads of a value by name.
     build
         Makes a value from validated fields and arrays.
-    agree
-        Raises `UnfitError` if the parts of a value are inconsistent.
+    validate
+        Raises `FieldError` if the parts of a value are inconsistent.
     """
 
     name: str
@@ -40,7 +40,7 @@ class MessageKind:
     payloads: tuple[PayloadSpec, ...] = ()
     arrays: Callable[[Any], Mapping[str, Array | None]] = lambda _: MappingProxyType({})
     build: Callable[[Fields, Arrays], Any] | None = None
-    agree: Callable[[Any], None] | None = None
+    validate: Callable[[Any], None] | None = None
 
     def make(self, fields: Fields, arrays: Arrays) -> Any:
         """Make the value from fields and arrays."""

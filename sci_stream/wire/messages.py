@@ -15,11 +15,11 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.wire.field_checks import (
     COUNT,
     LABEL,
+    MEMORY_PROBE,
     NAME,
     PARAMETERS,
     REASON,
     SEQ,
-    SHOWN_MEMORY,
     SMALL_COUNT,
     STATUS,
     VERSIONS,
@@ -42,7 +42,7 @@ Paragraph = Annotated[str, Prose(2048)]
 Seq = Annotated[int, SEQ]
 Count = Annotated[int, COUNT]
 Parameters = Annotated[Mapping[str, StatusValue], PARAMETERS]
-ShownMemory = Annotated[str, SHOWN_MEMORY]
+MemoryProbe = Annotated[str, MEMORY_PROBE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Hello:
     credit: Annotated[int, Integer(0, 1024)] = 0
     protocol: Annotated[int, Integer(1, 2**31 - 1)] = SCHEMA_VERSION
     versions: Annotated[Mapping[str, str], VERSIONS] = field(default_factory=dict)
-    shows: ShownMemory = ""
+    shows: MemoryProbe = ""
     reads: bool = False
 
 
@@ -76,7 +76,7 @@ class Welcome:
     node: Name
     incarnation: Name
     heartbeat_s: Annotated[float, Number(0.01, 3600)]
-    shows: ShownMemory = ""
+    shows: MemoryProbe = ""
     reads: bool = False
 
 

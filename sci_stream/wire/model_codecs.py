@@ -37,6 +37,7 @@ from sci_stream.wire.message_kind import MessageKind
 from sci_stream.wire.payload import Arrays, PayloadSpec
 from sci_stream.wire.validators import (
     Choice,
+    FieldError,
     Fields,
     FiniteOrNil,
     Flag,
@@ -46,8 +47,7 @@ from sci_stream.wire.validators import (
     Prose,
     Record,
     Text,
-    UnfitError,
-    shown,
+    quoted,
 )
 
 _ID_PATHS: Final = {name: f"id.{name}" for name in ID_FIELDS}
@@ -63,27 +63,27 @@ def _with_id(make: Callable[..., Any]) -> Callable[[Fields, Arrays], Any]:
 
 def _fits(what: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
     if shape != expected:
-        raise UnfitError(f"shape {expected}", str(shape), what)
+        raise FieldError(f"shape {expected}", str(shape), what)
 
 
 def _even_if_bayer(shape: tuple[int, ...], bayer: BayerPhase | None) -> None:
     if bayer is not None and (shape[-1] % 2 or shape[-2] % 2):
-        raise UnfitError("even height and width, as a Bayer mosaic has", str(shape[-2:]), "bayer")
+        raise FieldError("even height and width, as a Bayer mosaic has", str(shape[-2:]), "bayer")
 
 
-def _snapshot_agrees(snapshot: Snapshot) -> None:
+def _validate_snapshot(snapshot: Snapshot) -> None:
     _even_if_bayer(snapshot.counts.shape, snapshot.bayer)
     if snapshot.truth is not None:
         _fits("truth", snapshot.truth.shape, (snapshot.n_frames, *snapshot.counts.shape))
 
 
-def _reconstruction_agrees(reconstruction: Reconstruction) -> None:
+def _validate_reconstruction(reconstruction: Reconstruction) -> None:
     _even_if_bayer(reconstruction.video.shape, reconstruction.bayer)
     if reconstruction.counts is not None:
         _fits("counts", reconstruction.counts.shape, reconstruction.video.shape[1:])
 
 
-def _series_agrees(info: SeriesInfo) -> None:
+def _validate_series(info: SeriesInfo) -> None:
     _even_if_bayer((info.height_px, info.width_px), info.bayer)
 
 
@@ -97,12 +97,12 @@ def _calibration_arrays(calibration: Calibration) -> Arrays:
 
 
 def _build_calibration(fields: Fields, arrays: Arrays) -> Calibration:
-    promised = fields.pop("hash")
+    stated = fields.pop("hash")
     bad = arrays.pop("bad_pixels")
     values: Fields = {**fields, **arrays, "bad_pixels": None if bad is None else bad != 0}
     calibration = Calibration(**values)
-    if calibration.hash != promised:
-        raise UnfitError(f"the hash of the content, {calibration.hash}", shown(promised), "hash")
+    if calibration.hash != stated:
+        raise FieldError(f"the hash of the content, {calibration.hash}", quoted(stated), "hash")
     return calibration
 
 
@@ -175,7 +175,7 @@ SERIES_START: Final = MessageKind(
             "chunks": UNITS,
         },
     ),
-    agree=_series_agrees,
+    validate=_validate_series,
 )
 SNAPSHOT: Final = MessageKind(
     "snapshot",
@@ -207,7 +207,7 @@ SNAPSHOT: Final = MessageKind(
     ),
     arrays=lambda snapshot: {"counts": snapshot.counts, "truth": snapshot.truth},
     build=_with_id(Snapshot),
-    agree=_snapshot_agrees,
+    validate=_validate_snapshot,
 )
 RECONSTRUCTION: Final = MessageKind(
     "reconstruction",
@@ -233,7 +233,7 @@ RECONSTRUCTION: Final = MessageKind(
     payloads=(PayloadSpec("video", _VIDEO, 3), PayloadSpec("counts", _COUNTS, 2, optional=True)),
     arrays=lambda reconstruction: {"video": reconstruction.video, "counts": reconstruction.counts},
     build=_with_id(Reconstruction),
-    agree=_reconstruction_agrees,
+    validate=_validate_reconstruction,
 )
 CALIBRATION: Final = MessageKind(
     "calibration",

@@ -12,7 +12,7 @@ from isal import isal_zlib
 
 from sci_stream.model import Array
 from sci_stream.wire.header import Limits, refuse
-from sci_stream.wire.validators import Fields, Integer, Text, UnfitError, shown
+from sci_stream.wire.validators import FieldError, Fields, Integer, Text, quoted
 
 # Types of payload elements, always little-endian on the wire.
 DTYPES: Final = {name: np.dtype(name).newbyteorder("<") for name in ("uint8", "uint16", "float16", "float32")}
@@ -37,7 +37,7 @@ class ReceivedArray(np.ndarray[Any, Any]):
     crc32: int | None = None
 
 
-def sealed(array: Array) -> ReceivedArray:
+def with_checksum(array: Array) -> ReceivedArray:
     """Return a read-only array with a checksum, computed once for any number of sends."""
     view = np.ascontiguousarray(array).view(ReceivedArray)
     view.flags.writeable = False
@@ -67,7 +67,7 @@ def pack_payloads(
 
     Raises
     ------
-    UnfitError
+    FieldError
         If an array is missing or has another dtype or number of dimensions than its payload.
     """
     descriptions: list[Fields] = []
@@ -76,13 +76,13 @@ def pack_payloads(
         array = arrays[spec.name]
         if array is None:
             if not spec.optional:
-                raise UnfitError("an array", "None", spec.name)
+                raise FieldError("an array", "None", spec.name)
             continue
         dtype = array.dtype.name
         if dtype not in spec.dtypes:
-            raise UnfitError(f"dtype {' or '.join(spec.dtypes)}", dtype, spec.name)
+            raise FieldError(f"dtype {' or '.join(spec.dtypes)}", dtype, spec.name)
         if array.ndim != spec.ndim or not all(1 <= dim <= MAX_DIM for dim in array.shape):
-            raise UnfitError(f"{spec.ndim} dimensions of 1 to {MAX_DIM}", str(array.shape), spec.name)
+            raise FieldError(f"{spec.ndim} dimensions of 1 to {MAX_DIM}", str(array.shape), spec.name)
         view = np.ascontiguousarray(array, dtype=DTYPES[dtype]).reshape(-1).view(np.uint8).data
         # A forwarded array keeps its checksum: damage in this process is detected, and no byte is summed twice.
         crc = array.crc32 if isinstance(array, ReceivedArray) and not array.flags.writeable else None
@@ -113,7 +113,7 @@ def unpack_payloads(
         ``header_field``, ``payload_*`` or ``crc``.
     """
     if not isinstance(descriptions, list):
-        refuse("header_field", "payloads of the header", expected="a list", got=shown(descriptions))
+        refuse("header_field", "payloads of the header", expected="a list", got=quoted(descriptions))
     if len(descriptions) != len(frames):
         refuse("payload_count", "Frames do not match the header", expected=len(descriptions), got=len(frames))
     known = {spec.name: spec for spec in specs}
@@ -122,7 +122,7 @@ def unpack_payloads(
         described = _read_description(entry)
         spec = known.pop(described.name, None)
         if spec is None:
-            got = shown(described.name)
+            got = quoted(described.name)
             refuse("payload_name", "An unknown or repeated payload", expected=list(known), got=got)
         out[spec.name] = _unpack(spec, described, frame, limits, sums.get(index))
     missing = [spec.name for spec in known.values() if not spec.optional]
@@ -145,17 +145,17 @@ def _read_description(entry: object) -> _Described:
         refuse("header_field", "payloads of the header", expected=f"maps of {', '.join(_Described._fields)}")
     shape = entry["shape"]
     if not isinstance(shape, list) or not all(type(dim) is int for dim in shape):
-        refuse("header_field", "shape of a payload", expected="a list of integers", got=shown(shape))
+        refuse("header_field", "shape of a payload", expected="a list of integers", got=quoted(shape))
     try:
         return _Described(_NAME.read(entry["name"]), _NAME.read(entry["dtype"]), shape, _CRC.read(entry["crc32"]))
-    except UnfitError as error:
+    except FieldError as error:
         refuse("header_field", "The description of a payload", expected=error.expected, got=error.got)
 
 
 def _unpack(spec: PayloadSpec, described: _Described, frame: memoryview, limits: Limits, found: int | None) -> Array:
     name, dtype, shape, crc = described
     if dtype not in spec.dtypes:
-        refuse("payload_dtype", f"dtype of {name}", expected=" or ".join(spec.dtypes), got=shown(dtype))
+        refuse("payload_dtype", f"dtype of {name}", expected=" or ".join(spec.dtypes), got=quoted(dtype))
     if len(shape) != spec.ndim or not all(1 <= dim <= MAX_DIM for dim in shape):
         refuse("payload_shape", f"shape of {name}", expected=f"{spec.ndim} × 1 to {MAX_DIM}", got=shape[:8])
     nbytes = math.prod(shape) * DTYPES[dtype].itemsize

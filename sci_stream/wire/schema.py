@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 from sci_stream.wire import messages as msg
 from sci_stream.wire.message_kind import MessageKind
 from sci_stream.wire.model_codecs import CALIBRATION, RECONSTRUCTION, SERIES_START, SNAPSHOT
-from sci_stream.wire.validators import Check, Choice, Flag, Record, UnfitError
+from sci_stream.wire.validators import Check, Choice, FieldError, Flag, Record
 
 
 def _check(annotation: Any) -> Check:
@@ -21,15 +21,15 @@ def _check(annotation: Any) -> Check:
     return check
 
 
-def _plain(name: str, kind: type, agree: Callable[[Any], None] | None = None) -> MessageKind:
+def _plain(name: str, kind: type, validate: Callable[[Any], None] | None = None) -> MessageKind:
     """Return a kind of message without payloads, whose fields are declared in `sci_stream.wire.messages`."""
     fields = get_type_hints(kind, include_extras=True)
-    return MessageKind(name, kind, Record(kind, {field: _check(fields[field]) for field in fields}), agree=agree)
+    return MessageKind(name, kind, Record(kind, {field: _check(fields[field]) for field in fields}), validate=validate)
 
 
-def _dropped_agrees(dropped: msg.Dropped) -> None:
+def _validate_dropped(dropped: msg.Dropped) -> None:
     if dropped.outcome == "dropped" and not dropped.reason:
-        raise UnfitError("a reason, since the snapshot is lost", "none", "reason")
+        raise FieldError("a reason, since the snapshot is lost", "none", "reason")
 
 
 KINDS: Final = (
@@ -37,7 +37,7 @@ KINDS: Final = (
     SNAPSHOT,
     RECONSTRUCTION,
     _plain("series_end", msg.SeriesEnd),
-    _plain("dropped", msg.Dropped, _dropped_agrees),
+    _plain("dropped", msg.Dropped, _validate_dropped),
     _plain("accepted", msg.Accepted),
     _plain("hello", msg.Hello),
     _plain("welcome", msg.Welcome),

@@ -13,22 +13,22 @@ from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, NoReturn
 
-_SHOWN = 40
+_LONGEST_QUOTE = 40
 
 # Fields of a record by name. Each has a type of its own, which only its `Check` knows.
 Fields = dict[str, Any]
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """Describe a received value in a few words, however large or deeply nested it is."""
     if value is None or isinstance(value, bool | int | float):
         return repr(value)
     if isinstance(value, str):
-        return repr(value) if len(value) <= _SHOWN else f"{value[:_SHOWN]!r}… ({len(value)} characters)"
+        return repr(value) if len(value) <= _LONGEST_QUOTE else f"{value[:_LONGEST_QUOTE]!r}… ({len(value)} characters)"
     return f"a {type(value).__name__}"
 
 
-class UnfitError(Exception):
+class FieldError(Exception):
     """A value that is invalid for its field. Internal: becomes a `WireError` or a ``ValueError``."""
 
     def __init__(self, expected: str, got: str, field: str = "") -> None:
@@ -37,13 +37,13 @@ class UnfitError(Exception):
         self.field = field
         super().__init__(f"{field}: expected {expected}, got {got}")
 
-    def under(self, name: str) -> UnfitError:
+    def within(self, name: str) -> FieldError:
         """Prepend the name of the field that contains it."""
-        return UnfitError(self.expected, self.got, f"{name}.{self.field}" if self.field else name)
+        return FieldError(self.expected, self.got, f"{name}.{self.field}" if self.field else name)
 
 
 class Check(ABC):
-    """Validator of a field: `read` returns the value or raises `UnfitError`, `dump` converts it for the wire."""
+    """Validator of a field: `read` returns the value or raises `FieldError`, `dump` converts it for the wire."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ class Integer(Check):
         """Return the integer."""
         if type(value) is int and self._low <= value <= self._high:
             return value
-        raise UnfitError(f"an integer from {self._low} to {self._high}", shown(value))
+        raise FieldError(f"an integer from {self._low} to {self._high}", quoted(value))
 
 
 class Number(Check):
@@ -82,7 +82,7 @@ class Number(Check):
     def read(self, value: object) -> float:
         """Return the number."""
         if isinstance(value, bool) or not isinstance(value, float | int) or not self._contains(value):
-            raise UnfitError(f"a finite number from {self._low:g} to {self._high:g}", shown(value))
+            raise FieldError(f"a finite number from {self._low:g} to {self._high:g}", quoted(value))
         return value
 
     def _contains(self, value: float) -> bool:
@@ -98,23 +98,23 @@ class Flag(Check):
         """Return the boolean."""
         if isinstance(value, bool):
             return value
-        raise UnfitError("true or false", shown(value))
+        raise FieldError("true or false", quoted(value))
 
 
 class Text(Check):
     """A string of bounded length without NUL, which neither HDF5 nor file names can hold; optionally with a pattern."""
 
-    __slots__ = ("_most", "_pattern", "_says")
+    __slots__ = ("_description", "_most", "_pattern")
 
-    def __init__(self, most: int, pattern: str | None = None, says: str = "") -> None:
+    def __init__(self, most: int, pattern: str | None = None, description: str = "") -> None:
         self._most = most
         self._pattern = re.compile(pattern) if pattern is not None else None
-        self._says = says or "a string"
+        self._description = description or "a string"
 
     def read(self, value: object) -> str:
         """Return the string."""
         if not isinstance(value, str) or len(value) > self._most or "\0" in value or not self._matches(value):
-            raise UnfitError(f"{self._says} of at most {self._most} characters, without NUL", shown(value))
+            raise FieldError(f"{self._description} of at most {self._most} characters, without NUL", quoted(value))
         return value
 
     def _matches(self, value: str) -> bool:
@@ -124,7 +124,7 @@ class Text(Check):
         """Return whether a value is valid."""
         try:
             self.read(value)
-        except UnfitError:
+        except FieldError:
             return False
         return True
 
@@ -152,7 +152,7 @@ class Choice(Check):
         """Return the value of the string."""
         if isinstance(value, str) and value in self._options:
             return self._options[value]
-        raise UnfitError(f"one of {', '.join(self._options)}", shown(value))
+        raise FieldError(f"one of {', '.join(self._options)}", quoted(value))
 
     def dump(self, value: str) -> str:
         """Return a plain string, also for a member of an enumeration."""
@@ -201,15 +201,15 @@ class Table(Check):
     def read(self, value: object) -> Fields:
         """Return the map with validated values."""
         if not isinstance(value, dict) or len(value) > self._most:
-            got = f"{len(value)} entries" if isinstance(value, dict) else shown(value)
-            raise UnfitError(f"a map of at most {self._most} entries", got)
+            got = f"{len(value)} entries" if isinstance(value, dict) else quoted(value)
+            raise FieldError(f"a map of at most {self._most} entries", got)
         out = {}
         for key, entry in value.items():
             name = self._keys.read(key)
             try:
                 out[name] = self._value.read(entry)
-            except UnfitError as error:
-                raise error.under(shown(key)) from None
+            except FieldError as error:
+                raise error.within(quoted(key)) from None
         return out
 
     def dump(self, value: Mapping[str, object]) -> Fields:
@@ -251,23 +251,23 @@ class Record(Check):
     def values(self, value: object) -> Fields:
         """Return the validated fields."""
         if not isinstance(value, dict):
-            raise UnfitError("a map", shown(value))
+            raise FieldError("a map", quoted(value))
         if value.keys() != self._fields.keys():
             self._refuse_names(value)
         out = {}
         for name, check in self._fields.items():
             try:
                 out[name] = check.read(value[name])
-            except UnfitError as error:
-                raise error.under(name) from None
+            except FieldError as error:
+                raise error.within(name) from None
         return out
 
     def _refuse_names(self, value: dict[Any, Any]) -> NoReturn:
         missing = [name for name in self._fields if name not in value]
         if missing:
-            raise UnfitError("a required field", "no such field", missing[0])
+            raise FieldError("a required field", "no such field", missing[0])
         unknown = next(key for key in value if key not in self._fields)
-        raise UnfitError("only the fields of this version", "an unknown field", shown(unknown))
+        raise FieldError("only the fields of this version", "an unknown field", quoted(unknown))
 
     def dump(self, value: Any) -> Fields:
         """Return the map to send."""

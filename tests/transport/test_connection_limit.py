@@ -16,7 +16,7 @@ from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.nodes.runtime.process import raise_descriptor_limit
 from sci_stream.transport import connection_limit
 from sci_stream.transport.client_connection import ClientConnection
-from sci_stream.transport.connection_limit import ConnectionLimit, Standing, most_connections
+from sci_stream.transport.connection_limit import ConnectionLimit, PeerState, most_connections
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.pubsub import TapPublisher
 from sci_stream.transport.results_server import ResultsServer
@@ -126,19 +126,19 @@ def test_connection_limit_closes_those_that_said_least() -> None:
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
 
-        def connect(standing: Standing) -> socket.socket:
+        def connect(state: PeerState) -> socket.socket:
             mine = stack.enter_context(socket.create_connection(listener.getsockname()))
             theirs, _ = listener.accept()
             limit.accepted(stack.enter_context(theirs).fileno())
-            limit.heard(theirs.fileno(), standing)
+            limit.heard(theirs.fileno(), state)
             return mine
 
-        known = [connect(Standing.KNOWN) for _ in range(3)]
-        heard = [connect(Standing.HEARD) for _ in range(2)]
-        silent = [connect(Standing.SILENT) for _ in range(2)]
+        known = [connect(PeerState.KNOWN) for _ in range(3)]
+        heard = [connect(PeerState.HEARD) for _ in range(2)]
+        silent = [connect(PeerState.SILENT) for _ in range(2)]
         assert limit.enforce(100.0) == 3
         assert [still_open(group) for group in (known, heard, silent)] == [3, 1, 0]
-        later = [connect(Standing.KNOWN) for _ in range(3)]
+        later = [connect(PeerState.KNOWN) for _ in range(3)]
         assert limit.enforce(101.0) == 3
         assert [still_open(group) for group in (known, heard, later)] == [3, 0, 1]
         assert len(limit) == 4
@@ -146,7 +146,7 @@ def test_connection_limit_closes_those_that_said_least() -> None:
 
 def test_message_of_unknown_connection_is_no_fault() -> None:
     limit = ConnectionLimit()
-    limit.heard(-1, Standing.HEARD)
+    limit.heard(-1, PeerState.HEARD)
     limit.disconnected(-1)
     assert limit.enforce(100.0) == 0
 

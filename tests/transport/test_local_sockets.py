@@ -7,30 +7,30 @@ from pathlib import Path
 import pytest
 import zmq
 
-from sci_stream.transport.local_sockets import FOLDER_VARIABLE, nearest, shortcut
-from sci_stream.transport.sockets import bind_near, make_socket
+from sci_stream.transport.local_sockets import FOLDER_VARIABLE, local_endpoint, preferred_endpoint
+from sci_stream.transport.sockets import bind_tcp_and_local, make_socket
 from tests.ports import free_ports
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
 def test_local_address_has_a_local_socket_under_a_supervisor(host: str, tmp_path: Path) -> None:
-    assert shortcut(f"tcp://{host}:5701", {FOLDER_VARIABLE: str(tmp_path)}) == f"ipc://{tmp_path}/5701.sock"
+    assert local_endpoint(f"tcp://{host}:5701", {FOLDER_VARIABLE: str(tmp_path)}) == f"ipc://{tmp_path}/5701.sock"
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://192.168.1.4:5701", "tcp://camera-host:5701", "ipc:///run/rig.sock"])
 def test_remote_address_has_no_local_socket(endpoint: str, tmp_path: Path) -> None:
-    assert shortcut(endpoint, {FOLDER_VARIABLE: str(tmp_path)}) is None
+    assert local_endpoint(endpoint, {FOLDER_VARIABLE: str(tmp_path)}) is None
 
 
 def test_without_supervisor_the_tcp_address_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
-    assert nearest("tcp://127.0.0.1:5701") == "tcp://127.0.0.1:5701"
+    assert preferred_endpoint("tcp://127.0.0.1:5701") == "tcp://127.0.0.1:5701"
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
     monkeypatch.setenv(FOLDER_VARIABLE, str(deep))  # a path that the system does not take for a socket
-    assert nearest("tcp://127.0.0.1:5701") == "tcp://127.0.0.1:5701"
+    assert preferred_endpoint("tcp://127.0.0.1:5701") == "tcp://127.0.0.1:5701"
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "gone"))
-    assert nearest("tcp://127.0.0.1:5701") == "tcp://127.0.0.1:5701"
+    assert preferred_endpoint("tcp://127.0.0.1:5701") == "tcp://127.0.0.1:5701"
 
 
 def test_node_is_reached_both_ways_despite_a_stale_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,10 +41,10 @@ def test_node_is_reached_both_ways_despite_a_stale_socket(tmp_path: Path, monkey
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     options = {"max_message_bytes": 1 << 20, "heartbeat_s": 1.0, "send_queue": 8, "receive_queue": 8}
     router = make_socket(context, zmq.ROUTER, **options)
-    bind_near(router, endpoint, "results")
+    bind_tcp_and_local(router, endpoint, "results")
     try:
-        assert nearest(endpoint) != endpoint
-        for way in (endpoint, nearest(endpoint)):
+        assert preferred_endpoint(endpoint) != endpoint
+        for way in (endpoint, preferred_endpoint(endpoint)):
             dealer = make_socket(context, zmq.DEALER, **options)
             dealer.connect(way)
             assert dealer.poll(5000, zmq.POLLOUT)

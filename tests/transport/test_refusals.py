@@ -182,7 +182,7 @@ def test_calibration_requests_are_rate_limited(context: zmq.Context, free_endpoi
     raw.connect(endpoint)
     for _ in range(100):
         raw.send_multipart(encode(CalibrationRequest(hash="0" * 32)))
-    until(lambda: dispatcher.wire_errors["rate"] == 100 - reception._MASKS_BURST, lambda: dispatcher.poll(5.0))
+    until(lambda: dispatcher.wire_errors["rate"] == 100 - reception._CALIBRATIONS_BURST, lambda: dispatcher.poll(5.0))
     raw.close(linger=0)
     dispatcher.close()
 

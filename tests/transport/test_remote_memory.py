@@ -23,7 +23,7 @@ from sci_stream.transport import remote_memory as lending
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.local_sockets import FOLDER_VARIABLE
-from sci_stream.transport.remote_memory import BufferPool, can_read, export_frames, read_incoming, show
+from sci_stream.transport.remote_memory import BufferPool, can_read, export_frames, memory_probe, read_incoming
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.transport.sink_client import SinkClient
 from sci_stream.transport.sockets import ReceivedMessage, receive
@@ -39,7 +39,7 @@ LARGE = dataclasses.replace(
 LENDER = """
 import sys
 import numpy as np, zmq
-from sci_stream.transport.remote_memory import export_frames, show
+from sci_stream.transport.remote_memory import export_frames, memory_probe
 from sci_stream.wire import encode
 from tests.transport.test_remote_memory import LARGE
 import dataclasses
@@ -47,7 +47,7 @@ counts = LARGE.counts.copy()
 frames = encode(dataclasses.replace(LARGE, counts=counts))
 socket = zmq.Context().socket(zmq.DEALER)
 socket.connect(sys.argv[1])
-socket.send_multipart([*export_frames(frames), show().encode()])
+socket.send_multipart([*export_frames(frames), memory_probe().encode()])
 print("sent", flush=True)
 for line in sys.stdin:
     if line.strip() == "change":
@@ -181,17 +181,17 @@ def test_unreadable_proof_of_access_is_refused(shown: str) -> None:
 
 
 def test_wrong_proof_of_access_is_refused() -> None:
-    address = show().partition(":")[0]
-    assert can_read(os.getpid(), show())
+    address = memory_probe().partition(":")[0]
+    assert can_read(os.getpid(), memory_probe())
     assert not can_read(os.getpid(), f"{address}:{16 * 'ab'}")
-    assert not can_read(0, show())
+    assert not can_read(0, memory_probe())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
 def test_process_of_other_user_is_not_read() -> None:
     child = os.fork()
     if child == 0:
-        shown, parent = show(), os.getppid()
+        shown, parent = memory_probe(), os.getppid()
         os.setgid(65534)
         os.setuid(65534)
         with contextlib.suppress(BaseException):
@@ -356,8 +356,8 @@ def test_nodes_without_supervisor_share_no_memory(
 def test_smallest_referenced_payload_can_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = np.zeros((8, 8), np.uint16)
     frames = encode(dataclasses.replace(snapshot(1), counts=counts))
-    for said, lent in (("128", True), ("129", False), ("", False), ("1", True)):
-        monkeypatch.setenv(lending.LEND_FROM_VARIABLE, said)
+    for value, lent in (("128", True), ("129", False), ("", False), ("1", True)):
+        monkeypatch.setenv(lending.LEND_FROM_VARIABLE, value)
         lending.export_from_bytes.cache_clear()
         assert (export_frames(frames)[2] != frames[2]) is lent
     monkeypatch.setenv(lending.LEND_FROM_VARIABLE, "lots")

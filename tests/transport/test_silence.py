@@ -90,12 +90,12 @@ def test_slow_transfer_is_not_silence(bench: Bench) -> None:
     (identity,) = bench.server.peers
     assert bench.server.send(identity, encode(large))
     bench.events.clear()
-    line = bench.dealer.monitor.line
+    line = bench.dealer.monitor.tcp
     for _ in range(4 * MISSED_HEARTBEATS):
-        before = line.moved()
+        before = line.progress()
         assert before is not None
         bench.cable.allowance = 1000
-        until(lambda before=before: (line.moved() or before).arrived > before.arrived, lambda: None)
+        until(lambda before=before: (line.progress() or before).arrived > before.arrived, lambda: None)
         bench.pass_time(BEAT_S)
     assert bench.events == []
     assert bench.got == []
@@ -120,7 +120,7 @@ def test_paused_node_keeps_its_peers(bench: Bench) -> None:
 
 def test_pause_is_longer_than_a_heartbeat() -> None:
     pauses = PauseDetector(heartbeat_s=1.0)
-    assert [pauses.lasted_s(now_s) for now_s in (5.0, 5.5, 6.5, 9.0, 9.5)] == [0.0, 0.0, 0.0, 2.5, 0.0]
+    assert [pauses.pause_s(now_s) for now_s in (5.0, 5.5, 6.5, 9.0, 9.5)] == [0.0, 0.0, 0.0, 2.5, 0.0]
 
 
 def test_hello_under_foreign_identity_changes_nothing(bench: Bench, context: zmq.Context) -> None:
@@ -136,24 +136,24 @@ def test_hello_under_foreign_identity_changes_nothing(bench: Bench, context: zmq
 
 def test_tcp_activity_counts_bytes_where_known() -> None:
     line = TcpActivity()
-    assert line.moved() is None
+    assert line.progress() is None
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
         far, _ = server.accept()
         with far:
             line.opened(near.fileno())
-            before = line.moved()
+            before = line.progress()
             assert before is not None
             near.sendall(b"12345")
             far.sendall(b"123")
             after = TcpProgress(before.acknowledged + 5, unsent=0, arrived=1)
-            until(lambda: line.moved() == after, lambda: time.sleep(0.001))
+            until(lambda: line.progress() == after, lambda: time.sleep(0.001))
             assert near.recv(10) == b"123", "it only read the statistics"
             line.closed()
-            assert line.moved() is None
+            assert line.progress() is None
     one, other = socket.socketpair()
     with one, other:
         line.opened(one.fileno())
-        assert line.moved() is None
+        assert line.progress() is None
 
 
 class Watchers:

@@ -9,6 +9,7 @@ import pytest
 from sci_stream.wire.validators import (
     Check,
     Choice,
+    FieldError,
     FiniteOrNil,
     Flag,
     Integer,
@@ -18,8 +19,7 @@ from sci_stream.wire.validators import (
     Record,
     Table,
     Text,
-    UnfitError,
-    shown,
+    quoted,
 )
 
 NAN, INF = float("nan"), float("inf")
@@ -44,7 +44,7 @@ def test_check_accepts_valid_values_only(check: Check, good: list[object], bad: 
     for value in good:
         check.read(value)
     for value in bad:
-        with pytest.raises(UnfitError):
+        with pytest.raises(FieldError):
             check.read(value)
 
 
@@ -56,7 +56,7 @@ def test_non_finite_numbers_are_sent_as_nil() -> None:
     check = FiniteOrNil()
     assert [check.dump(value) for value in (31.5, INF, NAN, None)] == [31.5, None, None, None]
     assert check.read(None) is None
-    with pytest.raises(UnfitError):
+    with pytest.raises(FieldError):
         check.read(INF)
 
 
@@ -90,7 +90,7 @@ def test_record_round_trip() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "says"),
+    ("value", "refusal"),
     [
         ({"name": "x", "inner": {"level": 10}}, "inner.level: expected an integer from 0 to 9, got 10"),
         ({"name": "x", "inner": 3}, "inner: expected a map, got 3"),
@@ -98,17 +98,17 @@ def test_record_round_trip() -> None:
         ({"name": "x", "inner": {"level": 1}, "more": 1}, "'more': expected only the fields of this version"),
     ],
 )
-def test_record_names_the_invalid_field(value: object, says: str) -> None:
-    with pytest.raises(UnfitError) as caught:
+def test_record_names_the_invalid_field(value: object, refusal: str) -> None:
+    with pytest.raises(FieldError) as caught:
         RECORD.read(value)
-    assert says in str(caught.value)
+    assert refusal in str(caught.value)
 
 
 def test_shown_describes_any_value_in_a_few_words() -> None:
     deep: list[object] = []
     for _ in range(5000):
         deep = [deep]
-    assert shown(deep) == "a list"
-    assert shown("x" * 10**6) == f"'{'x' * 40}'… (1000000 characters)"
-    assert shown(3) == "3"
-    assert shown(None) == "None"
+    assert quoted(deep) == "a list"
+    assert quoted("x" * 10**6) == f"'{'x' * 40}'… (1000000 characters)"
+    assert quoted(3) == "3"
+    assert quoted(None) == "None"

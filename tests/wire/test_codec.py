@@ -213,7 +213,7 @@ def test_message_with_changed_bytes_is_refused_or_decoded(kind: str, data: st.Da
 
 
 @pytest.mark.parametrize(
-    ("message", "says"),
+    ("message", "refusal"),
     [
         (Dropped("../x", 0, 1, "queue_full"), "series: expected a name of letters, digits"),
         (Dropped("s", 0, -1, "queue_full"), "seq: expected an integer from 0"),
@@ -227,8 +227,8 @@ def test_message_with_changed_bytes_is_refused_or_decoded(kind: str, data: st.Da
         ),
     ],
 )
-def test_encode_refuses_what_a_receiver_would_refuse(message: Message, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_encode_refuses_what_a_receiver_would_refuse(message: Message, refusal: str) -> None:
+    with pytest.raises(ValueError, match=refusal):
         encode(message)
 
 

@@ -32,7 +32,7 @@ from sci_stream.transport.client_connection import PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher, Settled
 from sci_stream.transport.sink_client import Key, SinkClient
 from sci_stream.wire import CalibrationRequest, Control, Dropped, Hello, SeriesEnd, Welcome, encode
-from sci_stream.wire.payload import sealed
+from sci_stream.wire.payload import with_checksum
 
 log = logging.getLogger(__name__)
 
@@ -382,7 +382,7 @@ class AcquireNode:
         assert self._reader.opened is not None
         if self._recovery.spool is not None or self._policy is Policy.RECORD:
             # Compute the checksum once: the snapshot is spooled and sent, possibly twice.
-            frame = dataclasses.replace(frame, counts=sealed(frame.counts))
+            frame = dataclasses.replace(frame, counts=with_checksum(frame.counts))
         snapshot = make_snapshot(captured, frame, self._info, self._reader.opened.capabilities.clock)
         self._recovery.keep(snapshot, missed)
         return dataclasses.replace(captured, frame=frame, snapshot=snapshot)
