@@ -13,7 +13,7 @@ from sci_stream.storage.recording import Recording
 from sci_stream.storage.recording.segments import existing_segments
 from sci_stream.tools.compare import compare_recordings
 from tests.e2e.conftest import CommandHere
-from tests.e2e.kit import PATIENCE_S, RunningRig, assert_accounted_for, sci_stream
+from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream
 
 
 @pytest.fixture(scope="module")
@@ -102,16 +102,3 @@ def test_repeatedly_killed_sink_loses_nothing(tmp_path: Path) -> None:
 def is_finished(path: Path) -> bool:
     with Recording(path) as recording:
         return recording.finished
-
-
-def test_recording_over_its_limit_ends_and_series_continues(tmp_path: Path) -> None:
-    with RunningRig(tmp_path, {"record": {"stop_after_mib": 1}}, "--snapshots", "45") as rig:
-        summary = rig.finish(3 * PATIENCE_S)
-        (path,) = rig.segments()
-        with Recording(path) as recording:
-            recorded = len(recording.raw_seqs)
-    ledger = assert_accounted_for(summary)
-    assert ledger["reconstructed"] == 45
-    assert 1 << 20 <= recorded * 64 * 64 * (2 + 4 * 2) < 3 << 20
-    assert ledger["unrecorded"] == 45 - recorded
-    assert [(entry["on"]) for entry in summary["recording"]["switched"]] == [False]

@@ -86,11 +86,12 @@ def test_denoiser_plugin_passes_the_contract() -> None:
 
 
 def test_subscribe_and_open_recording_work_on_a_rig(tmp_path: Path) -> None:
-    with RunningRig(tmp_path, {}, "--snapshots", "60") as rig:
+    with RunningRig(tmp_path) as rig:
         rig.wait_for_count("reconstructed", 1)
         shown = run_example("subscribe", rig.rig.network.taps, "2")
-        rig.finish()
+        rig.process.terminate()
+        acquired = rig.finish()["ledger"]["acquired"]
         (recording,) = rig.segments()
     assert shown.count("snapshot ") == 2
-    assert "60 snapshots" in run_example("open_recording", recording, tmp_path / "plot.png")
+    assert f"{acquired} snapshots" in run_example("open_recording", recording, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000

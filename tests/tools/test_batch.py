@@ -197,7 +197,7 @@ def test_killed_replay_resumes_and_equals_an_uninterrupted_one(
         until_s = time.monotonic() + PATIENCE_S
         while not stored(parts):
             assert time.monotonic() < until_s, "nothing was stored"
-            time.sleep(0.05)
+            time.sleep(0.2)
         process.kill()
     assert 1 <= stored(parts) < N
     monkeypatch.setenv("TEST_SLEEP_S", "0")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +13,11 @@ import pytest
 from sci_stream.config import Rig
 from sci_stream.delivery.ledger import DropReason
 from sci_stream.errors import InputError
+from sci_stream.nodes.sink import node
 from sci_stream.nodes.sink.series_session import Receipt, SeriesSession
 from sci_stream.storage.recording import Recording
 from sci_stream.wire import Dropped
+from tests.nodes.sink.test_hostile_peers import Sink
 from tests.series_fixtures import Series
 
 
@@ -124,3 +128,26 @@ def test_duplicate_reconstruction_is_acknowledged_to_all_senders(open_series: Se
     assert [sender for sender, _ in open_series.take_acknowledgements()] == [b"first", b"second"]
     assert open_series.receive(b"third", message, 0.0) is Receipt.ACKNOWLEDGED
     assert open_series.ledger.duplicates == 2
+
+
+def test_recording_over_its_limit_ends_and_series_continues(
+    series: Series, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "_STATUS_S", 0.05)  # how often its size is looked at
+    record = {"folder": str(tmp_path), "min_free_mib": 0, "warn_free_mib": 0, "stop_after_mib": 1}
+    size = series.counts(0).nbytes + series.video(0).nbytes
+    count = 2 * (1 << 20) // size
+    with contextlib.closing(Sink(tmp_path, {"record": record})) as sink:
+        sink.begin(series)
+        for seq in range(count):
+            sink.record(series, seq)
+        sink.end(series, count)
+    assert sink.failure is None
+    with Recording(tmp_path / "run-1.h5") as recording:
+        recorded = len(recording.raw_seqs)
+    assert recorded * size >= 1 << 20
+    assert recorded < count
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["ledger"]["reconstructed"] == count
+    assert summary["ledger"]["unrecorded"] == count - recorded
+    assert [entry["on"] for entry in summary["recording"]["switched"]] == [False]
