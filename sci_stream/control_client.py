@@ -15,10 +15,10 @@ from sci_stream.errors import InputError, TransportError
 from sci_stream.model import JsonObject
 from sci_stream.parameters import Parameter, Value, parameter_of
 
-# Whatever answers at the address of the page must not fill the memory.
+# Bounds the memory for the answer: the server at that address may be any other program.
 _MOST_BYTES = 1 << 22
 # Longer than the page waits for the nodes (10 s): its answer is more informative than a timeout here.
-_PATIENCE_S = 15.0
+_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class RigControl:
     """
 
     def __init__(
-        self, url: str, *, token: str | None = None, who: str | None = None, timeout_s: float = _PATIENCE_S
+        self, url: str, *, token: str | None = None, who: str | None = None, timeout_s: float = _TIMEOUT_S
     ) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in {"http", "https"} or not parts.netloc:

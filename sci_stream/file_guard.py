@@ -1,7 +1,7 @@
-"""The guard around all readers of files, which may be damaged, of another kind, or made to do harm.
+"""The guard around all readers of files, which may be damaged, of another kind, or malicious.
 
 A reader first checks what a file declares (`require_regular`, `require_memory`, `require_ratio`), since libraries
-allocate what they are asked to, and then reads within `reading`, since they raise anything on damaged content.
+allocate as much, and then reads within `reading`, since they raise any exception on damaged content.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from sci_stream.errors import FileFormatError, InputError, SciStreamError
 
 # A file must not claim more of the memory than leaves the rest of the rig running.
 _MEMORY_FRACTION = 0.5
-# Images compress to a tenth at best, and LZ4 to a 255th at most: what declares more than this many times its stored
-# bytes is empty or a bomb (deflate reaches 1032 on zeros).
+# Images compress to a tenth at best, and LZ4 to a 255th at most: a file that declares more than this many times its
+# stored bytes is empty or a bomb (deflate reaches 1032 on zeros).
 _MOST_EXPANSION = 300
 SMALL_BYTES = 64 << 20
-"""Below this size nothing is refused for what it declares."""
+"""Below this size, a file is not refused for the size that it declares."""
 
 
 @contextlib.contextmanager
 def reading(
     path: Path | str, what: str, *, error: type[InputError] = FileFormatError, hint: str | None = None
 ) -> Iterator[None]:
-    """Turn whatever a library raises on the content of a file into one error that names the file.
+    """Convert any exception of a library on the content of a file to one error that names the file.
 
     Parameters
     ----------

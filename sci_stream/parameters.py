@@ -29,7 +29,7 @@ MOST_CHANGES: Final = 16
 _WORDS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
 # Longest text value of a status entry on the wire.
 _MOST_TEXT = 1024
-# Sums and squares of accepted numbers must stay finite.
+# Sums and squares of accepted numbers must be finite.
 _LARGEST = 1e300
 
 
@@ -157,9 +157,9 @@ def parameter_of(found: object) -> Parameter | None:
 
 def declared(parameters: Iterable[Parameter], actions: Iterable[str] = ()) -> dict[str, str]:
     """Return the status entries that declare a node's parameters and actions."""
-    said = {f"{SET_KEY}{parameter.name}": parameter.to_text() for parameter in parameters}
+    entries = {f"{SET_KEY}{parameter.name}": parameter.to_text() for parameter in parameters}
     words = " ".join(actions)
-    return {**said, ACTIONS_KEY: words} if words else said
+    return {**entries, ACTIONS_KEY: words} if words else entries
 
 
 def declarations(status: Mapping[str, object]) -> tuple[list[Parameter], list[str]]:

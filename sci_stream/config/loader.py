@@ -75,7 +75,7 @@ def parse_rig(
         _put(table, override, name)
     by_location = {override.location: override.variable for override in given}
 
-    def call(location: Location) -> str:
+    def name_of(location: Location) -> str:
         variable = by_location.get(tuple(str(part) for part in location))
         written = location
         if location[:1] == (_SECTION,) and location[1:2] and str(location[1]) in expert:
@@ -87,8 +87,8 @@ def parse_rig(
         # Overrides are put into the table before validation, so that they are checked like the file.
         rig = Rig.model_validate(table, context={"folder": source.parent if source is not None else None})
     except ValidationError as error:
-        raise config_error(error, Rig, name, call) from None
-    return rig.remember(source, tuple(override.variable for override in given))
+        raise config_error(error, Rig, name, name_of) from None
+    return rig.set_origin(source, tuple(override.variable for override in given))
 
 
 def in_section(location: Location) -> str:

@@ -57,7 +57,7 @@ class Rig(Section):
         """Names of the environment variables that override the file."""
         return self._overridden
 
-    def remember(self, source: Path | None, overridden: tuple[str, ...]) -> Self:
+    def set_origin(self, source: Path | None, overridden: tuple[str, ...]) -> Self:
         """Store the origin of the values; called by the loader."""
         self._source = source
         self._overridden = overridden
@@ -83,24 +83,26 @@ class Rig(Section):
     def encrypted(self) -> bool:
         """Whether the nodes' connections are encrypted."""
         mode = self.security.encryption
-        return mode == "on" or (mode == "auto" and bool(_beyond(self)) and not self.security.unprotected_network)
+        return mode == "on" or (
+            mode == "auto" and bool(_remote_addresses(self)) and not self.security.unprotected_network
+        )
 
     @property
     def spans_machines(self) -> bool:
         """Whether nodes on other machines can join."""
-        return bool(_beyond(self))
+        return bool(_remote_addresses(self))
 
     @model_validator(mode="after")
     def _open_addresses_are_protected(self) -> Self:
-        beyond = _beyond(self)
-        if beyond and not self.encrypted and not self.security.unprotected_network:
+        remote = _remote_addresses(self)
+        if remote and not self.encrypted and not self.security.unprotected_network:
             raise ValueError(
-                f"network.{beyond[0]} is open to other machines and security.encryption is off: anyone who reaches it "
+                f"network.{remote[0]} is open to other machines and security.encryption is off: anyone who reaches it "
                 "could send, read and end series; encrypt, or set security.unprotected_network = true"
             )
         missing = [name for name in ("acquire_key", "sink_key") if not getattr(self.security, name)]
         if self.encrypted and missing:
-            why = f"network.{beyond[0]} is open to other machines" if beyond else "security.encryption is on"
+            why = f"network.{remote[0]} is open to other machines" if remote else "security.encryption is on"
             raise ValueError(
                 f"{why}: set security.{missing[0]} to the key that `sci-stream keys show` prints on that node's host "
                 "(make keys there with `sci-stream keys new`), or set security.unprotected_network = true"
@@ -149,7 +151,7 @@ def _addresses(rig: Rig) -> Iterator[tuple[str, str, int]]:
                 yield f"health.{kind}_port" + (f" (node {index})" if index else ""), rig.health.host.lower(), port
 
 
-def _beyond(rig: Rig) -> list[str]:
+def _remote_addresses(rig: Rig) -> list[str]:
     """Return the names of the ``[network]`` addresses that other machines can reach."""
     names: tuple[Literal["dispatch", "results", "taps"], ...] = ("dispatch", "results", "taps")
     tcp = {name: tcp_address(rig.network.listening(name)) for name in names}

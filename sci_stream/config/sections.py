@@ -251,7 +251,7 @@ class PreviewSection(Section):
         le=1000,
         description="Bound on the H.264 video of each viewer, Mbit/s; needs the extra video. 0: JPEG alone.",
     )
-    most_viewers: int = Field(default=16, ge=1, le=64, description="Viewers at once; the next one is refused in words.")
+    most_viewers: int = Field(default=16, ge=1, le=64, description="Most viewers at once; further ones are refused.")
     history_mib: int = Field(
         default=256, ge=1, le=65536, description="Memory for the pictures of the last five minutes, MiB."
     )

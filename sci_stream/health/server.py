@@ -76,10 +76,10 @@ def _make_app(health: Health) -> Starlette:
     # Coroutines, not functions: Starlette would call functions in a pool of 40 more threads.
     async def healthz(request: Request) -> Response:
         hangs_s = health.hangs_for_s
-        return _verdict(request, f"event loop blocked for {hangs_s:.1f} s" if hangs_s else "")
+        return _probe_answer(request, f"event loop blocked for {hangs_s:.1f} s" if hangs_s else "")
 
     async def readyz(request: Request) -> Response:
-        return _verdict(request, health.not_ready)
+        return _probe_answer(request, health.not_ready)
 
     async def status(_: Request) -> Response:
         return Response(json.dumps(health.status) + "\n", media_type="application/json")
@@ -96,7 +96,7 @@ def _make_app(health: Health) -> Starlette:
     )
 
 
-def _verdict(request: Request, problem: str) -> Response:
+def _probe_answer(request: Request, problem: str) -> Response:
     """Answer a probe; the reason is for clients with access."""
     if not problem:
         return PlainTextResponse("ok\n")

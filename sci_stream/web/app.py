@@ -181,7 +181,7 @@ async def _refuse(_: Request, error: Exception) -> Response:
 
 
 def token_page(why: str) -> HTMLResponse:
-    """Return a page that gives the reason and asks for the token."""
+    """Return the page that gives the reason of a refusal and asks for the token."""
     text = html.escape(why[:1].upper() + why[1:] + ".")
     return HTMLResponse(
         _TOKEN_PAGE.replace("REFUSAL", text), status_code=403, headers={"Content-Security-Policy": _TOKEN_POLICY}
@@ -189,9 +189,9 @@ def token_page(why: str) -> HTMLResponse:
 
 
 def too_many(hub: Hub) -> str:
-    """Return why a viewer is not admitted."""
+    """Return the reason for refusing a further viewer."""
     watching = "1 viewer is" if hub.most_viewers == 1 else f"{hub.most_viewers} viewers are"
-    return f"{watching} watching, the most that [preview] most_viewers admits"
+    return f"{watching} watching, the limit set by [preview] most_viewers"
 
 
 async def _serve_viewer(hub: Hub, socket: WebSocket) -> None:
@@ -233,9 +233,9 @@ async def _send(hub: Hub, viewer: Viewer, socket: WebSocket) -> None:
 
 
 async def _awakened(viewer: Viewer) -> bool:
-    """Wait for news, at most one heartbeat; return whether there is any."""
+    """Wait for an image or a status, at most one heartbeat; return whether one has arrived."""
     try:
-        # Not wait_for: that of Python 3.11 loses a cancellation that coincides with news, and the viewer stays.
+        # Not wait_for: that of Python 3.11 loses a cancellation that coincides with the event, and the viewer stays.
         async with asyncio.timeout(HEARTBEAT_S):
             await viewer.wake.wait()
     except TimeoutError:
@@ -253,14 +253,14 @@ def _status_text(hub: Hub, viewer: Viewer) -> str:
 
 
 async def _receive(viewer: Viewer, socket: WebSocket) -> None:
-    """Process acknowledgements; ignore everything else a viewer sends."""
+    """Process acknowledgements; ignore all other messages of a viewer."""
     rate = TokenBucket(_ACKS_PER_S, _ACKS_BURST)
     while True:
         message = await socket.receive()
         if message["type"] == "websocket.disconnect":
             return
         if not rate.take(time.monotonic()):
-            return  # a page sends one word per image
+            return  # a page sends one message per image
         try:
             number = json.loads(message.get("text") or "{}")["ack"]
         except (ValueError, KeyError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Clips of the kept pictures: MP4 or GIF, at the pace at which they were filmed."""
+"""Clips of the kept pictures: MP4 or GIF, at the pace of acquisition."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ U8 = npt.NDArray[np.uint8]
 
 
 def as_jpeg(picture: Picture) -> Picture:
-    """Return a picture of H.264 as JPEG, for browsers that cannot decode it."""
+    """Convert an H.264 picture to JPEG, for browsers that cannot decode H.264."""
     width, height = picture.header["shown_px"]
     frames = h264.decode(picture.frames, height, width)
     return Picture(picture.header, JPEG, tuple(encode_jpeg(frame, _QUALITY) for frame in frames), picture.coded)
 
 
 def write_clip(pictures: list[Picture], folder: Path, kind: str) -> Path:
-    """Write kept pictures as MP4 or GIF, at the pace at which they were filmed.
+    """Write kept pictures as MP4 or GIF, at the pace of acquisition.
 
     Raises
     ------
@@ -50,8 +50,8 @@ def write_clip(pictures: list[Picture], folder: Path, kind: str) -> Path:
         write_gif(path, _gif_frames(pictures, interval_ns), _GIF_FPS)
         return path
     width, height = first["shown_px"]
-    alike = all(each.codec == pictures[0].codec and each.header["shown_px"] == [width, height] for each in pictures)
-    if alike and pictures[0].codec != JPEG:
+    uniform = all(each.codec == pictures[0].codec and each.header["shown_px"] == [width, height] for each in pictures)
+    if uniform and pictures[0].codec != JPEG:
         snapshots = [(each.header["acquired_ns"] // 1_000_000, each.frames) for each in pictures]
         h264.write_mp4(path, snapshots, height, width, interval_ns / 1e6)
         return path
@@ -83,18 +83,18 @@ def _decoded(picture: Picture) -> U8:
 
 
 def _gif_frames(pictures: list[Picture], interval_ns: float) -> Iterator[U8]:
-    """Yield what was to be seen every 80 ms, small: players do not play GIFs any faster."""
+    """Yield the frame that was on the screen at every 80 ms, reduced in size: players do not play GIFs faster."""
     step_ns, begin_ns = 1e9 / _GIF_FPS, pictures[0].header["acquired_ns"]
-    due_ns, given = float(begin_ns), 0
+    due_ns, n_frames = float(begin_ns), 0
     shape: tuple[int, int] | None = None
     for picture, after in zip(pictures, [*pictures[1:], None], strict=True):
         start_ns = picture.header["acquired_ns"]
         end_ns = start_ns + interval_ns if after is None else after.header["acquired_ns"]
         frames = None
-        while due_ns < end_ns and given < _MOST_GIF_FRAMES:
+        while due_ns < end_ns and n_frames < _MOST_GIF_FRAMES:
             frames = _decoded(picture) if frames is None else frames
             index = min(int(max(due_ns - start_ns, 0) / interval_ns * len(frames)), len(frames) - 1)
             image = shrink(frames[index], _GIF_PX)
             shape = shape or (image.shape[0], image.shape[1])
             yield resize(image, *shape)
-            due_ns, given = due_ns + step_ns, given + 1
+            due_ns, n_frames = due_ns + step_ns, n_frames + 1

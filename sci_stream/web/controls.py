@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 # Far above a request that sets the 16 parameters allowed.
 _MOST_BODY_BYTES = 1 << 14
 # A node applies settings between two snapshots, which may take seconds on a CPU.
-_PATIENCE_S = 10.0
+_TIMEOUT_S = 10.0
 # Names appear in the log with every change.
 _MOST_NAME = 64
 _UNANSWERED = "The instrument did not answer in time. The request may still take effect: check before repeating it."
@@ -105,10 +105,10 @@ class _DoRequest(_Request):
 async def answer(request: Request, display: Display, operator: OperatorControl | None) -> Response:
     """Answer ``POST /control/{name}`` with ``{"ok": true, …}``. Raises `SciStreamError`."""
     name = request.path_params["name"]
-    address = request.client.host if request.client is not None else "nowhere"
+    address = request.client.host if request.client is not None else "an unknown address"
     try:
-        body = await asyncio.wait_for(_body(request), _PATIENCE_S)
-        report = await asyncio.wait_for(_do(name, body, address, display, operator), _PATIENCE_S)
+        body = await asyncio.wait_for(_body(request), _TIMEOUT_S)
+        report = await asyncio.wait_for(_do(name, body, address, display, operator), _TIMEOUT_S)
     except TimeoutError:
         return JSONResponse({"ok": False, "error": _UNANSWERED}, status_code=504)
     _LOG.info("The page requested %s %s", name, body)

@@ -1,4 +1,4 @@
-"""What the live page shows: the newest reconstruction, the tone for all viewers, and the snapshots shown before."""
+"""The content of the live page: the newest reconstruction, the tone for all viewers, and the snapshots shown before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the live page fetches: kept pictures, values of pixels, stills and clips, recordings."""
+"""Downloads of the live page: kept pictures, pixel values, stills, clips, recordings."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _query(model: type[Q], request: Request) -> Q:
 
 
 def routes(hub: Hub, display: Display, recordings: Path) -> list[Route]:
-    """Return the routes of everything that is fetched."""
+    """Return the routes of the downloads."""
     answers = _Answers(hub, display, recordings)
     slots = asyncio.Semaphore(_AT_ONCE)
 
@@ -122,7 +122,9 @@ class _Answers:
         wanted = _query(_PictureQuery, request)
         found = self._hub.archive.get(wanted.number)
         if found is None:
-            raise InputError("This picture is no longer kept", hint="Only the last minutes are, in bounded memory.")
+            raise InputError(
+                "This picture is no longer kept", hint="Pictures of the last minutes are kept, in bounded memory."
+            )
         if found.codec != JPEG and wanted.codec != H264:
             found = as_jpeg(found)
         return Response(found.message, media_type="application/octet-stream")

@@ -17,9 +17,9 @@ from sci_stream.optional import require_optional
 
 # Visually close to JPEG at quality 85 (`sci-stream bench page`); the bit rate is bounded below.
 _CRF = 20
-# A second of video: a scene cut may take it, and the next snapshots pay it back.
+# A scene cut may take the bits of this long; the next snapshots then take fewer.
 _BUFFER_S = 1.0
-# The bound holds for the pace that the encoder was given: it starts again if the pace has changed by more than this.
+# The bound holds for the frame rate that the encoder was opened with; it is reopened if that changes by this factor.
 _PACE_CHANGE = 1.3
 _SPS = 7
 
@@ -62,7 +62,7 @@ class SnapshotEncoder:
             self._context, self._made_for, self._fps = self._make(frames.shape, fps), frames.shape, fps
         units: list[bytes] = []
         for index, image in enumerate(frames):
-            # OpenCV converts in half of FFmpeg's time; its matrix is that of BT.601, which the stream says.
+            # OpenCV converts in half of FFmpeg's time; it uses the matrix of BT.601, which the stream declares.
             rgb = cv2.cvtColor(image, cv2.COLOR_GRAY2RGB) if image.ndim == 2 else image
             frame = self._av.VideoFrame.from_ndarray(cv2.cvtColor(rgb, cv2.COLOR_RGB2YUV_I420), format="yuv420p")
             frame.pts, self._pts = self._pts, self._pts + 1

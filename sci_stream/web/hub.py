@@ -1,4 +1,4 @@
-"""The viewers of the live page, and what they are sent: the latest image, the status and the kept pictures."""
+"""The viewers of the live page, with the latest image, the status and the kept pictures for them."""
 
 from __future__ import annotations
 

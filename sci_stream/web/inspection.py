@@ -81,7 +81,7 @@ def _statistics(values: Array) -> dict[str, float | None]:
 def focus_figure(image: Array, *, mosaic: bool) -> float | None:
     """Return the mean squared gradient (Tenengrad) over the squared mean: independent of exposure; None if too small.
 
-    Krotkov, *Focusing*, IJCV 1988. A mosaic is judged by the first of its colours alone.
+    Krotkov, *Focusing*, IJCV 1988. Of a mosaic, only the first colour is used.
     """
     plane = np.nan_to_num((image[::2, ::2] if mosaic else image).astype(np.float32))
     mean = float(plane.mean()) if plane.size else 0.0

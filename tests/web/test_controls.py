@@ -246,7 +246,7 @@ def test_requests_to_nodes_carry_the_operator(preview: WebPreview, board: Switch
 def test_unanswered_request_may_still_take_effect(
     preview: WebPreview, board: SwitchBoard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preview_controls, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(preview_controls, "_TIMEOUT_S", 0.2)
     board.answers = False
     answer = post(preview.start(), "do", {"node": "acquire", "action": "stop_series"})
     assert answer.status_code == 504

@@ -367,7 +367,7 @@ def test_number_of_viewers_is_limited() -> None:
             next_status(first)
             with (
                 watch(url) as second,
-                pytest.raises(Exception, match=r"1 viewer is watching, the most that \[preview\] most_viewers admits"),
+                pytest.raises(Exception, match=r"1 viewer is watching, the limit set by \[preview\] most_viewers"),
             ):
                 second.recv(WAIT_S)
             assert plain_http.get(f"{url}stream.mjpg").status_code == 503

@@ -1,14 +1,14 @@
-// Alarms: each with the time it came and went, until someone has acknowledged it. A list of this browser's.
+// Alarms with the times at which they appeared and cleared, until they are acknowledged. Each browser has its own list.
 
-import { el, state, tag } from "./page.js";
-import { count } from "./format.js";
+import { el, make, state, tag } from "./page.js";
+import { count, total } from "./format.js";
 import { named, t } from "./words.js";
 
 const MOST = 50;
 const QUIET_MS = 60e3;  // a count that grows again after a minute of quiet is another alarm
 const alarms = [];      // { key, kind, text, from, to, acknowledged, n, grewMs }, newest first
 
-// What needs a hand now: key, kind, text, and a count where it is one.
+// The present problems: key, kind, text, and a count if there is one.
 function conditions() {
   const { nodes = [], ledger = {}, recording = {}, wire_errors: wireErrors = {} } = state.status;
   const found = [];
@@ -20,11 +20,11 @@ function conditions() {
     const words = { state: named("state_", recording.state), reason: recording.reason };
     found.push({ key: "recording", kind: "bad", text: t(recording.reason ? "recording_failed_why" : "recording_failed", words) });
   } else if (recording.warning) found.push({ key: "disk", kind: "warn", text: recording.warning });
-  const dropped = Object.values(ledger.dropped ?? {}).reduce((sum, n) => sum + n, 0);
+  const dropped = total(ledger.dropped);
   if (dropped) found.push({ key: `dropped ${state.status.series}`, kind: "warn", n: dropped, text: t("some_dropped", { n: count(dropped), all: count(ledger.acquired) }) });
   for (const text of ended ? [] : state.status.calibration_alerts ?? []) found.push({ key: `calibration ${text.replace(/[+-]?[\d.]+/g, "")}`, kind: "warn", text });
   if (ledger.camera_missed) found.push({ key: `missed ${state.status.series}`, kind: "warn", n: ledger.camera_missed, text: t("camera_missed", { n: count(ledger.camera_missed) }) });
-  const refused = Object.values(wireErrors).reduce((sum, n) => sum + n, 0);
+  const refused = total(wireErrors);
   if (refused) found.push({ key: "refused", kind: "warn", n: refused, text: t("refused", { n: count(refused), reasons: Object.keys(wireErrors).map((reason) => reason.replaceAll("_", " ")).join(", ") }) });
   return found;
 }
@@ -49,16 +49,13 @@ export function follow() {
 const clock = (ms) => new Date(ms).toLocaleTimeString([], { hour12: false });
 
 function acknowledgeButton(alarm) {
-  const made = Object.assign(document.createElement("button"), { type: "button", className: "small", textContent: t("acknowledge") });
+  const made = make("button", { type: "button", className: "small" }, t("acknowledge"));
   made.addEventListener("click", () => { alarm.acknowledged = true; show(); });
   return made;
 }
 
 function item(alarm, when) {
-  const made = document.createElement("li");
-  made.className = alarm.kind;
-  const time = Object.assign(document.createElement("time"), { className: "num", textContent: when });
-  made.append(Object.assign(document.createElement("span"), { textContent: alarm.text }), " ", time);
+  const made = make("li", { className: alarm.kind }, make("span", {}, alarm.text), " ", make("time", { className: "num" }, when));
   if (!alarm.acknowledged) made.append(" ", acknowledgeButton(alarm));
   return made;
 }

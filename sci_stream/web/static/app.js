@@ -1,4 +1,4 @@
-// The live page. Each module says what it does; here they are put together.
+// The live page: connects its modules.
 
 import { put, state } from "./page.js";
 import { applyWords, t } from "./words.js";
@@ -36,7 +36,7 @@ function takePicture(made) {
   judge();
 }
 
-// Figures, histograms and Save belong to the snapshot on the screen, not to a newer one that waits or is passed over.
+// Values, histograms and Save belong to the snapshot on the screen, not to a newer one that waits or is skipped.
 function showPicture(header) {
   const before = state.shown;
   state.shown = header;
@@ -52,10 +52,10 @@ function takeStatus(message) {
   const status = message.status ?? {};
   const ended = status.state === "ended";
   state.final = ended && Boolean(status.series);
-  // A sink that speaks no more of a series that is over: its last figures stay in sight until the next begins.
+  // After a series, the status is empty: its last values remain visible until the next series begins.
   state.status = ended && !status.series ? { ...state.status, ...status } : status;
   const offset = message.now_ns / 1e6 - Date.now();
-  // The largest is the one least delayed on its way; let it sink slowly, clocks drift.
+  // The largest offset had the least delay on its way; it decays slowly, because clocks drift.
   state.clockOffsetMs = state.clockOffsetMs === null ? offset : Math.max(offset, state.clockOffsetMs - 1);
   countLosses(state.status.ledger);
   remember(status.preview?.history ?? []);

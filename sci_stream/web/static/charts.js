@@ -1,4 +1,4 @@
-// Histograms and the strip chart of the last minutes, on canvases as sharp as the screen.
+// Histograms and the chart of the last minutes, at screen resolution.
 
 import { el } from "./page.js";
 import { count, percent } from "./format.js";
@@ -9,7 +9,7 @@ const AT = 0, SLOWEST = 2, SOLVE = 3, DROPPED = 4;  // places in a sample; see w
 const history = new Map();
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// Make the canvas as large as it is shown; return its context in CSS pixels, and its size.
+// Clear a canvas at screen resolution; return its context in CSS pixels, and its size.
 export function surface(canvas) {
   const ratio = window.devicePixelRatio || 1;
   const { clientWidth: width, clientHeight: height } = canvas;
@@ -114,7 +114,7 @@ function axes(context, { left, plot, top, y, height }) {
   context.fillText(t("right_now"), left + plot.w, height - 3);
 }
 
-// A line that breaks where nothing came: silence must not look like a steady value.
+// A line with gaps where there is no data: silence must not look like a steady value.
 function line(context, samples, key, x, y, style) {
   context.strokeStyle = context.fillStyle = style;
   context.lineWidth = 1.5;

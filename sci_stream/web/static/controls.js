@@ -1,4 +1,4 @@
-// Buttons and sliders. What changes something for everybody is asked of the sink node; what is this viewer's own stays here.
+// Buttons and sliders. Changes for all viewers are requested from the sink node; settings of this viewer stay here.
 
 import { el, put, state, toast } from "./page.js";
 import { ask } from "./link.js";
@@ -15,11 +15,11 @@ const VIEWS = ["both", "video", "coded"];
 const fields = [...document.querySelectorAll("[data-tone]")];
 const gains = [...el("gains").children];
 
-// --- tone: one request at a time; what changed meanwhile goes together in the next
+// --- tone: one request at a time; changes made meanwhile are sent together in the next one
 
 let wanted = {}, busy = false;
 
-export async function setTone(changes) {
+async function setTone(changes) {
   Object.assign(wanted, changes);
   if (busy) return;
   busy = true;
@@ -44,7 +44,7 @@ function showTone(tone, force = false) {
     const value = tone[field.dataset.tone];
     if (value === undefined || (!force && document.activeElement === field && field.matches(":active"))) continue;
     field.value = String(value);
-    tell(field);
+    showValue(field);
   }
   for (const name of ["none", "grey_world", "fixed"]) {
     el(`white-${name}`).setAttribute("aria-pressed", String(tone.white_balance === name));
@@ -55,10 +55,10 @@ function showTone(tone, force = false) {
   });
 }
 
-// An empty field becomes null, which the sink node refuses in words; the others are as they were.
+// An empty field becomes null, which the sink node refuses with a message.
 const setGains = () => setTone({ white_balance: "fixed", gains: gains.map((field) => (field.value ? Number(field.value) : null)) });
 
-function tell(field) {
+function showValue(field) {
   const output = document.querySelector(`output[for="${field.id}"]`);
   if (output) output.textContent = SHOWN[field.dataset.tone](Number(field.value));
 }
@@ -66,11 +66,11 @@ function tell(field) {
 export const nudgeExposure = (by) => {
   const field = el("exposure");
   field.value = String(Number(field.value) + by);
-  tell(field);
+  showValue(field);
   setTone({ exposure_ev: Number(field.value) });
 };
 
-// As others may have set it, or the sink was restarted.
+// Show the present values: other viewers may have changed them, or the sink node was restarted.
 export function follow() {
   const { preview = {}, recording = {}, state: phase } = state.status;
   if (!busy && preview.tone) showTone(preview.tone);
@@ -145,9 +145,9 @@ export async function saveStill() {
   }
 }
 
-// --- this viewer's own
+// --- settings of this viewer
 
-export function setView(view) {
+function setView(view) {
   el("pictures").dataset.view = view;
   for (const button of document.querySelectorAll("button[data-view]")) {
     button.setAttribute("aria-pressed", String(button.dataset.view === view));
@@ -171,7 +171,7 @@ export function toggleFull() {
 export function start() {
   for (const field of fields) {
     field.addEventListener(field.tagName === "SELECT" ? "change" : "input", () => {
-      tell(field);
+      showValue(field);
       setTone({ [field.dataset.tone]: field.tagName === "SELECT" ? field.value : Number(field.value) });
     });
   }

@@ -1,16 +1,16 @@
-// Messages into pictures: JPEG everywhere, H.264 where the browser has WebCodecs (a secure context: https or this machine).
+// Decode messages to pictures: JPEG in every browser, H.264 with WebCodecs (a secure context: https or this machine).
 
 const MESSAGE_VERSION = 2;
 const PROBE = "avc1.42c028";  // constrained baseline, level 4.0: what the sink node encodes up to 1920×1080
 
 let codec = "jpeg";
 let decoder = null, configured = "", decoded = [], failure = null;
-let work = Promise.resolve();  // one snapshot after the other: they share the decoder
+let work = Promise.resolve();  // one snapshot at a time: they share the decoder
 
-// What to ask the sink node for.
+// The codec to request from the sink node.
 export const wanted = () => codec;
 
-// Find out what the browser decodes. A browser whose H.264 has failed before is asked no more.
+// Test whether the browser decodes H.264, unless it has failed before.
 export async function probe() {
   if (!("VideoDecoder" in window) || sessionStorage.getItem("codec") === "jpeg") return;
   const { supported } = await VideoDecoder.isConfigSupported({ codec: PROBE }).catch(() => ({ supported: false }));

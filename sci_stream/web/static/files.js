@@ -1,14 +1,14 @@
-// Downloads: the snapshot on the screen, the last seconds as a film, the recordings of this rig with their ledger.
+// Downloads: the snapshot on the screen, the last seconds as a movie, and the recordings of this rig with their ledgers.
 
-import { el, state, toast } from "./page.js";
+import { el, make, showRows, state, toast } from "./page.js";
 import { get } from "./link.js";
-import { bytes, count } from "./format.js";
+import { bytes, count, total } from "./format.js";
 import { numberShown } from "./timeline.js";
 import { named, t } from "./words.js";
 
 const SECONDS = [5, 10, 30, 60, 120, 300];
 
-// Through a blob rather than a link, so that a refusal is shown in its words.
+// Through a blob, not a link: the error message of a refused download is shown on the page.
 async function download(path, parameters, button) {
   button.disabled = true;
   toast(t("preparing", { name: button.textContent }));
@@ -16,8 +16,7 @@ async function download(path, parameters, button) {
     const response = await get(path, parameters);
     const name = /filename="?([^"]+)"?/.exec(response.headers.get("content-disposition") ?? "")?.[1] ?? "sci_stream";
     const url = URL.createObjectURL(await response.blob());
-    const link = Object.assign(document.createElement("a"), { href: url, download: name });
-    link.click();
+    make("a", { href: url, download: name }).click();
     setTimeout(() => URL.revokeObjectURL(url), 60e3);
     toast(t("saved_to", { place: name }));
   } catch (error) {
@@ -29,22 +28,17 @@ async function download(path, parameters, button) {
 
 function ledgerLine(ledger) {
   if (!ledger) return "";
-  const dropped = Object.values(ledger.dropped ?? {}).reduce((sum, n) => sum + n, 0);
-  const figures = { acquired: count(ledger.acquired), reconstructed: count(ledger.reconstructed), raw_only: count(ledger.raw_only), dropped: count(dropped) };
+  const figures = { acquired: count(ledger.acquired), reconstructed: count(ledger.reconstructed), raw_only: count(ledger.raw_only), dropped: count(total(ledger.dropped)) };
   return t("ledger_line", figures) + (ledger.in_flight ? t("ledger_in_flight", { n: count(ledger.in_flight) }) : "");
 }
 
 function row(entry) {
-  const made = document.createElement("tr");
+  const open = entry.state === "open";
+  const link = { href: `/recordings/${encodeURIComponent(entry.name)}`, download: entry.name, title: t("download") };
+  const name = make("td", {}, open ? entry.name : make("a", link, entry.name));
+  name.append(make("small", {}, ledgerLine(open ? state.status.ledger : entry.ledger)));
+  const made = make("tr", {}, name, make("td", {}, named("state_", entry.state)), make("td", {}, bytes(entry.bytes)));
   made.dataset.name = entry.name;
-  const name = made.insertCell();
-  if (entry.state === "open") name.textContent = entry.name;
-  else name.append(Object.assign(document.createElement("a"), { href: `/recordings/${encodeURIComponent(entry.name)}`, download: entry.name, textContent: entry.name, title: t("download") }));
-  const line = document.createElement("small");
-  line.textContent = entry.state === "open" ? ledgerLine(state.status.ledger) : ledgerLine(entry.ledger);
-  name.append(line);
-  made.insertCell().textContent = named("state_", entry.state);
-  made.insertCell().textContent = bytes(entry.bytes);
   return made;
 }
 
@@ -56,11 +50,7 @@ async function list() {
   } catch (error) {
     toast(error.message, true);
   }
-  if (!body.children.length) {
-    const empty = document.createElement("tr");
-    empty.insertCell().textContent = t("no_recordings");
-    body.append(empty);
-  }
+  if (!body.children.length) showRows("recordings", [], t("no_recordings"));
 }
 
 export function openFiles() {

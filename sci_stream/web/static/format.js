@@ -1,4 +1,4 @@
-// Numbers as words. What is unknown is a dash.
+// Format numbers and names. An unknown number is a dash.
 
 import { t } from "./words.js";
 
@@ -9,9 +9,12 @@ export const rate = (value) => (known(value) ? (value >= 100 ? value.toFixed(0) 
 export const snapshots = (n) => (n === 1 ? t("snapshots_one") : t("snapshots_many", { n: count(n) }));
 export const words = (text) => String(text).replaceAll("_", " ");
 
+// The sum of counts by reason.
+export const total = (counts) => Object.values(counts ?? {}).reduce((sum, n) => sum + n, 0);
+
 const UNITS = { hz: "Hz", s: "s", ms: "ms", us: "µs", px: "px", dn: "DN", db: "dB", mib: "MiB" };
 
-// A name that ends in its unit, as those of the project do: "snapshot_rate_hz" is "snapshot rate (Hz)".
+// A name that ends in its unit: "snapshot_rate_hz" is "snapshot rate (Hz)".
 export function named(name) {
   const [, plain, unit] = /^(.+)_([a-z]+)$/.exec(name) ?? [];
   return UNITS[unit] ? `${words(plain)} (${UNITS[unit]})` : words(name);

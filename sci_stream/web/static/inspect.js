@@ -1,6 +1,7 @@
-// What a picture measures: values of pixels, statistics and focus of a region, where the screen's range ends.
+// Measurements on a picture: pixel values, statistics and focus of a region, clipped pixels.
 
-import { el, put, state } from "./page.js";
+import { el, put, showRows, state } from "./page.js";
+import { surface } from "./charts.js";
 import { get } from "./link.js";
 import { fixed, known, percent } from "./format.js";
 import { frameIndex, redraw } from "./player.js";
@@ -8,8 +9,8 @@ import { isZoomed, pixelAt, place } from "./view.js";
 import { open as openPanel, isOpen } from "./layout.js";
 import { t } from "./words.js";
 
-const VALUES_FROM_PX = 34;  // CSS pixels for each pixel of the sensor from which on its value fits in
-const PERIOD_MS = 250;      // figures change four times a second, however fast the snapshots come
+const VALUES_FROM_PX = 34;  // CSS pixels per sensor pixel from which on its value fits in
+const PERIOD_MS = 250;      // values change at most four times a second
 const CLIPPED = 253, STRIPE_PX = 6;
 const NAMES = ["video", "coded"];
 
@@ -33,7 +34,7 @@ export function toggleZebra() {
 
 const scratch = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
 
-// Stripes over all pixels at the end of the screen's range.
+// Draw stripes over clipped pixels.
 export function stripe(context) {
   if (!document.body.classList.contains("zebra")) return;
   const { width, height } = context.canvas;
@@ -59,7 +60,7 @@ export function setDrawing(on) {
   if (on) openPanel("inspect");
 }
 
-export function clearRegion() {
+function clearRegion() {
   region = null;
   setDrawing(false);
   best = 0;
@@ -98,15 +99,9 @@ function follow(name) {
 // --- marks over the pictures: the region, and the values of large pixels
 
 function marks(name) {
-  const canvas = el(`${name}-marks`);
   const at = place(name);
   if (!at) return;
-  const ratio = devicePixelRatio;
-  const [w, h] = [Math.round(at.width * ratio), Math.round(at.height * ratio)];
-  if (canvas.width !== w || canvas.height !== h) { canvas.width = w; canvas.height = h; }
-  const context = canvas.getContext("2d");
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.clearRect(0, 0, at.width, at.height);
+  const { context } = surface(el(`${name}-marks`));
   if (at.scale >= VALUES_FROM_PX && values?.key === key()) numbers(context, at, name);
   if (!region) return;
   context.strokeStyle = "#000";
@@ -135,9 +130,9 @@ function numbers(context, at, name) {
   }));
 }
 
-// --- figures, from the sink node: of the snapshot itself, not of the picture on the screen
+// --- values from the sink node: those of the snapshot itself, not of the picture on the screen
 
-// The pixels worth fetching: those in sight where their values fit in, else the one below the pointer.
+// The pixels to fetch: all visible ones if their values fit in, else the one below the pointer.
 function wantedPixels() {
   const name = pointer?.name ?? (place("video") ? "video" : "coded");
   const at = place(name);
@@ -180,17 +175,10 @@ async function fetchFigures() {
 
 function showRegion(found, why = "") {
   put("region-is", region ? t("region_is", region) : t("whole_picture"));
-  const rows = ["mean", "std", "min", "max"].map((name) => {
-    const row = document.createElement("tr");
-    for (const cell of [t({ mean: "mean", std: "deviation", min: "minimum", max: "maximum" }[name]), fixed(found?.video[name], 4), fixed(found?.counts?.[name], 1)]) row.insertCell().textContent = cell;
-    return row;
-  });
-  if (known(found?.saturated)) {
-    const row = document.createElement("tr");
-    for (const cell of [t("saturated"), "", percent(found.saturated)]) row.insertCell().textContent = cell;
-    rows.push(row);
-  }
-  el("region").tBodies[0].replaceChildren(...rows);
+  const statistics = { mean: "mean", std: "deviation", min: "minimum", max: "maximum" };
+  const rows = Object.entries(statistics).map(([name, word]) => ({ cells: [t(word), fixed(found?.video[name], 4), fixed(found?.counts?.[name], 1)] }));
+  if (known(found?.saturated)) rows.push({ cells: [t("saturated"), "", percent(found.saturated)] });
+  showRows("region", rows);
   el("region").title = why;
   best = Math.max(best, found?.focus ?? 0);
   put("focus", fixed(found?.focus, 2));
@@ -198,7 +186,7 @@ function showRegion(found, why = "") {
   put("focus-best", best > 0 ? t("focus_best", { value: fixed(best, 2) }) : "");
 }
 
-// Something on the screen or the pointer has changed: draw now, and fetch at most four times a second.
+// The screen or the pointer has changed: draw now, and fetch at most four times a second.
 export function changed() {
   for (const name of NAMES) marks(name);
   showProbe();

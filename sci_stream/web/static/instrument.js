@@ -1,19 +1,19 @@
-// What the nodes let be set and done, as they declare it: nothing here knows what there is.
+// Parameters and actions of the nodes, built from what they declare.
 
-import { el, put, state, toast } from "./page.js";
+import { el, make, put, state, toast } from "./page.js";
 import { ask } from "./link.js";
 import { named, words } from "./format.js";
 import { t } from "./words.js";
 
 const WHO = "the page";
-const waiting = new Set();  // targets that were asked for and not answered yet
+const waiting = new Set();  // parameters with a pending request
 let built = "";
 
-// Nodes of one kind that declare the same are one row: what is set is set on all of them.
+// Nodes of one kind with equal declarations share a row, which sets all of them.
 function grouped(controls) {
   const groups = new Map();
   for (const { node, kind, parameters, actions } of controls) {
-    if (kind === "sink") continue;  // its own controls are elsewhere on this page
+    if (kind === "sink") continue;  // its controls are elsewhere on this page
     const alone = controls.filter((other) => other.kind === kind).length === 1;
     const same = [...groups.values()].find((group) => group.kind === kind && shape(group.parameters) === shape(parameters));
     if (same) same.target = kind;
@@ -80,7 +80,7 @@ function fieldFor(parameter) {
   const input = document.createElement("input");
   input.type = parameter.kind === "flag" ? "checkbox" : "number";
   if (parameter.kind === "number") input.step = "any";
-  // The bounds are the node's to hold: it says them in words where a field would only turn red.
+  // The node checks the bounds: its message says more than a red field.
   return input;
 }
 
@@ -95,7 +95,7 @@ async function set(target, parameter, field) {
   waiting.add(field.id);
   field.classList.add("waiting");
   try {
-    // JSON has no NaN: an empty field becomes null, which the node refuses in words.
+    // JSON has no NaN: an empty field becomes null, which the node refuses with a message.
     await ask("set", { node: target, parameters: { [parameter.name]: value }, who: WHO });
     toast(t("now_is", { name: named(parameter.name), value: value === true ? t("on") : value === false ? t("state_off") : value }));
   } catch (error) {
@@ -108,7 +108,7 @@ async function set(target, parameter, field) {
   }
 }
 
-// What cannot be taken back, and what it does.
+// Actions that cannot be undone, and their effects.
 const CONFIRM = {
   stop_series: "stop_series_why",
   next_series: "next_series_why",
@@ -125,10 +125,8 @@ function confirmed(title, why) {
 }
 
 function button(target, action) {
-  const made = document.createElement("button");
-  made.type = "button";
+  const made = make("button", { type: "button" }, words(action));
   made.dataset.action = action;
-  made.textContent = words(action);
   made.addEventListener("click", async () => {
     if (CONFIRM[action] && !(await confirmed(words(action), t(CONFIRM[action])))) return;
     made.disabled = true;

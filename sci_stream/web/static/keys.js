@@ -1,6 +1,6 @@
-// Everything by keyboard, and a list of how.
+// Keyboard shortcuts, and their list.
 
-import { el } from "./page.js";
+import { el, make } from "./page.js";
 import { seek, seekEnd, step } from "./player.js";
 import * as controls from "./controls.js";
 import { openFiles } from "./files.js";
@@ -38,7 +38,7 @@ const SHORTCUTS = [
   [["?"], "?", "k_help", () => el("help").showModal()],
 ];
 
-// A key that moves what has the focus, or presses it, is its own.
+// Keys that operate the focused element belong to it.
 function isTaken(event) {
   const { tagName, type } = event.target;
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return true;
@@ -57,10 +57,6 @@ export function start() {
     event.preventDefault();
     action();
   });
-  el("shortcuts").replaceChildren(...SHORTCUTS.flatMap(([, shown, key]) => {
-    const name = document.createElement("dt");
-    name.append(Object.assign(document.createElement("kbd"), { textContent: shown }));
-    return [name, Object.assign(document.createElement("dd"), { textContent: t(key) })];
-  }));
+  el("shortcuts").replaceChildren(...SHORTCUTS.flatMap(([, shown, key]) => [make("dt", {}, make("kbd", {}, shown)), make("dd", {}, t(key))]));
   el("help-open").addEventListener("click", () => el("help").showModal());
 }

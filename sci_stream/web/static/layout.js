@@ -1,4 +1,4 @@
-// Where things are: two pictures beside or below each other, panels that fold, colours, words.
+// Layout: two pictures side by side or stacked, folding panels, colours, language.
 
 import { el, state } from "./page.js";
 import { language, setLanguage, WORDS } from "./words.js";
@@ -9,7 +9,7 @@ const folded = new Set(JSON.parse(localStorage.getItem("folded") ?? '["inspect"]
 
 // --- pictures
 
-// Beside or below each other, whichever leaves each picture the larger area.
+// Side by side or stacked, whichever makes the pictures larger.
 export function arrange() {
   const node = el("pictures");
   const width = state.shown?.width_px ?? 1, height = state.shown?.height_px ?? 1;

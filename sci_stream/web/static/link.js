@@ -1,10 +1,10 @@
-// The connection to the sink node: pictures and status come in, acknowledgements and requests go out.
+// The connection to the sink node: receive pictures and status, send acknowledgements and requests.
 
 import { state } from "./page.js";
 import { decode, split, wanted } from "./decode.js";
 import { t } from "./words.js";
 
-const FULL = 1013;  // the close code of a sink node that has all the viewers that it admits
+const FULL = 1013;  // close code of a sink node with the most viewers allowed
 const RETRY_MS = [250, 500, 1000, 2000];
 
 export function connect({ picture, status, changed }) {
@@ -44,14 +44,14 @@ async function take(socket, data, { picture, status }) {
   try {
     picture(await decode(data));
   } finally {
-    // Only now may the next come: a slow browser is sent fewer, never older ones.
+    // Acknowledged only now: a slow browser is sent fewer pictures, never old ones.
     if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ ack: split(data).header.number }));
   }
 }
 
 let report = {};
 
-// A status with its differences (RFC 7396): null takes a member away.
+// Apply a JSON merge patch (RFC 7396): null removes a member.
 function merged(old, changes) {
   const made = { ...old };
   for (const [key, value] of Object.entries(changes)) {
@@ -62,7 +62,7 @@ function merged(old, changes) {
   return made;
 }
 
-// Ask the sink node for something. Throws an Error with its words if it refuses.
+// Send a control request to the sink node. Throws an Error with its message if it refuses.
 export async function ask(name, body = {}) {
   let answer;
   try {
@@ -77,7 +77,7 @@ export async function ask(name, body = {}) {
   return answer;
 }
 
-// Fetch something. Throws an Error with the sink node's words if it refuses.
+// Fetch from the sink node. Throws an Error with its message if it refuses.
 export async function get(path, parameters = {}) {
   const response = await fetch(`${path}?${new URLSearchParams(parameters)}`).catch(() => { throw new Error(t("no_answer")); });
   if (!response.ok) throw new Error((await response.json().catch(() => ({}))).error ?? `HTTP ${response.status}`);

@@ -1,17 +1,31 @@
-// What the modules share: the elements of the page, and what is known of the instrument.
+// What the modules share: the elements of the page, and the state of the instrument.
 
 export const el = (id) => document.getElementById(id);
 
+// A new element with its properties and its content.
+export function make(name, properties = {}, ...content) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...content);
+  return made;
+}
+
+// Replace the body of a table by rows of { cells, kind }; a text in their place if there are none.
+export function showRows(id, rows, empty = "") {
+  const row = ({ cells, kind = "" }) => make("tr", { className: kind }, ...cells.map((text) => make("td", {}, text)));
+  const nothing = make("tr", {}, make("td", { className: "empty" }, empty));
+  el(id).tBodies[0].replaceChildren(...(rows.length ? rows.map(row) : [nothing]));
+}
+
 export const state = {
-  status: {},           // as the sink node gave it last; every key may be absent
-  final: false,         // whether its figures are those of a series that is over
+  status: {},           // the latest of the sink node; every key may be absent
+  final: false,         // whether it describes a series that has ended
   clockOffsetMs: null,  // the host's clock minus ours
   connected: false, everConnected: false, connectedMs: 0, retries: 0,
-  heardMs: null,        // when the sink last said anything
+  heardMs: null,        // time of the last message of the sink node
   header: null,         // of the newest picture
   shown: null,          // of the picture on the screen, which is older while paused
-  lookingBack: false,   // whether it is one of the kept pictures
-  refused: "",          // why the sink node does not admit this viewer
+  lookingBack: false,   // whether that is a picture from the timeline
+  refused: "",          // why the sink node refused this viewer
   arrivalMs: null, intervalMs: null,
 };
 

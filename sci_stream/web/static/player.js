@@ -1,4 +1,4 @@
-// Plays the B frames of the newest snapshot: live, in a loop, at a rate of one's own, by hand; or of one that is kept.
+// Plays the B frames of the newest snapshot: live, in a loop, at a chosen rate or step by step; or of one from the timeline.
 
 import { el, put, state } from "./page.js";
 import { count } from "./format.js";
@@ -11,11 +11,11 @@ const video = el("video").getContext("2d");
 const coded = el("coded").getContext("2d");
 
 const player = {
-  shown: null,    // { header, frames, coded }: what is on the screen
-  waiting: null,  // the same, newer, until the frames on the screen have been played once at the viewer's own rate
-  coded: null,    // { image, seq, series }: the newest coded snapshot; H.264 brings fewer of them than videos
+  shown: null,    // { header, frames, coded } on the screen
+  waiting: null,  // a newer one, until the frames on the screen have been played once at the chosen rate
+  coded: null,    // { image, seq, series }: the newest coded snapshot; with H.264 not every video has one
   index: 0, nextAtMs: 0, played: false,
-  onShow: () => {},   // called with the header of what is now on the screen
+  onShow: () => {},   // called with the header of the picture on the screen
   onDraw: () => {},   // called after each frame that was drawn
   onPause: () => {},
 };
@@ -27,7 +27,7 @@ export const frameIndex = () => Math.max(player.index, 0);
 
 const fps = () => Number(el("rate").value);
 
-// A picture has come: show it now, after the one before has been played, or never if the viewer looks at that one.
+// Show a new picture now, or once the one before has been played, or never while playback is paused.
 export function take(made) {
   if (player.shown && player.shown.header.published_ns === made.header.published_ns) { replace(made); return; }
   if (!state.playing && player.shown) { release(made); return; }
@@ -39,13 +39,13 @@ export function take(made) {
   begin(made);
 }
 
-// A kept picture: it stays until the viewer plays on.
+// Show a picture from the timeline, until playback resumes.
 export function look(made) {
   setPlaying(false);
   begin(made);
 }
 
-// The same snapshot in another tone: the frame that is being looked at stays.
+// Replace the picture by the same snapshot in another tone; the frame on the screen stays the same.
 function replace(made) {
   if (player.shown !== made) release(player.shown);
   player.shown = made;
@@ -54,7 +54,7 @@ function replace(made) {
   player.onShow(made.header);
 }
 
-// Number, figures and first frame change together: who pauses now must not see the frame of another snapshot.
+// Number, values and first frame change together, so that a pause never shows the frame of another snapshot.
 function begin(made) {
   release(player.shown);
   if (player.waiting !== made) release(player.waiting);
@@ -84,7 +84,7 @@ function takeCoded(made) {
   captions(made);
 }
 
-// Show a coded snapshot, of whichever snapshot: the caption names it where it is not that of the video.
+// Show a coded snapshot; the caption names its number if it is not that of the video.
 export function showCoded(image, { seq, series }) {
   player.coded?.image.close();
   player.coded = { image, seq, series };
@@ -95,7 +95,7 @@ export function showCoded(image, { seq, series }) {
 
 export const codedIsOf = ({ seq, series }) => player.coded !== null && player.coded.seq === seq && player.coded.series === series;
 
-// There is none of the snapshot on the screen: rather nothing than that of another one.
+// The snapshot on the screen has no coded snapshot: show nothing rather than another one.
 export function clearCoded() {
   player.coded?.image.close();
   player.coded = null;
@@ -139,7 +139,7 @@ function draw(index) {
   player.onDraw(video);
 }
 
-// The frame on the screen without loss and at the sensor's resolution, if it is still that one.
+// Draw a frame without loss at sensor resolution, if it is still the one on the screen.
 export function drawExact(image, { series, seq }, index) {
   const { header } = player.shown;
   if (header.series === series && header.seq === seq && player.index === index && isPaused()) {

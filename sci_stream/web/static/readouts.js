@@ -1,6 +1,6 @@
-// The figures: of the picture on the screen, and of the whole instrument.
+// The values of the picture on the screen and of the instrument.
 
-import { el, put, state, tag } from "./page.js";
+import { el, make, put, showRows, state, tag } from "./page.js";
 import { t, named } from "./words.js";
 import { bytes, count, duration, fixed, known, percent, rate, snapshots, words } from "./format.js";
 
@@ -8,7 +8,7 @@ export function showHeader(header) {
   put("iterations", count(header.iterations));
   put("start", [header.start, header.budget_limited ? t("short_of_time") : null].filter(Boolean).join(", ") || "–");
   el("start").title = words(header.start_reason ?? "");
-  // Cameras that know the truth are simulated or played; of the others, how well the video explains the measurement.
+  // Only simulated and replayed cameras know the true video, for a PSNR; for others, the residual of the measurement.
   const judged = known(header.psnr_db);
   put("quality-name", t(judged ? "psnr" : "residual"));
   put("psnr", judged ? `${header.psnr_db.toFixed(1)} dB` : fixed(header.residual, 4));
@@ -18,24 +18,6 @@ export function showHeader(header) {
   el("residual").title = [t("residual_title"), noise, masks].filter(Boolean).join("; ");
   put("saturated", percent(header.saturated_fraction));
   el("saturated").classList.toggle("alert", header.saturated_fraction > 0.01);
-}
-
-function rows(id, entries, empty) {
-  const body = el(id).tBodies[0];
-  const made = entries.map(({ cells, kind }) => {
-    const row = document.createElement("tr");
-    if (kind) row.className = kind;
-    for (const cell of cells) row.insertCell().textContent = cell;
-    return row;
-  });
-  if (!made.length) {
-    const row = document.createElement("tr");
-    const cell = row.insertCell();
-    cell.className = "empty";
-    cell.textContent = empty;
-    made.push(row);
-  }
-  body.replaceChildren(...made);
 }
 
 export function showStatus() {
@@ -54,14 +36,14 @@ export function showStatus() {
   showLedger(ledger);
   showRecording(recording ?? {});
   showNodes(state.status.nodes ?? []);
-  rows("latency", Object.entries(latency).map(([stage, t]) => ({
+  showRows("latency", Object.entries(latency).map(([stage, t]) => ({
     cells: [words(stage), milliseconds(t?.p50), milliseconds(t?.p99)],
   })), t("no_snapshot_yet"));
 }
 
 const milliseconds = (value) => (value >= 1000 ? count(value) : fixed(value, 1));
 
-// How far the masks seem to have moved since the calibration, where the rig estimates it.
+// The estimated shift of the masks since the calibration, if the rig estimates it.
 function showShift(calibration) {
   const shift = calibration?.shift_px;
   const px = Array.isArray(shift) ? Math.hypot(...shift) : shift;
@@ -86,7 +68,7 @@ function showLedger(ledger) {
   if (ledger.camera_missed) entries.push({ cells: [t("missed_by_camera"), count(ledger.camera_missed)], kind: "loss" });
   if (ledger.redelivered) entries.push({ cells: [t("redelivered"), count(ledger.redelivered)] });
   if (ledger.duplicates) entries.push({ cells: [t("duplicates"), count(ledger.duplicates)] });
-  rows("ledger", entries, "");
+  showRows("ledger", entries);
   if (ledger.closed) tag("ledger-closed", t("closed"), "good");
   else if (state.final) tag("ledger-closed", t("does_not_close"), "bad");
   else tag("ledger-closed", t(state.status.state === "ended" ? "ended" : "open"), "");
@@ -102,18 +84,8 @@ function showNodes(nodes) {
   const up = nodes.filter((node) => node.state === "up").length;
   tag("nodes-up", nodes.length ? t("n_of_up", { up, all: nodes.length }) : t(state.status.state === "ended" ? "gone" : "none_yet"), !nodes.length ? "" : up === nodes.length ? "good" : "bad");
   el("nodes").replaceChildren(...nodes.map((node) => {
-    const item = document.createElement("li");
-    item.className = node.state === "up" ? "" : "lost";
-    const line = (className, ...texts) => {
-      const made = document.createElement("div");
-      made.className = className;
-      for (const text of texts.filter(Boolean)) {
-        const part = document.createElement("span");
-        part.textContent = text;
-        made.append(part);
-      }
-      item.append(made);
-    };
+    const item = make("li", { className: node.state === "up" ? "" : "lost" });
+    const line = (className, ...texts) => item.append(make("div", { className }, ...texts.filter(Boolean).map((text) => make("span", {}, text))));
     const figures = (FIGURES[node.kind] ?? []).filter(([key]) => node[key])
       .map(([key, word]) => `${count(node[key])} ${t(word)}`);
     line("who", node.name ?? "?", node.state ? t(node.state) : "–");
@@ -142,5 +114,5 @@ function showRecording(recording) {
   if (recording.reason) entries.push({ cells: [t("why"), recording.reason], kind: "loss" });
   const unrecorded = state.status.ledger?.unrecorded;
   if (unrecorded && recording.file) entries.push({ cells: [t("while_off"), snapshots(unrecorded)] });
-  rows("recording", entries, t("nothing_recorded"));
+  showRows("recording", entries, t("nothing_recorded"));
 }

@@ -1,4 +1,4 @@
-// The last five minutes: what is kept, where snapshots were lost, and looking back.
+// The timeline of the last five minutes: kept pictures, lost snapshots, looking back.
 
 import { el, state, toast } from "./page.js";
 import { bytes, duration } from "./format.js";
@@ -13,7 +13,7 @@ const NUMBER = 0, SERIES = 1, SEQ = 2, ACQUIRED_NS = 3, LOST = 4;  // places in 
 const POLL_MS = 1000;
 
 let kept = [];       // entries, oldest first
-let asked = null;    // the number of the picture that is to be shown, while another one is being fetched
+let asked = null;    // number of the next picture to show, while another one is being fetched
 let fetching = false;
 
 async function poll() {
@@ -21,14 +21,14 @@ async function poll() {
     const after = kept.length ? kept[kept.length - 1][NUMBER] : -1;
     const found = await (await get("/timeline", { after })).json();
     const oldest = found.oldest;
-    if (oldest < 0 || (kept.length && found.snapshots.length && found.snapshots[0][NUMBER] <= after)) kept = [];  // the sink has started again
+    if (oldest < 0 || (kept.length && found.snapshots.length && found.snapshots[0][NUMBER] <= after)) kept = [];  // the sink node was restarted
     kept = [...kept.filter((entry) => entry[NUMBER] >= oldest), ...found.snapshots];
     el("timeline").title = t("timeline_title", { used: bytes(found.bytes), most: bytes(found.most_bytes) });
-  } catch { /* the state says so */ }
+  } catch { /* the state of the page shows a lost connection */ }
   draw();
 }
 
-// A sink node that has started again counts from zero.
+// A restarted sink node counts from zero.
 export function restart() { kept = []; poll(); }
 
 const place = (width) => {
@@ -84,7 +84,7 @@ async function show(number) {
 
 const nearest = (ns) => kept.reduce((found, entry) => (found === null || Math.abs(entry[ACQUIRED_NS] - ns) < Math.abs(found[ACQUIRED_NS] - ns) ? entry : found), null);
 
-// The snapshot before or after the one on the screen, among those that are kept.
+// Show the kept snapshot before or after the one on the screen.
 export function stepSnapshot(by) {
   const { series, seq } = state.shown ?? {};
   const at = kept.findLastIndex((entry) => entry[SERIES] === series && entry[SEQ] <= seq);
@@ -99,7 +99,7 @@ export function toLive() {
   el("to-live").hidden = true;
   if (isPaused()) setPlaying(true);
   judge();
-  // Where nothing new comes any more, the last picture is the newest there is.
+  // If no new video can arrive, the last picture is the newest.
   const last = kept[kept.length - 1];
   if (last && (state.status.state === "ended" || document.body.classList.contains("offline"))) {
     show(last[NUMBER]).then(() => { state.lookingBack = false; el("to-live").hidden = true; setPlaying(true); judge(); });

@@ -1,21 +1,21 @@
-// Is what we see true now? Never let a still picture pass for a live one.
+// The state of the video: live, late, paused, stale or lost. A still picture must never look like a live one.
 
 import { el, put, state, tag } from "./page.js";
-import { duration } from "./format.js";
+import { duration, total } from "./format.js";
 import { t } from "./words.js";
 import { isPaused } from "./player.js";
 
-const SILENT_MS = 2000;     // the sink speaks at least once a second
-const LIVE_MS = 1000;       // "live" is what was exposed within a second, or within two snapshot intervals
+const SILENT_MS = 2000;     // the sink node sends a status at least once a second
+const LIVE_MS = 1000;       // video is live if it was exposed within a second, or within two snapshot intervals
 const LOSS_SPAN_MS = 10000;
-const HEAVY_LOSS = 0.1;     // share of the last seconds' snapshots from which on the state is red
+const HEAVY_LOSS = 0.1;     // fraction of lost snapshots from which on the state is red
 
 const counted = [];  // { atMs, acquired, dropped }, of the last ten seconds
 
-// Take the ledger of a status, to know what was lost in the last seconds and whether the camera delivers.
+// Record the ledger of a status, for the losses of the last seconds and whether the camera delivers.
 export function countLosses(ledger) {
   if (!ledger) { counted.length = 0; return; }
-  const dropped = Object.values(ledger.dropped ?? {}).reduce((sum, n) => sum + n, 0) + (ledger.camera_missed ?? 0);
+  const dropped = total(ledger.dropped) + (ledger.camera_missed ?? 0);
   const last = counted[counted.length - 1];
   if (last && (ledger.acquired < last.acquired || dropped < last.dropped)) counted.length = 0;  // another series
   counted.push({ atMs: performance.now(), acquired: ledger.acquired ?? 0, dropped });
@@ -52,7 +52,7 @@ export function judge() {
   document.body.classList.toggle("ended", state.status.state === "ended" && state.header !== null);
 
   let [title, why, pill, kind] = verdict({ reachable, fresh, limit, liveMs, sincePublished, behind });
-  // Who looks back sees the kept picture clearly, marked as such; the state above is still that of the instrument.
+  // A picture from the timeline is marked as such; the state above is still that of the instrument.
   document.body.classList.toggle("review", state.lookingBack);
   if (state.lookingBack) [title, why] = [t("LOOKING_BACK"), t("looking_back", { time: duration(behind) })];
   el("overlay").classList.toggle("calm", kind !== "bad" || state.lookingBack);
@@ -61,7 +61,7 @@ export function judge() {
   tag("state", pill, kind);
 }
 
-// In a word over the picture, in a sentence below it, in a word at the top, and how bad it is.
+// Title and text of the overlay, text of the state, and its severity.
 function verdict({ reachable, fresh, limit, liveMs, sincePublished, behind }) {
   const { nodes = [], state: phase } = state.status;
   if (state.refused) return [t("FULL"), t(parseInt(state.refused, 10) === 1 ? "full_why_one" : "full_why", { n: parseInt(state.refused, 10) }), t("s_full"), "bad"];

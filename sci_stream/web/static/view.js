@@ -1,22 +1,22 @@
-// How the pictures are looked at: zoom and pan, both alike; and where a point of the screen lies on the sensor.
+// Zoom and pan, the same for both pictures; and the sensor pixel below a point of the screen.
 
 import { el, state } from "./page.js";
 import { codedIsOf, clearCoded, drawExact, frameIndex, isPaused, showCoded } from "./player.js";
 import { get } from "./link.js";
 
-const MOST_ZOOM = 64;   // screen pixels for each pixel of the sensor
-const SMOOTH_BELOW = 2; // from there on, pixels are shown as squares
+const MOST_ZOOM = 64;   // screen pixels per sensor pixel
+const SMOOTH_BELOW = 2; // above this scale, pixels are shown as squares
 const DRAG_PX = 4;
 
 const NAMES = ["video", "coded"];
-// Scale in CSS pixels for each pixel of the sensor (0: the whole picture), and the point of the sensor in the middle.
+// Scale in CSS pixels per sensor pixel (0: the whole picture), and the sensor point in the middle.
 const view = { scale: 0, x: 0, y: 0 };
 let onChange = () => {};
 let exactTimer = 0;
 
 const sensor = () => (state.shown ? { width: state.shown.width_px, height: state.shown.height_px } : null);
 
-// Where a picture lies in its stage: scale in CSS pixels for each pixel of the sensor, and its left upper corner.
+// The place of a picture in its stage: scale in CSS pixels per sensor pixel, and its upper left corner.
 export function place(name) {
   const size = sensor();
   const stage = el(name).parentElement;
@@ -29,7 +29,7 @@ export function place(name) {
     return room / 2 - centre * scale;
   };
   const { clientWidth: w, clientHeight: h } = stage;
-  return { scale, left: along(view.x, size.width, w), top: along(view.y, size.height, h), whole, width: w, height: h, ...{ sensor: size } };
+  return { scale, left: along(view.x, size.width, w), top: along(view.y, size.height, h), whole, width: w, height: h, sensor: size };
 }
 
 function apply() {
@@ -57,7 +57,7 @@ function apply() {
 
 export const isZoomed = () => { const at = place("video") ?? place("coded"); return at !== null && at.scale > at.whole * 1.001; };
 
-// A paused picture is fetched as it is on the sensor: without loss once it is zoomed, and with its own coded snapshot.
+// For a paused picture, fetch its own coded snapshot and, once it is zoomed, the frame without loss at sensor resolution.
 function wantExact() {
   clearTimeout(exactTimer);
   if (isPaused() && state.shown) exactTimer = setTimeout(fetchExact, 150);
@@ -77,10 +77,10 @@ async function fetchExact() {
   if (!isZoomed() || state.shown !== shown) return;
   try {
     drawExact(await createImageBitmap(await (await get("/frame.png", { ...parameters, frame })).blob()), shown, frame);
-  } catch { /* no longer in memory: the picture stays as it was sent, and its caption says how */ }
+  } catch { /* no longer in memory: the picture as it was sent remains, and its caption gives its size */ }
 }
 
-// The pixel of the sensor below a point of the screen; null beside the picture.
+// The sensor pixel below a point of the screen; null outside the picture.
 export function pixelAt(name, event) {
   const at = place(name);
   if (!at) return null;
@@ -98,7 +98,7 @@ export function pointIn(event) {
 
 export function fit() { view.scale = 0; apply(); }
 
-export function oneToOne() {
+function oneToOne() {
   const size = sensor();
   if (!size) return;
   if (!isZoomed()) Object.assign(view, { x: size.width / 2, y: size.height / 2 });
@@ -112,7 +112,7 @@ export function oneToOne() {
 export const toggleZoom = () => (isZoomed() ? fit() : oneToOne());
 
 // Zoom by a factor about a point of the screen, which stays where it is.
-export function zoomBy(factor, name, clientX, clientY) {
+function zoomBy(factor, name, clientX, clientY) {
   const at = place(name);
   if (!at) return;
   const box = el(name).parentElement.getBoundingClientRect();
@@ -124,7 +124,7 @@ export function zoomBy(factor, name, clientX, clientY) {
   apply();
 }
 
-// Drag to pan, pinch to zoom. A pointer that hardly moves is a click, which is left to others.
+// Drag to pan, pinch to zoom. A pointer that hardly moves is a click, which other modules handle.
 function pointers(name, captured) {
   const stage = el(name).parentElement;
   const down = new Map();

@@ -1,4 +1,4 @@
-// Every word of the page, in one place. A text is found by its key; {name} is filled in. What the nodes say arrives in English.
+// All texts of the page, by key; {name} is replaced by a value. Messages of the nodes are in English only.
 
 const en = {
   language: "English",
@@ -11,33 +11,33 @@ const en = {
   problems: "Problems", no_series: "no series yet",
   // pictures
   pictures: "Pictures", video: "Video", video_label: "Reconstructed video", coded: "Coded snapshot",
-  choose_white: "Choose something white or grey", leave: "Leave",
-  video_size: "{n} frames, {width}×{height}", shrunk: ", shrunk to {width}×{height}: pause and zoom for every pixel", every_pixel: ", every pixel",
+  choose_white: "Click something white or grey", leave: "Cancel",
+  video_size: "{n} frames, {width}×{height}", shrunk: ", reduced to {width}×{height}: pause and zoom for full resolution", every_pixel: ", full resolution",
   coded_size: "one exposure, {width}×{height}{bayer}", coded_of: ", of #{seq}", coded_not_sent: "not sent with the video",
   coded_not_kept: "not kept with this snapshot",
   // playback
   playback: "Playback", frame_before: "Frame before", frame_before_title: "Frame before (←)", pause: "Pause", play: "Play",
   pause_title: "Pause or play (space)", next_frame: "Next frame", next_frame_title: "Next frame (→)", snapshot: "Snapshot",
   frame_of_snapshot: "Frame of the snapshot", frame_n: "frame {n} of {of}",
-  loop: "loop", loop_title: "Play the newest snapshot again until the next one comes (L)",
-  rate: "rate", rate_title: "Frames played per second; auto: as they were filmed come in", rate_label: "Playback rate", auto: "auto",
+  loop: "loop", loop_title: "Repeat the newest snapshot until the next one arrives (L)",
+  rate: "rate", rate_title: "Frames played per second; auto: at the rate of the camera", rate_label: "Playback rate", auto: "auto",
   view: "View", both: "Both", both_title: "Both pictures (V)", video_title: "Video alone (V)", coded_short: "Coded", coded_title: "Coded snapshot alone (V)",
   full: "Full screen", full_title: "Full screen (F)", full_refused: "The browser does not allow full screen here.",
   panels: "Panels", panels_title: "Show or hide the panels (B)",
-  fit: "Fit", fit_title: "The whole picture (Z)", one_to_one: "1:1", one_to_one_title: "One pixel of the sensor on one of the screen (Z)",
-  roi: "Region", roi_title: "Draw a region to measure (G)", zebra: "Zebra", zebra_title: "Stripes where the screen's range ends (X)",
-  timeline: "Time line: the last five minutes", timeline_title: "Click or drag to look back; red: snapshots were lost. Kept: {used} of {most}",
-  to_live: "To live", to_live_title: "Back to the newest video (Home of the time line)",
+  fit: "Fit", fit_title: "The whole picture (Z)", one_to_one: "1:1", one_to_one_title: "One sensor pixel per screen pixel (Z)",
+  roi: "Region", roi_title: "Draw a region to measure (G)", zebra: "Zebra", zebra_title: "Mark clipped pixels with stripes (X)",
+  timeline: "Timeline: the last five minutes", timeline_title: "Click or drag to look back; red: lost snapshots. Memory: {used} of {most}",
+  to_live: "To live", to_live_title: "Back to the newest video (Home on the timeline)",
   ago: "−{time}",
   // figures
   now: "Now", camera: "Camera", per_second: "snapshots/s", frames_per_second: "frames/s", latency: "Latency",
   latency_title: "From exposure to the sink, median of the last ten seconds", last_10_s: "last 10 s", age: "Age", since_exposure: "since exposure",
   queue: "Queue", in_flight: "in flight", iterations: "Iterations", psnr: "PSNR", residual: "Residual", residual_value: "residual {value}",
   residual_title: "‖y − Φv‖/‖y‖ of the video", saturated: "Saturated", of_pixels: "of pixels", mask_shift: "Mask shift",
-  noise_value: "noise {value}", by_the_masks: "of it by the masks {value}",
-  single_masks: "errors of single masks: {px} px and {gain}, root mean square", odds: "log odds for such errors: {n}",
-  mask_shift_title: "How far the masks seem to have moved since the calibration", not_seen_yet: "not seen yet", corrected: "corrected", uncorrected: "uncorrected",
-  short_of_time: "short of time",
+  noise_value: "noise {value}", by_the_masks: "mask errors {value}",
+  single_masks: "RMS errors of single masks: {px} px, gain {gain}", odds: "log odds of such errors: {n}",
+  mask_shift_title: "Estimated shift of the masks since the calibration", not_seen_yet: "not measured yet", corrected: "corrected", uncorrected: "uncorrected",
+  short_of_time: "time-limited",
   last_minutes: "Last five minutes", last_minutes_label: "Latency and losses over the last five minutes", latency_line: "latency", solve_line: "solve", lost_bar: "lost",
   minutes_ago: "−{n} min", right_now: "now", by_stage: "Latency by stage", stage: "stage", no_snapshot_yet: "no snapshot yet",
   histograms: "Histograms", sensor: "Sensor", screen: "Screen", clipped: "clipped {share}", sensor_given: "max {max} of {top} DN", sensor_saturated: ", saturated {share}", not_sent: "not sent",
@@ -45,45 +45,45 @@ const en = {
   // inspection
   inspect: "Region", whole_picture: "whole picture", region_is: "{width}×{height} at {x}, {y}", mean: "mean", deviation: "std", minimum: "min", maximum: "max",
   of_video: "video", of_counts: "sensor (DN)", focus: "Focus", focus_title: "Mean squared gradient over squared mean: turn the lens until it is highest",
-  focus_best: "best {value}", focus_reset: "forget the best", region_clear: "whole picture", region_open: "open this panel to measure",
+  focus_best: "best {value}", focus_reset: "reset best", region_clear: "whole picture",
   probe: "x {x}, y {y}: {value}", probe_both: "x {x}, y {y}: {value} · {counts} DN",
   // tone
-  tone: "Tone", reset: "reset", reset_title: "As the rig says (0)", exposure: "Exposure", black: "Black", gamma: "Gamma", white: "White", white_balance: "White balance",
-  off: "Off", off_title: "As the sensor saw it", auto_white: "Auto", auto_white_title: "The mean of the scene is grey (W)", pick: "Pick", pick_title: "Click a white or grey point (P)",
-  fixed: "Fixed", fixed_title: "These gains of red, green and blue", gains: "Gains", gain_red: "Gain of red", gain_green: "Gain of green", gain_blue: "Gain of blue",
+  tone: "Tone", reset: "reset", reset_title: "Values of the rig file (0)", exposure: "Exposure", black: "Black", gamma: "Gamma", white: "White", white_balance: "White balance",
+  off: "Off", off_title: "No white balance", auto_white: "Auto", auto_white_title: "The mean of the scene is grey (W)", pick: "Pick", pick_title: "Click a white or grey point (P)",
+  fixed: "Fixed", fixed_title: "Fixed gains of red, green and blue", gains: "Gains", gain_red: "Gain of red", gain_green: "Gain of green", gain_blue: "Gain of blue",
   demosaic: "Demosaic", bilinear: "bilinear", edge_aware: "edge aware", directional: "directional", colours: "Colours", grey: "grey",
   // ledger, recording, instrument, nodes
   ledger: "Ledger", open: "open", closed: "closed", does_not_close: "does not close", ended: "ended", acquired: "acquired", reconstructed: "reconstructed", raw_only: "raw only",
-  dropped_reason: "dropped: {reason}", dropped: "dropped", missed_by_camera: "missed by the camera", redelivered: "redelivered", duplicates: "duplicates refused",
+  dropped_reason: "dropped: {reason}", dropped: "dropped", missed_by_camera: "missed by the camera", redelivered: "redelivered", duplicates: "duplicates discarded",
   recording: "Recording", file: "file", last_file: "last file", written: "written", written_value: "{bytes}, {snapshots}", rate_word: "rate", waiting_bytes: ", {bytes} waiting",
   disk_free: "disk free", why: "why", while_off: "while off", nothing_recorded: "nothing is being recorded", rec: "REC {bytes}",
   state_off: "off", state_recording: "recording", state_closing: "closing", state_closed: "closed", state_failed: "failed", state_stopped: "stopped",
   snapshots_one: "1 snapshot", snapshots_many: "{n} snapshots",
-  instrument: "Instrument", for_everybody: "for everybody, recorded", series_actions: "Series", now_is: "{name}: {value}", on: "on",
-  nodes: "Nodes", n_of_up: "{up} of {all} up", gone: "gone", none_yet: "none yet", up: "up", lost: "lost", device_of: "{denoiser} on {device}",
-  held: "held", unsafe: "not yet safe", missed: "missed", identical: "identical", trigger_missed: "triggers missed", trigger_early: "triggers early", in_hand: "in hand", failed: "failed",
+  instrument: "Instrument", for_everybody: "for all viewers, recorded", series_actions: "Series", now_is: "{name}: {value}", on: "on",
+  nodes: "Nodes", n_of_up: "{up} of {all} up", gone: "disconnected", none_yet: "none yet", up: "up", lost: "lost", device_of: "{denoiser} on {device}",
+  held: "held", unsafe: "unacknowledged", missed: "missed", identical: "identical", trigger_missed: "triggers missed", trigger_early: "triggers early", in_hand: "in hand", failed: "failed",
   // alarms
   alarms: "Alarms", acknowledge: "Acknowledge", no_alarm: "none", alarm_since: "since {from}", alarm_over: "{from} to {to}", acknowledged: "acknowledged", n_open: "{n} to acknowledge",
   node_silent: "{node} does not answer", recording_failed: "recording {state}", recording_failed_why: "recording {state}: {reason}",
   some_dropped: "{n} of {all} snapshots dropped", camera_missed: "the camera missed {n} frames", refused: "{n} messages refused: {reasons}",
   // verdicts
-  s_connecting: "connecting", s_ended: "ended", s_no_connection: "no connection", s_full: "no place", s_paused: "paused, {time} behind", s_behind: "{time} behind", s_live: "live",
+  s_connecting: "connecting", s_ended: "ended", s_no_connection: "no connection", s_full: "full", s_paused: "paused, {time} behind", s_behind: "{time} behind", s_live: "live",
   s_node_lost: "{state}, a node is lost", s_losing: "losing {share} %", s_stopped: "camera stopped", s_no_data: "no data", s_waiting: "waiting",
   CONNECTING: "CONNECTING", ENDED: "ENDED", NO_CONNECTION: "NO CONNECTION", FULL: "FULL", NO_DATA: "NO DATA", WAITING: "WAITING", LOOKING_BACK: "LOOKING BACK",
   waiting_for_sink: "waiting for the sink node", instrument_stopped: "the instrument has stopped; this is its last video", trying_again: "the sink node does not answer; trying again",
-  full_why_one: "1 viewer is watching, the most that this rig admits ([preview] most_viewers); trying again",
-  full_why: "{n} viewers are watching, the most that this rig admits ([preview] most_viewers); trying again",
+  full_why_one: "1 viewer is watching, the limit of this rig ([preview] most_viewers); trying again",
+  full_why: "{n} viewers are watching, the limit of this rig ([preview] most_viewers); trying again",
   series_over_video: "the series is over; this is its last video", series_over: "the series is over", delivered_nothing: "the camera has delivered nothing for {time}",
-  no_video_for: "no new video for {time}", no_node_yet: "no {nodes} node has come yet", and_no: " and no ", for_first_video: "for the first video", no_video_yet: "no video has come yet",
+  no_video_for: "no new video for {time}", no_node_yet: "no {nodes} node is connected yet", and_no: " and no ", for_first_video: "for the first video", no_video_yet: "no video has arrived yet",
   looking_back: "{time} ago",
   // messages
   saved_to: "Saved to {place}", recording_to: "Recording to {file}", recorded_to: "Recorded to {file}", no_answer: "The sink node does not answer.",
-  stop_series_why: "The series ends for everybody, and its recording is closed. The camera stays open until the next series is started.",
-  next_series_why: "The series ends for everybody, its recording is closed, and the next one starts at once.", cancel: "Cancel", question: "{what}?",
+  stop_series_why: "The series ends for all viewers, and its recording is closed. The camera stays open until the next series is started.",
+  next_series_why: "The series ends for all viewers, its recording is closed, and the next one starts at once.", cancel: "Cancel", question: "{what}?",
   // files
   this_snapshot: "This snapshot", still_zip: "Still: pictures and data (zip)", last_video: "Video up to the picture on the screen", seconds: "last {n} s", mp4: "MP4", gif: "GIF",
-  recordings: "Recordings", no_recordings: "no recording in this rig's folder", download: "Download", name: "name", state: "state", size: "size", close: "Close",
-  state_open: "being written", state_clean: "complete", state_continued: "continued", state_unfinished: "unfinished", state_unreadable: "unreadable", state_movie: "film",
+  recordings: "Recordings", no_recordings: "no recording in this rig's folder", download: "Download", close: "Close",
+  state_open: "being written", state_clean: "complete", state_continued: "continued", state_unfinished: "unfinished", state_unreadable: "unreadable", state_movie: "movie",
   ledger_line: "{acquired} = {reconstructed} reconstructed + {raw_only} raw only + {dropped} dropped", ledger_in_flight: " + {n} in flight", preparing: "preparing {name} …",
   // help
   keyboard: "Keyboard", settings: "Settings", theme: "Theme", theme_dark: "dark", theme_light: "light", language_word: "Language",
@@ -92,7 +92,7 @@ const en = {
   k_pause: "pause or play", k_before: "frame before", k_next: "next frame", k_first: "first frame", k_last: "last frame", k_older: "snapshot before", k_newer: "next snapshot",
   k_loop: "loop the newest snapshot", k_view: "both, video, coded snapshot", k_full: "full screen", k_panels: "show or hide the panels", k_zoom: "whole picture or 1:1", k_roi: "draw a region",
   k_zebra: "clipping zebra", k_record: "start or stop recording", k_save: "save this snapshot to disk", k_files: "downloads", k_brighter: "brighter", k_darker: "darker",
-  k_reset: "tone as the rig says", k_auto: "automatic white balance on or off", k_pick: "pick white", k_dark: "dark lab: red and dim", k_help: "this list", space: "space",
+  k_reset: "tone of the rig file", k_auto: "automatic white balance on or off", k_pick: "pick white", k_dark: "dark lab: red and dim", k_help: "this list", space: "space",
 };
 
 const de = {
@@ -105,7 +105,7 @@ const de = {
   problems: "Störungen", no_series: "noch keine Serie",
   pictures: "Bilder", video: "Video", video_label: "Rekonstruiertes Video", coded: "Codierte Aufnahme",
   choose_white: "Etwas Weißes oder Graues anklicken", leave: "Abbrechen",
-  video_size: "{n} Bilder, {width}×{height}", shrunk: ", verkleinert auf {width}×{height}: für jeden Pixel anhalten und zoomen", every_pixel: ", jeder Pixel",
+  video_size: "{n} Bilder, {width}×{height}", shrunk: ", verkleinert auf {width}×{height}: für volle Auflösung anhalten und zoomen", every_pixel: ", volle Auflösung",
   coded_size: "eine Belichtung, {width}×{height}{bayer}", coded_of: ", von #{seq}", coded_not_sent: "nicht mit dem Video gesendet",
   coded_not_kept: "zu dieser Aufnahme nicht aufbewahrt",
   playback: "Wiedergabe", frame_before: "Bild zurück", frame_before_title: "Bild zurück (←)", pause: "Anhalten", play: "Abspielen",
@@ -125,7 +125,7 @@ const de = {
   latency_title: "Von der Belichtung bis zur Senke, Median der letzten zehn Sekunden", last_10_s: "letzte 10 s", age: "Alter", since_exposure: "seit Belichtung",
   queue: "Schlange", in_flight: "unterwegs", iterations: "Iterationen", psnr: "PSNR", residual: "Residuum", residual_value: "Residuum {value}",
   residual_title: "‖y − Φv‖/‖y‖ des Videos", saturated: "Gesättigt", of_pixels: "der Pixel", mask_shift: "Maskenversatz",
-  noise_value: "Rauschen {value}", by_the_masks: "davon durch die Masken {value}",
+  noise_value: "Rauschen {value}", by_the_masks: "Maskenfehler {value}",
   single_masks: "Fehler einzelner Masken: {px} px und {gain}, quadratisches Mittel", odds: "logarithmierte Quote dafür: {n}",
   mask_shift_title: "Wie weit sich die Masken seit der Kalibrierung verschoben haben", not_seen_yet: "noch nicht bestimmt", corrected: "korrigiert", uncorrected: "unkorrigiert",
   short_of_time: "unter Zeitdruck",
@@ -135,10 +135,10 @@ const de = {
   bits: "{n} Bit",
   inspect: "Bereich", whole_picture: "ganzes Bild", region_is: "{width}×{height} bei {x}, {y}", mean: "Mittel", deviation: "Std.", minimum: "Min.", maximum: "Max.",
   of_video: "Video", of_counts: "Sensor (DN)", focus: "Schärfe", focus_title: "Mittleres Gradientenquadrat durch Quadrat des Mittels: am Objektiv drehen, bis es am höchsten ist",
-  focus_best: "Bestwert {value}", focus_reset: "Bestwert vergessen", region_clear: "ganzes Bild", region_open: "zum Messen dieses Feld öffnen",
+  focus_best: "Bestwert {value}", focus_reset: "Bestwert zurücksetzen", region_clear: "ganzes Bild",
   probe: "x {x}, y {y}: {value}", probe_both: "x {x}, y {y}: {value} · {counts} DN",
-  tone: "Tonwerte", reset: "zurück", reset_title: "Wie im Rig (0)", exposure: "Belichtung", black: "Schwarz", gamma: "Gamma", white: "Weiß", white_balance: "Weißabgleich",
-  off: "Aus", off_title: "Wie vom Sensor gesehen", auto_white: "Auto", auto_white_title: "Das Mittel der Szene ist grau (W)", pick: "Wählen", pick_title: "Einen weißen oder grauen Punkt anklicken (P)",
+  tone: "Tonwerte", reset: "zurück", reset_title: "Werte der Rig-Datei (0)", exposure: "Belichtung", black: "Schwarz", gamma: "Gamma", white: "Weiß", white_balance: "Weißabgleich",
+  off: "Aus", off_title: "Ohne Weißabgleich", auto_white: "Auto", auto_white_title: "Das Mittel der Szene ist grau (W)", pick: "Wählen", pick_title: "Einen weißen oder grauen Punkt anklicken (P)",
   fixed: "Fest", fixed_title: "Diese Verstärkungen von Rot, Grün und Blau", gains: "Verstärkungen", gain_red: "Verstärkung Rot", gain_green: "Verstärkung Grün", gain_blue: "Verstärkung Blau",
   demosaic: "Demosaicing", bilinear: "bilinear", edge_aware: "kantentreu", directional: "gerichtet", colours: "Farben", grey: "grau",
   ledger: "Bilanz", open: "offen", closed: "geschlossen", does_not_close: "geht nicht auf", ended: "beendet", acquired: "aufgenommen", reconstructed: "rekonstruiert", raw_only: "nur roh",
@@ -148,8 +148,8 @@ const de = {
   state_off: "aus", state_recording: "läuft", state_closing: "schließt", state_closed: "geschlossen", state_failed: "fehlgeschlagen", state_stopped: "abgebrochen",
   snapshots_one: "1 Aufnahme", snapshots_many: "{n} Aufnahmen",
   instrument: "Instrument", for_everybody: "für alle, protokolliert", series_actions: "Serie", now_is: "{name}: {value}", on: "an",
-  nodes: "Knoten", n_of_up: "{up} von {all} da", gone: "weg", none_yet: "noch keine", up: "da", lost: "verloren", device_of: "{denoiser} auf {device}",
-  held: "gehalten", unsafe: "noch nicht sicher", missed: "verpasst", identical: "identisch", trigger_missed: "Trigger verpasst", trigger_early: "Trigger zu früh", in_hand: "in Arbeit", failed: "fehlgeschlagen",
+  nodes: "Knoten", n_of_up: "{up} von {all} da", gone: "getrennt", none_yet: "noch keine", up: "da", lost: "verloren", device_of: "{denoiser} auf {device}",
+  held: "gehalten", unsafe: "unbestätigt", missed: "verpasst", identical: "identisch", trigger_missed: "Trigger verpasst", trigger_early: "Trigger zu früh", in_hand: "in Arbeit", failed: "fehlgeschlagen",
   alarms: "Alarme", acknowledge: "Quittieren", no_alarm: "keine", alarm_since: "seit {from}", alarm_over: "{from} bis {to}", acknowledged: "quittiert", n_open: "{n} zu quittieren",
   node_silent: "{node} antwortet nicht", recording_failed: "Aufzeichnung {state}", recording_failed_why: "Aufzeichnung {state}: {reason}",
   some_dropped: "{n} von {all} Aufnahmen verworfen", camera_missed: "die Kamera hat {n} Bilder verpasst", refused: "{n} Nachrichten abgewiesen: {reasons}",
@@ -166,7 +166,7 @@ const de = {
   stop_series_why: "Die Serie endet für alle, und ihre Aufzeichnung wird geschlossen. Die Kamera bleibt offen, bis die nächste Serie gestartet wird.",
   next_series_why: "Die Serie endet für alle, ihre Aufzeichnung wird geschlossen, und die nächste beginnt sofort.", cancel: "Abbrechen", question: "{what}?",
   this_snapshot: "Diese Aufnahme", still_zip: "Einzelbild: Bilder und Daten (zip)", last_video: "Video bis zum Bild auf dem Schirm", seconds: "letzte {n} s", mp4: "MP4", gif: "GIF",
-  recordings: "Aufzeichnungen", no_recordings: "keine Aufzeichnung im Ordner dieses Rigs", download: "Herunterladen", name: "Name", state: "Zustand", size: "Größe", close: "Schließen",
+  recordings: "Aufzeichnungen", no_recordings: "keine Aufzeichnung im Ordner dieses Rigs", download: "Herunterladen", close: "Schließen",
   state_open: "wird geschrieben", state_clean: "vollständig", state_continued: "fortgesetzt", state_unfinished: "unvollendet", state_unreadable: "unlesbar", state_movie: "Film",
   ledger_line: "{acquired} = {reconstructed} rekonstruiert + {raw_only} nur roh + {dropped} verworfen", ledger_in_flight: " + {n} unterwegs", preparing: "{name} wird vorbereitet …",
   keyboard: "Tastatur", settings: "Einstellungen", theme: "Farben", theme_dark: "dunkel", theme_light: "hell", language_word: "Sprache",
@@ -187,7 +187,7 @@ export function t(key, values = {}) {
   return (WORDS[language][key] ?? en[key] ?? key).replace(/\{(\w+)\}/g, (_, name) => values[name] ?? "");
 }
 
-// A state or a reason in the words of the language, as the nodes name it where there is none.
+// A state in the language of the page; without a translation, its name.
 export const named = (prefix, name) => (prefix + name in en ? t(prefix + name) : String(name).replaceAll("_", " "));
 
 export function setLanguage(wanted) {

@@ -34,7 +34,7 @@ class Walk:
             caller = caller.f_back
 
 
-def test_result_from_message_to_file_passes_at_most_five_modules_of_sink(tmp_path: Path, series: Series) -> None:
+def test_result_passes_at_most_five_modules_of_the_sink(tmp_path: Path, series: Series) -> None:
     walk = Walk()
     threading.setprofile(walk)  # for the threads that start from now on: the sink's, and its recorder's
     try:
