@@ -6,6 +6,10 @@ from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.settings import SolverSettings
 
 _NS = 1e9
+# Fraction of the period to fill; the rest absorbs transfer and jitter.
+_HEADROOM = 0.85
+# Weight of the newest measurement in the exponential mean of seconds per iteration.
+_SMOOTHING = 0.3
 # Queued snapshots that do not count as load: one arrives while another is solved.
 _TOLERATED_BACKLOG = 1
 
@@ -14,7 +18,7 @@ class BudgetController:
     """Decide the budget of each snapshot from the cost of earlier ones; it reads no clock.
 
     Without load (``period_ns`` = 0) a snapshot gets all iterations, otherwise as many as fit into the fraction
-    ``headroom`` of the period, between ``min_iterations`` and all. While snapshots are queued behind it, that share is
+    `_HEADROOM` of the period, between ``min_iterations`` and all. While snapshots are queued behind it, that share is
     halved from one snapshot to the next until the backlog is gone; then it grows by an eighth of the whole per
     snapshot.
 
@@ -25,24 +29,11 @@ class BudgetController:
     iteration_s
         Seconds one iteration takes, if known beforehand (`sci_stream.recon.engine.Engine.warm_up`). Until it is known,
         a snapshot under load gets ``min_iterations``.
-    headroom
-        Fraction of the period to fill, 0–1; the rest absorbs transfer and jitter.
-    smoothing
-        Weight of the newest measurement in the exponential mean of seconds per iteration, 0–1.
     """
 
-    def __init__(
-        self,
-        settings: SolverSettings,
-        iteration_s: float | None = None,
-        *,
-        headroom: float = 0.85,
-        smoothing: float = 0.3,
-    ) -> None:
+    def __init__(self, settings: SolverSettings, iteration_s: float | None = None) -> None:
         self._settings = settings
         self._iteration_s = iteration_s
-        self._headroom = headroom
-        self._smoothing = smoothing
         self._share = 1.0
 
     @property
@@ -64,7 +55,7 @@ class BudgetController:
         period_s = period_ns / _NS
         if self._iteration_s is None:
             return Budget(least, time_s=period_s)
-        fitting = min(full, int(self._headroom * period_s / self._iteration_s))
+        fitting = min(full, int(_HEADROOM * period_s / self._iteration_s))
         iterations = least + int(self._share * max(0, fitting - least))
         return Budget(iterations, time_s=period_s)
 
@@ -76,4 +67,4 @@ class BudgetController:
         if self._iteration_s is None:
             self._iteration_s = measured
         else:
-            self._iteration_s += self._smoothing * (measured - self._iteration_s)
+            self._iteration_s += _SMOOTHING * (measured - self._iteration_s)

@@ -17,6 +17,7 @@ from sci_stream.optics.forward import accumulate_and_project, forward, gram_diag
 from sci_stream.recon.algorithms.gap import Denoise, Problem, State, gap, gap_step, noise_variance_ratio
 from sci_stream.recon.algorithms.noise_level import NoiseLevel, on_device
 from sci_stream.recon.backend.memory import plan_chunks
+from sci_stream.recon.denoisers.conv2d import relative_error
 from sci_stream.recon.denoisers.ffdnet import MOST_TRAINED, FfdnetDenoiser, Network
 from sci_stream.recon.denoisers.temporal import GROUPS, FramesToImages, IterationDenoiser, WholeVideoDenoiser
 
@@ -174,4 +175,4 @@ def _difference(fused: FusedGap, priors: Sequence[IterationDenoiser], n_frames: 
     problem = Problem(y, phi, r_inv, tuple(priors), relaxation=1.5, noise_ratio=noise_ratio, relative=around)
     *_, wanted = gap(start, problem, levels)
     *_, found = fused(start, problem, levels)
-    return float(torch.linalg.vector_norm(found - wanted) / torch.linalg.vector_norm(wanted))
+    return relative_error(found, wanted)

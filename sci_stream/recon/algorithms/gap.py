@@ -192,7 +192,7 @@ ERROR_PER_SIGMA = 2.0
 
 
 def noise_variance_ratio(
-    noise: torch.Tensor | None, r_inv: torch.Tensor, relative: torch.Tensor | None = None
+    noise: torch.Tensor | None, r_inv: torch.Tensor, relative: torch.Tensor | None
 ) -> torch.Tensor | None:
     """Return ½ n²/R: the noise variance that a projection would put into x, to compare with σ². None if n is unknown.
 

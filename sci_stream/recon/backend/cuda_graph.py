@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from sci_stream.errors import CaptureError
-from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, State, Step, gap_step
+from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, State, Step
 from sci_stream.recon.algorithms.noise_level import NoiseLevel
 
 Replay = Callable[[], None]
@@ -288,7 +288,7 @@ class CudaGraphStep:
     ``graph_key`` or returns None for it.
     """
 
-    def __init__(self, graphs: Graphs, step: Step = gap_step) -> None:
+    def __init__(self, graphs: Graphs, step: Step) -> None:
         self._graphs = graphs
         self._step = step
         self._buffers: dict[tuple[torch.Size, torch.Size], _Buffers] = {}

@@ -13,8 +13,8 @@ Convolve = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tens
 # Channel count that the matrix units of a GPU need in 16 bits; other multiples use a slower path.
 _EIGHT = 8
 
-# Relative error up to which two implementations agree, given sums of 576 products rounded to 16 bits.
-_TRIAL_TOLERANCE = 2e-2
+ROUNDING_TOLERANCE = 2e-2
+"""Relative error up to which two implementations agree, given sums of 576 products rounded to 16 bits in each layer."""
 # A faulty kernel may read memory that happens to be right once: each trial overwrites freed memory with NaN.
 _TRIALS = 3
 
@@ -55,6 +55,12 @@ def pad_channels(kernel: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor
     return F.pad(kernel, (0, 0, 0, 0, 0, more_in, 0, more_out)), F.pad(bias, (0, more_out))
 
 
+def relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Return ‖found − wanted‖₂/‖wanted‖₂."""
+    wanted = wanted.float()
+    return float(torch.linalg.vector_norm(found.float() - wanted) / torch.linalg.vector_norm(wanted))
+
+
 def agrees_with_plain(way: Convolve, features: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor) -> bool:
     """Return whether an implementation agrees with the plain one, regardless of the content of its output memory.
 
@@ -62,13 +68,11 @@ def agrees_with_plain(way: Convolve, features: torch.Tensor, kernel: torch.Tenso
     multiplies NaN by 0 would fail only occasionally. So memory of the output's size is filled with NaN and freed right
     before each of several trials: allocators reuse first what was freed last.
     """
-    plain = convolve_padded(features, kernel, bias, True).float()
+    plain = convolve_padded(features, kernel, bias, True)
     try:
         for _ in range(_TRIALS):
             torch.full_like(plain, torch.nan, dtype=features.dtype, memory_format=torch.channels_last)
-            found = way(features, kernel, bias, True).float()
-            error = torch.linalg.vector_norm(found - plain) / torch.linalg.vector_norm(plain)
-            if not float(error) < _TRIAL_TOLERANCE:  # NaN too
+            if not relative_error(way(features, kernel, bias, True), plain) < ROUNDING_TOLERANCE:  # NaN too
                 return False
     except (RuntimeError, AttributeError, TypeError):
         return False

@@ -6,6 +6,7 @@ of the group ``sci_stream.denoisers``, or as ``module:Class``.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import inspect
@@ -130,17 +131,23 @@ def _parameters(name: str, factory: Any) -> tuple[bool, bool]:
         raise ConfigError(
             f"The denoiser plug-in {name!r} is not a class or function", got=type(factory).__name__
         ) from error
-    for arguments in ((torch.device("cpu"),), ()):
-        try:
+    accepted = _accepted(signature, (torch.device("cpu"),), ())
+    if accepted is None:
+        raise ConfigError(
+            f"The denoiser plug-in {name!r} needs arguments that are not known",
+            expected="a class or function that is called with the device, and optionally weights=PATH",
+            got=f"{name}{signature}",
+        )
+    return bool(accepted), "weights" in signature.parameters
+
+
+def _accepted(signature: inspect.Signature, *choices: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Return the first arguments that a signature accepts; None if it accepts none."""
+    for arguments in choices:
+        with contextlib.suppress(TypeError):
             signature.bind(*arguments)
-        except TypeError:
-            continue
-        return bool(arguments), "weights" in signature.parameters
-    raise ConfigError(
-        f"The denoiser plug-in {name!r} needs arguments that are not known",
-        expected="a class or function that is called with the device, and optionally weights=PATH",
-        got=f"{name}{signature}",
-    )
+            return arguments
+    return None
 
 
 class CallableDenoiser:
@@ -228,14 +235,11 @@ def _accepts_sigma(function: Callable[..., Any], name: str) -> bool:
         signature = inspect.signature(called)
     except ValueError:  # some compiled functions have none
         return True
-    for arguments in ((None, 0.1), (None,)):
-        try:
-            signature.bind(*arguments)
-        except TypeError:
-            continue
-        return len(arguments) == 2
-    raise InputError(
-        f"The denoiser {name!r} cannot be called",
-        expected="a callable that accepts (images, sigma) or (images)",
-        got=f"{name}{signature}",
-    )
+    accepted = _accepted(signature, (None, 0.1), (None,))
+    if accepted is None:
+        raise InputError(
+            f"The denoiser {name!r} cannot be called",
+            expected="a callable that accepts (images, sigma) or (images)",
+            got=f"{name}{signature}",
+        )
+    return len(accepted) == 2

@@ -264,8 +264,9 @@ def _half_network(weights: FfdnetWeights, device: torch.device, dtype: torch.dty
     return Network(stack, kernels[0].shape[1], kernels[0].dtype, limit, weights.gives_noise)
 
 
-def _test_picture(size: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a picture with ramps, waves and edges, and white noise of σ = 1, (2, size, size) both, always the same."""
+def _test_picture() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return a picture with ramps, waves and edges, and white noise of σ = 1, (2, 64, 64) both, always the same."""
+    size = 64
     rows, columns = torch.meshgrid(torch.arange(float(size)), torch.arange(float(size)), indexing="ij")
     waves = 0.5 + 0.25 * torch.sin(columns / 3 + rows / 11) * torch.cos(rows * columns / 300)
     edges = 0.2 + 0.6 * ((rows // 16 + columns // 24) % 2) * (columns / size)

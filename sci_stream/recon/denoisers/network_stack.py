@@ -16,7 +16,15 @@ import torch
 
 from sci_stream.errors import ConfigError
 from sci_stream.recon.backend.transfers import Stopwatch
-from sci_stream.recon.denoisers.conv2d import Convolve, agrees_with_plain, convolve, convolve_fused, convolve_padded
+from sci_stream.recon.denoisers.conv2d import (
+    ROUNDING_TOLERANCE,
+    Convolve,
+    agrees_with_plain,
+    convolve,
+    convolve_fused,
+    convolve_padded,
+    relative_error,
+)
 
 Stack = Callable[[torch.Tensor], torch.Tensor]
 """(N, C, h, w), channels last, in the dtype of the first kernel → (N, C', h, w)."""
@@ -27,9 +35,6 @@ CHOICE = "SCI_STREAM_NETWORK_STACK"
 # Eight frames of 256×256 pixels at half resolution.
 _TRIAL_IMAGES, _TRIAL_SIDE = 8, 128
 _CALLS = 20
-
-# Relative error up to which a way agrees with the plain one, given features rounded to 16 bits after each layer.
-_TOLERANCE = 2e-2
 
 # Shapes of features that a compiled stack is specialised to: chunks of frames and of temporal frequencies, of engines
 # of several calibrations. torch's own limit, 8, would silently end in uncompiled calls.
@@ -178,9 +183,9 @@ def _tried(name: str, layers: Layers, features: torch.Tensor, wanted: torch.Tens
         found = stack(features)
         if found.shape != wanted.shape:
             return StackTrial(name, why_not=f"returns {tuple(found.shape)}, not {tuple(wanted.shape)}"), None
-        error = torch.linalg.vector_norm(found.float() - wanted.float()) / torch.linalg.vector_norm(wanted.float())
-        if not float(error) < _TOLERANCE:  # NaN too
-            return StackTrial(name, why_not=f"differs from the plain one by {float(error):.2g}"), None
+        error = relative_error(found, wanted)
+        if not error < ROUNDING_TOLERANCE:  # NaN too
+            return StackTrial(name, why_not=f"differs from the plain one by {error:.2g}"), None
         seconds = _seconds(stack, features)
     except Exception as error:  # compilers fail in many ways, all with the same remedy: another way
         # Compilers name themselves in the first line and the cause in the second.

@@ -165,7 +165,7 @@ def limited(step: torch.Tensor, longest: float) -> torch.Tensor:
     return box_mean(step * (longest / torch.hypot(*step).clamp_min(1e-9)).clamp_max(1.0), 1)
 
 
-def velocity(video: torch.Tensor, *, finest: int = 1, rounds: int = 3) -> torch.Tensor:
+def velocity(video: torch.Tensor, *, finest: int, rounds: int) -> torch.Tensor:
     r"""Estimate the velocity with which all frames of a video are one image in uniform motion.
 
     From coarse to fine: frames are warped by the current velocity to the time of the last one. Where it is right they

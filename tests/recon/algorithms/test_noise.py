@@ -66,7 +66,7 @@ def test_gap_with_noise_is_the_linear_mmse_step(
         expected.append(v.view(SHAPE))
 
     r_inv = inverse_gram(gram_diag(phi))
-    known = Problem(y, phi, r_inv, (shrink,), relaxation=1.5, noise_ratio=noise_variance_ratio(noise, r_inv))
+    known = Problem(y, phi, r_inv, (shrink,), relaxation=1.5, noise_ratio=noise_variance_ratio(noise, r_inv, None))
     iterates = gap(cold_start(y, phi, r_inv), known, SIGMAS)
     for got, wanted in zip(iterates, expected, strict=True):
         torch.testing.assert_close(got, wanted)
@@ -88,7 +88,7 @@ def test_admm_with_noise_weights_terms_by_variance(
         v = shrink((x + u).view(SHAPE), sigma).flatten()
         u = u + x - v
         expected.append(v.view(SHAPE))
-    known = Problem(y, phi, r_inv, (shrink,), noise_ratio=noise_variance_ratio(noise, r_inv))
+    known = Problem(y, phi, r_inv, (shrink,), noise_ratio=noise_variance_ratio(noise, r_inv, None))
     iterates = admm(start, known, SIGMAS)
     for got, wanted in zip(iterates, expected, strict=True):
         torch.testing.assert_close(got, wanted)
@@ -102,7 +102,7 @@ def test_zero_noise_changes_nothing(
     r_inv = inverse_gram(gram_diag(phi))
     start = cold_start(y, phi, r_inv)
     unknown = Problem(y, phi, r_inv, (shrink,))
-    zero = unknown._replace(noise_ratio=noise_variance_ratio(torch.zeros_like(noise), r_inv))
+    zero = unknown._replace(noise_ratio=noise_variance_ratio(torch.zeros_like(noise), r_inv, None))
     quiet, exact = solve(start, zero, SIGMAS), list(solve(start, unknown, SIGMAS))
     for got, wanted in zip(quiet, exact, strict=True):
         torch.testing.assert_close(got, wanted)
@@ -110,13 +110,13 @@ def test_zero_noise_changes_nothing(
 
 def test_data_weight_falls_with_noise_and_with_lower_sigma() -> None:
     r_inv = torch.tensor([0.5, 0.5, 0.1, 0.0])
-    noise_ratio = noise_variance_ratio(torch.tensor([0.0, 0.02, 0.02, 0.02]), r_inv)
+    noise_ratio = noise_variance_ratio(torch.tensor([0.0, 0.02, 0.02, 0.02]), r_inv, None)
     assert noise_ratio is not None
     high, low = data_weight(noise_ratio, 0.1), data_weight(noise_ratio, 0.05)
     torch.testing.assert_close(high, torch.tensor([1.0, 2 / 3, 0.01 / 0.011, 1.0]))
     assert bool((low <= high).all())
     assert bool((low[1:3] < high[1:3]).all())
-    assert noise_variance_ratio(None, r_inv) is None
+    assert noise_variance_ratio(None, r_inv, None) is None
 
 
 # --- noise of the calibration

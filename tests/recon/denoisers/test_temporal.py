@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.algorithms.admm import admm
-from sci_stream.recon.algorithms.gap import Problem, cold_start, gap
+from sci_stream.recon.algorithms.gap import Problem, cold_start, gap, gap_step
 from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget, SigmaSchedule
 from sci_stream.recon.backend.cuda_graph import CudaGraphStep, Graphs, Replay
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
@@ -139,7 +139,7 @@ def test_recorded_cycle_equals_plain_iterations(make: type[TvDenoiser]) -> None:
     prior = make()
     priors, start = cycled_denoisers(prior, 8, CPU, along_time=True), cold_start(y, phi, r_inv)
     graphs = Graphs(by_hand)
-    recorded = CudaGraphStep(graphs)
+    recorded = CudaGraphStep(graphs, gap_step)
     sigmas = [0.2 * 0.9**k for k in range(9)]
     for _ in range(2):
         got = [d.clone() for d in gap(start, Problem(y, phi, r_inv, priors), sigmas, recorded)]
