@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from sci_stream.errors import CalibrationError
 from sci_stream.model import Array, BayerPhase
+from sci_stream.optics.bayer import colour_sites
 from sci_stream.optics.calibration import Calibration
 
 # The peak of the smoothed white field, without its brightest outliers.
@@ -171,7 +172,7 @@ def check_white(dark: FrameMean, white: FrameMean) -> None:
 
 
 def measure(
-    dark: FrameMean, white: FrameMean, patterns: Sequence[FrameMean], setting: MeasurementConditions
+    dark: FrameMean, white: FrameMean, patterns: Sequence[FrameMean], conditions: MeasurementConditions
 ) -> tuple[Calibration, Measured]:
     r"""Compute the calibration from averaged frames.
 
@@ -186,7 +187,7 @@ def measure(
     ----------
     dark, white, patterns
         Averages, of one size; of B patterns in order of exposure.
-    setting
+    conditions
         Acquisition conditions and meaning of the frames.
 
     Raises
@@ -196,9 +197,9 @@ def measure(
     """
     check_white(dark, white)
     light = white.mean - dark.mean
-    reference, peak_dn = _reference(light, setting)
+    reference, peak_dn = _reference(light, conditions)
     phi = np.stack([(pattern.mean - dark.mean) / reference for pattern in patterns])
-    flags = _flag(dark, light, setting.bayer)
+    flags = _flag_defects(dark, light, conditions.bayer)
     good = flags == 0
     # Noise takes closed elements slightly below 0 and open ones above 1; clipping that much only removes a bias.
     margin = 0.02
@@ -207,49 +208,49 @@ def measure(
     calibration = Calibration(
         phi=np.clip(phi, 0.0, 1.0).astype(np.float32),
         dark=dark.mean.astype(np.float32),
-        full_scale_dn=peak_dn / setting.brightness / (B if setting.held else 1),
-        saturation_dn=setting.saturation_dn,
+        full_scale_dn=peak_dn / conditions.brightness / (B if conditions.held else 1),
+        saturation_dn=conditions.saturation_dn,
         bad_pixels=~good if not good.all() else None,
         read_noise_dn=float(np.sqrt(np.median(dark.variance))) if dark.n >= _COUNT_FOR_NOISE else None,
         gain_e_per_dn=_photon_transfer(dark, [white, *patterns], good),
-        bit_depth=setting.bit_depth,
-        bayer=setting.bayer,
-        camera_serial=setting.camera_serial,
-        exposure_ns=setting.exposure_ns,
-        gain_db=setting.gain_db,
-        created=setting.created,
-        source=setting.source,
+        bit_depth=conditions.bit_depth,
+        bayer=conditions.bayer,
+        camera_serial=conditions.camera_serial,
+        exposure_ns=conditions.exposure_ns,
+        gain_db=conditions.gain_db,
+        created=conditions.created,
+        source=conditions.source,
     )
     measured = Measured(
         white=white.mean.astype(np.float32),
         flags=flags,
         frames=min(mean.n for mean in (dark, white, *patterns)),
-        mask_order=setting.mask_order or tuple(range(B)),
-        field=setting.field,
+        mask_order=conditions.mask_order or tuple(range(B)),
+        field=conditions.field,
         clipped_fraction=clipped,
     )
     return calibration, measured
 
 
 def _cells(bayer: BayerPhase | None) -> list[tuple[slice, slice]]:
-    """Return the pixels of each colour as slices."""
-    if bayer is None:
-        return [(slice(None), slice(None))]
-    return [(slice(i, None, 2), slice(j, None, 2)) for i in (0, 1) for j in (0, 1)]
+    """Return the pixels of each plane of a mosaic, or all, as slices."""
+    return [(slice(None), slice(None))] if bayer is None else [site for _, site in colour_sites(bayer)]
 
 
-def _reference(light: npt.NDArray[np.float64], setting: MeasurementConditions) -> tuple[npt.NDArray[np.float64], float]:
+def _reference(
+    light: npt.NDArray[np.float64], conditions: MeasurementConditions
+) -> tuple[npt.NDArray[np.float64], float]:
     """Return the signal of an open mask at each pixel, DN, and its maximum over the colours."""
-    peaks = [float(np.percentile(_surroundings(light[cell]), _PEAK_PERCENTILE)) for cell in _cells(setting.bayer)]
-    if setting.field is Field.UNEVEN:
+    peaks = [float(np.percentile(_surroundings(light[cell]), _PEAK_PERCENTILE)) for cell in _cells(conditions.bayer)]
+    if conditions.field is Field.UNEVEN:
         return np.maximum(light, _LEAST_LIGHT_DN), max(peaks)
     reference = np.empty_like(light)
-    for cell, peak in zip(_cells(setting.bayer), peaks, strict=True):
+    for cell, peak in zip(_cells(conditions.bayer), peaks, strict=True):
         reference[cell] = peak
     return reference, max(peaks)
 
 
-def _flag(dark: FrameMean, light: npt.NDArray[np.float64], bayer: BayerPhase | None) -> npt.NDArray[np.uint8]:
+def _flag_defects(dark: FrameMean, light: npt.NDArray[np.float64], bayer: BayerPhase | None) -> npt.NDArray[np.uint8]:
     flags = np.zeros(light.shape, np.uint8)
     level = np.median(dark.mean)
     spread = 1.4826 * np.median(np.abs(dark.mean - level))

@@ -108,10 +108,11 @@ def calibrate(camera: Camera, plan: CalibrationPlan, ask: Ask, progress: Progres
         # The order of exposure is stored; reconstruction needs the masks in the order of time.
         shown = range(n_frames)[::-1] if plan.reverse else range(n_frames)
         patterns = [take(b, f"Pattern {b} (of 0 to {n_frames - 1}), the same field") for b in shown]
-        report = modulator.field_brightness if modulator is not None else 1.0
+        own_brightness = modulator.field_brightness if modulator is not None else 1.0
         plan = with_camera_settings(camera, plan)
-        setting = _setting(plan, capabilities, saturation_dn, report if plan.brightness is None else plan.brightness)
-        return measure(dark, white, patterns, replace(setting, mask_order=tuple(shown)))
+        brightness = own_brightness if plan.brightness is None else plan.brightness
+        conditions = _conditions(plan, capabilities, saturation_dn, brightness)
+        return measure(dark, white, patterns, replace(conditions, mask_order=tuple(shown)))
 
 
 def with_camera_settings(camera: Camera, plan: CalibrationPlan) -> CalibrationPlan:
@@ -127,7 +128,7 @@ def with_camera_settings(camera: Camera, plan: CalibrationPlan) -> CalibrationPl
     return plan
 
 
-def _setting(
+def _conditions(
     plan: CalibrationPlan, capabilities: CameraCapabilities, saturation_dn: float, brightness: float
 ) -> MeasurementConditions:
     return MeasurementConditions(

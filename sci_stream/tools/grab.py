@@ -122,8 +122,8 @@ def grab(
     finally:
         camera.stop()
         camera.close()
-    report = {name: ChunkValues.of(values, capabilities.chunks.get(name, "")) for name, values in chunks.items()}
-    return _report(capabilities, seen, counters, report), frames
+    summaries = {name: ChunkValues.of(values, capabilities.chunks.get(name, "")) for name, values in chunks.items()}
+    return _report(capabilities, seen, counters, summaries), frames
 
 
 def _next(camera: Camera, timeout_s: float, received: int) -> CameraFrame | None:

@@ -86,10 +86,10 @@ def record(
         for seq in numbers:
             counts = np.full((H, W), 100 + seq, np.uint16)
             snapshot = Snapshot(SnapshotId("s", epoch_of(seq), seq), counts, calibration.hash, B, host_time_ns=10 + seq)
-            report = {"ExposureTime": 100.0 + seq} if chunks and seq % 2 == 0 else {}
+            values = {"ExposureTime": 100.0 + seq} if chunks and seq % 2 == 0 else {}
             lost = dropped_before.get(seq, 0)
             writer.write_raw(
-                replace(snapshot, camera_time_ns=seq * 1_000_000, dropped_before=lost, chunks=report)  # type: ignore[arg-type]
+                replace(snapshot, camera_time_ns=seq * 1_000_000, dropped_before=lost, chunks=values)  # type: ignore[arg-type]
             )
     assert writer is not None
     writer.close({})

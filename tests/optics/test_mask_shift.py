@@ -62,9 +62,9 @@ def test_invalid_pixels_are_those_beyond_the_calibrated_area() -> None:
 @given(WEIGHTS, WEIGHTS, WHOLE)
 def test_to_text_round_trip(x: tuple[float, ...], y: tuple[float, ...], base: int) -> None:
     displacement = Displacement((base, -base), x, y)
-    report = displacement.rounded().to_text
-    assert Displacement.from_text(report) == displacement.rounded()
-    assert report == displacement.to_text
+    text = displacement.rounded().to_text
+    assert Displacement.from_text(text) == displacement.rounded()
+    assert text == displacement.to_text
     assert displacement.rounded().shift_px == pytest.approx(displacement.shift_px, abs=4e-4)
     assert sum(displacement.rounded().x) == pytest.approx(1.0)
 

@@ -110,11 +110,11 @@ def test_auto_denoiser_on_a_large_gpu_is_the_full_network(
 def test_recorded_settings_round_trip() -> None:
     section = ReconstructSection(lambda_rule=LambdaRule.ADAPTIVE, sigma_shape=Shape.STEPWISE, solver="admm", gamma=0.5)
     _, settings = make_prior(section, torch.device("cpu"))
-    report = json.loads(json.dumps(describe_solver(section, "tv", settings)))
-    assert as_settings(report) == settings
+    described = json.loads(json.dumps(describe_solver(section, "tv", settings)))
+    assert as_settings(described) == settings
 
 
 def test_recorded_rule_of_earlier_versions_is_the_schedule() -> None:
     _, settings = make_prior(ReconstructSection(), torch.device("cpu"))
-    report = describe_solver(ReconstructSection(), "tv", settings) | {"lambda_rule": "residual"}
-    assert as_settings(report).lambda_rule is LambdaRule.MONOTONE
+    described = describe_solver(ReconstructSection(), "tv", settings) | {"lambda_rule": "residual"}
+    assert as_settings(described).lambda_rule is LambdaRule.MONOTONE

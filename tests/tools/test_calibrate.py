@@ -154,10 +154,10 @@ def test_camera_is_closed_when_the_operator_aborts() -> None:
 
 
 def test_saturated_white_field_is_reported_first() -> None:
-    report: list[str] = []
+    steps: list[str] = []
     with pytest.raises(CalibrationError, match="saturates"):
-        calibrate(camera(calibration_light=2.0), PLAN, no_operator, lambda words, *_: report.append(words))
-    assert not any(words.startswith("Pattern") for words in report)
+        calibrate(camera(calibration_light=2.0), PLAN, no_operator, lambda words, *_: steps.append(words))
+    assert not any(words.startswith("Pattern") for words in steps)
 
 
 def test_unknown_number_of_patterns_is_an_error() -> None:

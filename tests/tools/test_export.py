@@ -161,11 +161,11 @@ def test_coded_snapshots_are_exported(recorded: Path, series) -> None:
 
 
 def test_range_is_inclusive_and_progress_is_reported(recorded: Path) -> None:
-    report: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     options = ExportOptions(format=ExportFormat.PNG, first=1, last=3)
-    done = export(recorded, recorded.with_name("folder"), options, lambda i, n: report.append((i, n)))
+    done = export(recorded, recorded.with_name("folder"), options, lambda i, n: calls.append((i, n)))
     assert done.frames == 6
-    assert report == [(1, 2), (2, 2)]
+    assert calls == [(1, 2), (2, 2)]
 
 
 def test_existing_output_is_replaced_only_on_request(recorded: Path) -> None:

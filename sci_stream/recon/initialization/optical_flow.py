@@ -162,7 +162,17 @@ def solve_2x2(terms: torch.Tensor, damping: float, radius: int) -> torch.Tensor:
 
 def limited(step: torch.Tensor, longest: float) -> torch.Tensor:
     """Shorten steps (2, H, W) longer than ``longest`` to it, then smooth them a little."""
-    return box_mean(step * (longest / torch.hypot(*step).clamp_min(1e-9)).clamp_max(1.0), 1)
+    return box_mean(_shortened(step, longest), 1)
+
+
+def _shortened(step: torch.Tensor, longest: float) -> torch.Tensor:
+    return step * (longest / torch.hypot(*step).clamp_min(1e-9)).clamp_max(1.0)
+
+
+def _step_against(slope: torch.Tensor, mean: torch.Tensor, radius: int) -> torch.Tensor:
+    """Return the step of motion that removes a slope of the brightness over time: slope + ∇m·step = 0, (2, …, H, W)."""
+    a, b = gradient(mean)
+    return solve_2x2(torch.stack((a * a, a * b, b * b, -a * slope, -b * slope)), GRADIENT_NOISE, radius)
 
 
 def velocity(video: torch.Tensor, *, finest: int, rounds: int) -> torch.Tensor:
@@ -208,9 +218,7 @@ def velocity(video: torch.Tensor, *, finest: int, rounds: int) -> torch.Tensor:
             centred = time - time.mean()
             # Least squares slope of the brightness over time at each pixel of the aligned frames.
             slope = torch.tensordot(centred / centred.square().sum(), aligned, dims=1)
-            a, b = gradient(mean)
-            step = solve_2x2(torch.stack((a * a, a * b, b * b, -a * slope, -b * slope)), GRADIENT_NOISE, WINDOW_PX)
-            flow = box_mean(flow + limited(step, _LARGEST_STEP_PX), 1)
+            flow = box_mean(flow + limited(_step_against(slope, mean, WINDOW_PX), _LARGEST_STEP_PX), 1)
             frames *= 2
     return _rescaled(flow, height, width)
 
@@ -270,10 +278,7 @@ def neighbour_velocities(video: torch.Tensor) -> torch.Tensor:
             moved = (flow.unsqueeze(1) * times).flatten(0, 1)
             aligned = torch.cat((_sampled(near, moved).view(len(video), -1, *size), level), 1)
             slope, mean = (aligned * slope_of).sum(1), (aligned * mean_of).sum(1)
-            a, b = gradient(mean)
-            terms = torch.stack((a * a, a * b, b * b, -a * slope, -b * slope))
-            step = solve_2x2(terms, GRADIENT_NOISE, _NEIGHBOURS_WINDOW_PX)
-            step = step * (_NEIGHBOURS_STEP_PX / torch.hypot(*step).clamp_min(1e-9)).clamp_max(1.0)
+            step = _shortened(_step_against(slope, mean, _NEIGHBOURS_WINDOW_PX), _NEIGHBOURS_STEP_PX)
             flow = box_mean((flow + step.transpose(0, 1)).flatten(0, 1), 1).view(flow.shape)
     return flow * float(2**finest)
 

@@ -152,7 +152,7 @@ class Recording:
         """Settings of the solvers by their ids, as reconstruct nodes reported them."""
         noted = self.notes.get("solvers")
         entries = noted.items() if isinstance(noted, dict) else ()
-        return {name: report for name, report in entries if isinstance(report, dict)}
+        return {name: solver for name, solver in entries if isinstance(solver, dict)}
 
     @property
     def parent(self) -> JsonObject | None:

@@ -173,7 +173,7 @@ class RecordedSeries:
     @property
     def solvers(self) -> dict[str, JsonObject]:
         """Settings of the solvers by their ids, as reconstruct nodes reported them."""
-        return {name: report for segment in self.segments for name, report in segment.solvers.items()}
+        return {name: solver for segment in self.segments for name, solver in segment.solvers.items()}
 
     @property
     def finished(self) -> bool:

@@ -101,9 +101,9 @@ def replay_solver(series: RecordedSeries, changes: SolverChanges, device: torch.
         # Settings tuned for the recorded prior do not suit this one.
         section = ReconstructSection(denoiser=changes.denoiser or "auto", weights=changes.weights)
     # Older recordings name no settings in their rows: all nodes used the same rig.
-    report = [recorded[name] for name in named] or list(recorded.values())[:1]
+    used = [recorded[name] for name in named] or list(recorded.values())[:1]
     return ReplaySolver(
-        [_setup(section, one, changes, device) for one in report or (None,)],
+        [_setup(section, one, changes, device) for one in used or (None,)],
         _chosen(cells, named),
         series.first_seq,
         as_recorded=not changes.another_prior and changes.iterations is None,
@@ -121,7 +121,7 @@ def _trusted(series: RecordedSeries, section: ReconstructSection, changes: Solve
     ConfigError
         If the recording has one and the user does not name it.
     """
-    names = {str(report["denoiser"]) for report in _recorded(series).values()} or {section.denoiser}
+    names = {str(solver["denoiser"]) for solver in _recorded(series).values()} or {section.denoiser}
     imported = sorted(name for name in names if ":" in name)
     if not imported or (changes.another_prior and changes.denoiser not in imported):
         return changes
@@ -136,7 +136,7 @@ def _trusted(series: RecordedSeries, section: ReconstructSection, changes: Solve
 
 def _recorded(series: RecordedSeries) -> dict[str, JsonObject]:
     """Return the settings of the recorded run by id."""
-    return {name: report for name, report in series.solvers.items() if "denoiser" in report}
+    return {name: solver for name, solver in series.solvers.items() if "denoiser" in solver}
 
 
 def _chosen(cells: Array, named: Sequence[str]) -> npt.NDArray[np.intp]:
@@ -177,12 +177,12 @@ def replay_masks(series: RecordedSeries, calibration: Calibration) -> ReplayMask
 
     A raw-only snapshot gets the value of the last reconstructed one before it.
     """
-    report = series.rows["masks_at"]
+    corrections = series.rows["masks_at"]
     if calibration.hash != series.info.calibration_hash:
-        return ReplayMasks(np.zeros_like(report), np.zeros(len(report), np.bool_), series.first_seq)
+        return ReplayMasks(np.zeros_like(corrections), np.zeros(len(corrections), np.bool_), series.first_seq)
     last = _last(series.rows["outcome"] == OUTCOME_CODES["reconstructed"])
     withheld = series.rows["start_reason"] == WITHHELD.encode()
-    return ReplayMasks(report[last], withheld[last], series.first_seq)
+    return ReplayMasks(corrections[last], withheld[last], series.first_seq)
 
 
 def _setup(
@@ -204,11 +204,11 @@ def _setup(
     if "iterations" in given:
         given["min_iterations"] = min(settings.min_iterations, given["iterations"])
     settings = dataclasses.replace(settings, **given)
-    report = describe_solver(section, denoiser.name, settings)
-    return SolverSetup(denoiser, settings, report, solver_id(report))
+    described = describe_solver(section, denoiser.name, settings)
+    return SolverSetup(denoiser, settings, described, solver_id(described))
 
 
-def as_settings(report: JsonObject) -> SolverSettings:
+def as_settings(described: JsonObject) -> SolverSettings:
     """Return the settings written by `sci_stream.nodes.reconstruct.solver_settings.describe_solver`.
 
     Raises
@@ -216,7 +216,7 @@ def as_settings(report: JsonObject) -> SolverSettings:
     ConfigError
         If this version does not know them.
     """
-    known = {name: value for name, value in report.items() if name in _SETTINGS}
+    known = {name: value for name, value in described.items() if name in _SETTINGS}
     try:
         shape, rule = known.get("sigma_shape", Shape.GEOMETRIC), known.get("lambda_rule", LambdaRule.MONOTONE)
         if rule == _REMOVED_RULE:

@@ -65,8 +65,8 @@ def test_correlated_residual_equals_matrix_equations() -> None:
     inverse = torch.linalg.pinv(torch.diag(seen) @ (matrix @ root @ root.T @ matrix.T) @ torch.diag(seen))
     where = torch.rand(2, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
-    def posterior_mean(residual: torch.Tensor, report: torch.Tensor) -> torch.Tensor:
-        assert torch.equal(report, measured)
+    def posterior_mean(residual: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+        assert torch.equal(valid, measured)
         assert float(residual[1, 2]) == 0.0
         return (root @ root.T @ matrix.T @ inverse @ residual.flatten()).view(3, 2, 4)
 

@@ -167,7 +167,7 @@ def test_noisy_snapshot_improves_with_known_or_estimated_noise(
 ) -> None:
     exact = make_calibration(4, 48, 56)
     read_noise_dn = 0.15 * exact.full_scale_dn
-    report = dataclasses.replace(exact, read_noise_dn=read_noise_dn)
+    noisy = dataclasses.replace(exact, read_noise_dn=read_noise_dn)
     truth = make_video(4, 48, 56)
     noise = read_noise_dn * np.random.default_rng(2).standard_normal(exact.shape, dtype=np.float32)
     settings = dataclasses.replace(default_settings(CPU, "tv"), iterations=12, solver=solver)
@@ -181,6 +181,6 @@ def test_noisy_snapshot_improves_with_known_or_estimated_noise(
         return quality
 
     unweighted = quality_db(exact, weigh=False)
-    assert quality_db(report, weigh=False) == unweighted
-    assert quality_db(report, weigh=True) > unweighted + least_db
+    assert quality_db(noisy, weigh=False) == unweighted
+    assert quality_db(noisy, weigh=True) > unweighted + least_db
     assert quality_db(exact, weigh=True) > unweighted + 0.1, "it is estimated from the snapshot"

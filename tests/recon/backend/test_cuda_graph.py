@@ -163,7 +163,7 @@ def test_each_relaxation_and_graph_key_has_its_recording() -> None:
 
 def test_observer_receives_the_same_estimates() -> None:
     denoise, example = TvDenoiser(), Example()
-    report: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
+    seen: list[list[tuple[torch.Tensor, torch.Tensor]]] = []
     for step in (gap_step, Recorded(by_hand).step):
         pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
         start = cold_start(example.y, example.phi, example.r_inv)
@@ -171,8 +171,8 @@ def test_observer_receives_the_same_estimates() -> None:
         iterates = gap(start, example.problem(denoise, relaxation=1.5, observe=observe), SIGMAS, step)
         copies = [d.clone() for d in iterates]
         assert all(torch.equal(d, copy) for (_, d), copy in zip(pairs, copies, strict=True))
-        report.append(pairs)
-    for (x, d), (wanted_x, wanted_d) in zip(report[1], report[0], strict=True):
+        seen.append(pairs)
+    for (x, d), (wanted_x, wanted_d) in zip(seen[1], seen[0], strict=True):
         torch.testing.assert_close(x, wanted_x)
         torch.testing.assert_close(d, wanted_d)
 

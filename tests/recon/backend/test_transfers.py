@@ -91,14 +91,14 @@ def test_run_ahead_clock_predicts_completion_with_busy_device() -> None:
     device = Queue(iteration_s=1.0)
     clock = RunAheadClock(device.mark, lambda: device.host_s)
     began = clock()
-    report = []
+    found = []
     for k in range(8):
         device.ask(preparing_s=0.1)
         if k == 2:
             device.idle_s = 0.0  # the clock waits for the first iterations: their duration is unknown
-        report.append(clock() - began)
+        found.append(clock() - began)
     ends = [1.1, 2.2, 3.2, 4.2, 5.2, 6.2, 7.2, 8.2]
-    assert report == pytest.approx(ends, abs=0.15)
+    assert found == pytest.approx(ends, abs=0.15)
     assert device.idle_s == pytest.approx(0.0)
     # The host is one iteration ahead and no more.
     assert device.busy_until_s - device.host_s == pytest.approx(1.0, abs=0.15)

@@ -161,9 +161,9 @@ def test_start_error_is_estimated_from_prediction_errors(speed: int, grey: bool)
     errors, still = errors_of(truth, grey=grey)
     cold = errors.cold(still)
     moves = errors.moving(cold)
-    report = float(errors.start_error(errors.without_texture(cold, moves), moves).around.mean()) ** 0.5
+    estimated = float(errors.start_error(errors.without_texture(cold, moves), moves).around.mean()) ** 0.5
     true = float((cold.video - truth).square().mean().sqrt())
-    assert 0.6 * true < report < 1.4 * true
+    assert 0.6 * true < estimated < 1.4 * true
 
 
 def test_start_error_is_found_behind_masks_that_hardly_differ() -> None:
@@ -172,9 +172,9 @@ def test_start_error_is_found_behind_masks_that_hardly_differ() -> None:
     y, r_inv = forward(phi, truth), inverse_gram(gram_diag(phi))
     errors = LmmseEstimator(phi, r_inv).leave_one_out(y, r_inv, None)
     cold = errors.cold(cold_start(y, phi, r_inv))
-    report = float(errors.start_error(cold, errors.moving(cold)).around.mean()) ** 0.5
+    estimated = float(errors.start_error(cold, errors.moving(cold)).around.mean()) ** 0.5
     true = float((cold.video - truth).square().mean().sqrt())
-    assert 0.5 * true < report < 2 * true
+    assert 0.5 * true < estimated < 2 * true
 
 
 @pytest.mark.parametrize("grey", [False, True])
@@ -196,13 +196,13 @@ def test_known_noise_is_not_taken_for_texture() -> None:
     r_inv = inverse_gram(gram_diag(phi))
     linear, still = LmmseEstimator(phi, r_inv), cold_start(y, phi, r_inv)
     true = float((still - truth)[(r_inv > 0).unsqueeze(1).expand_as(truth)].square().mean()) ** 0.5
-    report = []
+    estimated = []
     for known in (noise, None):
         errors = linear.leave_one_out(y, r_inv, known)
         guess = errors.without_texture(errors.cold(still, linear=False), torch.zeros(1, H, W))
-        report.append(float(errors.start_error(guess, torch.zeros(1, H, W)).around.mean()) ** 0.5)
-    assert report[0] == pytest.approx(true, rel=0.3)
-    assert report[1] < 0.5 * true
+        estimated.append(float(errors.start_error(guess, torch.zeros(1, H, W)).around.mean()) ** 0.5)
+    assert estimated[0] == pytest.approx(true, rel=0.3)
+    assert estimated[1] < 0.5 * true
 
 
 def test_errors_at_known_motion_are_not_texture() -> None:
