@@ -18,6 +18,8 @@ Changes = Mapping[str, object]
 
 Kind = Literal["flag", "integer", "number", "choice"]
 
+# Prefix of the keys under which a reconstruct node's status lists its solver settings, which the sink records.
+SOLVER_KEY: Final = "solver."
 # Prefix of the keys under which a node's status declares its parameters, each as `Parameter.to_text`.
 SET_KEY: Final = "set."
 # Key under which a node's status lists its actions, separated by blanks.

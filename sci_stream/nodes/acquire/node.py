@@ -89,15 +89,7 @@ class AcquireNode:
         incarnation = new_instance_id()
         self._series = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + incarnation
         self._recovery = CrashRecovery(rig.policy.spool, rig.rig.name)
-        self._dispatcher = Dispatcher(
-            self._network.context,
-            rig.network.listening("dispatch"),
-            Welcome("acquire", incarnation, rig.network.heartbeat_s),
-            DispatchQueue(rig.policy.queue_snapshots, rig.reconstruct.block_snapshots),
-            limits=self._network.limits,
-            configure=self._network.serve,
-            solve_timeout_s=rig.reconstruct.solve_timeout_s,
-        )
+        self._dispatcher = make_dispatcher(rig, self._network, incarnation)
         hello = Hello("acquire", "acquire", incarnation, versions=versions())
         self._link = SinkClient(self._network.connect("sink", hello))
         self._budget = MemoryBudget(rig.policy.ring_mib << 20)
@@ -452,4 +444,17 @@ def series_info(name: str, rig: Rig, capabilities: CameraCapabilities, calibrati
         rig_toml=rig.to_toml(),
         versions=versions(),
         chunks=dict(capabilities.chunks),
+    )
+
+
+def make_dispatcher(rig: Rig, network: NodeNetwork, incarnation: str) -> Dispatcher:
+    """Return a dispatcher at the rig's address; ``incarnation`` identifies this process among restarts of the node."""
+    return Dispatcher(
+        network.context,
+        rig.network.listening("dispatch"),
+        Welcome("acquire", incarnation, rig.network.heartbeat_s),
+        DispatchQueue(rig.policy.queue_snapshots, rig.reconstruct.block_snapshots),
+        limits=network.limits,
+        configure=network.serve,
+        solve_timeout_s=rig.reconstruct.solve_timeout_s,
     )

@@ -30,7 +30,7 @@ from sci_stream.nodes.reconstruct.solver_settings import (
     solver_parameters,
 )
 from sci_stream.optics.calibration import Calibration
-from sci_stream.parameters import Parameter, Value
+from sci_stream.parameters import SOLVER_KEY, Parameter, Value
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.async_solve import AsyncSolve
@@ -43,8 +43,6 @@ log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-SOLVER_KEY = "solver."
-"""Prefix of the status keys with the solver settings, which the sink records."""
 # The current calibration and the previous one, whose last snapshots may still be in flight.
 _ENGINES_KEPT = 2
 

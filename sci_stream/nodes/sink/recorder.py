@@ -43,11 +43,10 @@ class SubmitResult(enum.StrEnum):
 class RecorderStatus:
     """State of a recorder.
 
-    ``state`` is a `RecorderState`, or ``closing`` and ``off`` once the operator has stopped it. ``whole`` is the
-    virtual dataset over all segments, once written. ``rows`` and ``bytes`` count all segments.
+    ``whole`` is the virtual dataset over all segments, once written. ``rows`` and ``bytes`` count all segments.
     """
 
-    state: str = str(RecorderState.IDLE)
+    state: RecorderState = RecorderState.IDLE
     reason: str = ""
     warning: str = ""
     file: str | None = None
@@ -190,7 +189,7 @@ class Recorder:
                 return RecorderStatus()
             writer = recording.writer
             return RecorderStatus(
-                state=str(recording.state),
+                state=recording.state,
                 reason=recording.reason,
                 warning=recording.warning,
                 file=str(writer.path),

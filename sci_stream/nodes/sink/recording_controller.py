@@ -137,12 +137,12 @@ class RecordingController:
             status = self._closing.status()
             # Keep showing a failed file; one stopped on request is off.
             if status.state in {RecorderState.RECORDING, RecorderState.IDLE}:
-                status = replace(status, state="closing" if self._closing.is_open else "off")
+                status = replace(status, state=RecorderState.CLOSING if self._closing.is_open else RecorderState.OFF)
             self._last_status = status
         if self.failure:
-            return RecorderStatus(state=str(RecorderState.FAILED), reason=self.failure)
+            return RecorderStatus(state=RecorderState.FAILED, reason=self.failure)
         return self._last_status
 
     @staticmethod
     def _is_open(recorder: Recorder) -> bool:
-        return recorder.status().state == RecorderState.RECORDING
+        return recorder.status().state is RecorderState.RECORDING

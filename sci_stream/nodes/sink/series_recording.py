@@ -48,6 +48,10 @@ class RecorderState(enum.StrEnum):
     """Free disk space fell below the floor; the file was closed cleanly."""
     FAILED = "failed"
     """Writing failed; the file is readable up to its last flush."""
+    CLOSING = "closing"
+    """The operator has stopped it; what was accepted is still being written."""
+    OFF = "off"
+    """The operator has stopped it, and the file is closed."""
 
 
 OnDurable = Callable[[Written], None]

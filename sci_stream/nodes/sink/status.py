@@ -13,7 +13,7 @@ from sci_stream.model import JsonObject
 from sci_stream.nodes.sink.recorder import RecorderState, RecorderStatus
 from sci_stream.nodes.sink.recording_controller import RecordingChange
 from sci_stream.nodes.sink.statistics import CalibrationFigures
-from sci_stream.parameters import ACTIONS_KEY, SET_KEY
+from sci_stream.parameters import ACTIONS_KEY, SET_KEY, SOLVER_KEY
 from sci_stream.transport.results_server import ReportingPeer
 
 StatusValue = int | float | str
@@ -182,7 +182,7 @@ def solvers(peers: Iterable[ReportingPeer]) -> dict[str, dict[str, StatusValue]]
     found = {}
     for peer in peers:
         report = {
-            name.removeprefix("solver."): value for name, value in peer.status.items() if name.startswith("solver.")
+            name.removeprefix(SOLVER_KEY): value for name, value in peer.status.items() if name.startswith(SOLVER_KEY)
         }
         name = report.pop("id", None)
         if isinstance(name, str) and _SOLVER_ID.fullmatch(name):
