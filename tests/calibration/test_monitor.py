@@ -27,7 +27,7 @@ def run(
     correct: bool,
     every: int = 4,
     calibration: Calibration | None = None,
-    iterations: int = 8,
+    iterations: int = 4,
 ) -> tuple[list[float], dict[int, CalibrationHealth]]:
     """Reconstruct snapshots one by one as a node does; return the PSNR of each, and assessments by snapshot."""
     calibration = calibration or rig.calibration
@@ -64,11 +64,11 @@ def test_correction_recovers_the_loss_of_masks_half_a_pixel_off() -> None:
 
 
 def test_masks_in_place_are_not_corrected() -> None:
-    plain, _ = run(small(), 6, correct=False)
-    watched, assessed = run(small(), 6, correct=True, every=1)
+    plain, _ = run(small(), 4, correct=False)
+    watched, assessed = run(small(), 4, correct=True, every=1)
     assert np.mean(watched) == pytest.approx(np.mean(plain), abs=0.05)
     assert max(health.shift_px or 0 for health in assessed.values()) < 0.03
-    assert len(assessed) == 6
+    assert len(assessed) == 4
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ def test_masks_in_place_are_not_corrected() -> None:
 @pytest.mark.parametrize("scene", ["fast", "slow"])
 def test_slow_drift_costs_less_than_half_a_decibel(scene: str) -> None:
     drift_px = 0.0025
-    still, _ = run(small(scene=scene), 200, correct=False, every=20)
+    still, _ = run(small(scene=scene), 200, correct=False, every=20, iterations=8)
     drifting, assessed = run(
         small(scene=scene, mask_drift_px_per_snapshot=(drift_px, 0.0)), 200, correct=True, every=20
     )

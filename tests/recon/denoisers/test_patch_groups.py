@@ -103,7 +103,7 @@ def test_unchanged_groups_return_the_video(per_frame: bool) -> None:
 def test_memory_beyond_the_video_does_not_grow_with_its_size(search: Search) -> None:
     """Video, padded video, sums and weights are held, and temporary arrays of a bounded number of elements."""
     at_once = 2**15
-    for shape in ((3, 24, 24), (3, 48, 48), (3, 48, 96)):
+    for shape in ((3, 24, 24), (3, 48, 48)):
         video = torch.rand(shape, generator=torch.Generator().manual_seed(0))
         with torch.inference_mode(), Tracker() as tracker:
             filter_groups(video, torch.tensor(0.1), search, untouched, at_once=at_once)

@@ -118,7 +118,7 @@ def test_foreign_file_of_the_same_name_is_kept(tmp_path: Path, series) -> None:
     assert (tmp_path / "run.h5").read_text() == "not ours"
 
 
-@settings(max_examples=20)  # each writes and reads a file
+@settings(max_examples=12)  # each writes and reads a file
 @given(
     seqs=st.lists(st.integers(0, 2000), unique=True, max_size=12),
     flush_after=st.sets(st.integers(0, 11)),
