@@ -64,6 +64,8 @@ def page_address(rig: Rig) -> str:
     ConfigError
         If it has none, or its address is not in the rig file.
     """
+    from sci_stream.config.fields import network_location
+
     section = rig.preview
     if not section.enabled:
         raise ConfigError(
@@ -78,7 +80,7 @@ def page_address(rig: Rig) -> str:
             hint="Use --url with the address that the sink prints, or set a port.",
         )
     host = _EVERYWHERE.get(section.host, section.host)
-    return f"http://[{host}]:{section.port}/" if ":" in host else f"http://{host}:{section.port}/"
+    return f"http://{network_location(host, section.port)}/"
 
 
 def parse_target(nodes: Mapping[str, Controllable], target: str, text: str) -> tuple[str, str, Value]:

@@ -101,6 +101,11 @@ def tcp_address(endpoint: str) -> tuple[str, int] | None:
     return match[1].strip("[]").lower(), int(match[2])
 
 
+def network_location(host: str, port: int) -> str:
+    """Return ``HOST:PORT`` as in a URL: an IPv6 address is in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_loopback(host: str) -> bool:
     """Return whether a host name or address is reachable from this machine only."""
     if host.lower() == "localhost":

@@ -17,6 +17,7 @@ from sci_stream.config.fields import (
     Section,
     Token,
     is_loopback,
+    network_location,
     tcp_address,
 )
 
@@ -61,8 +62,7 @@ class NetworkSection(Section):
         address = tcp_address(endpoint)
         if not self.bind_host or address is None:
             return endpoint
-        host = f"[{self.bind_host}]" if ":" in self.bind_host else self.bind_host
-        return f"tcp://{host}:{address[1]}"
+        return f"tcp://{network_location(self.bind_host, address[1])}"
 
 
 class HealthSection(Section):

@@ -22,7 +22,7 @@ from sci_stream.config.sections import (
     RigSection,
 )
 from sci_stream.config.toml_text import table_text
-from sci_stream.model import Policy
+from sci_stream.model import JsonObject, Policy
 
 _EVERYWHERE = ("0.0.0.0", "::")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -126,10 +126,10 @@ class Rig(Section):
         return note + "\n".join(table_text(name, _plain(getattr(self, name))) for name in type(self).model_fields)
 
 
-def _plain(section: Section) -> dict[str, object]:
+def _plain(section: Section) -> JsonObject:
     """Return the set values of a section as in a rig file, with secrets blanked."""
-    plain: dict[str, object] = {}
-    expert: dict[str, object] = {}
+    plain: JsonObject = {}
+    expert: JsonObject = {}
     values = section.model_dump()
     for name, field in type(section).model_fields.items():
         if values[name] is not None:

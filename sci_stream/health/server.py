@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from sci_stream.config.fields import network_location
 from sci_stream.health.report import Health
 from sci_stream.http_server import AccessMiddleware, HttpServer, LimitedConnection, listen
 from sci_stream.security.http_access import HttpAccessControl
@@ -57,8 +58,7 @@ class HealthServer:
             what="The health server",
             hint="Another rig may run on this machine: set other ports under [health], or 0 for a free one.",
         )
-        port = listener.getsockname()[1]
-        self.url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        self.url = f"http://{network_location(host, listener.getsockname()[1])}"
         app = AccessMiddleware(_make_app(health), self._access, "health")
         self._server = HttpServer(app, listener, "health", HealthConnection)
 

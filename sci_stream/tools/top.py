@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sci_stream.config import Rig
+from sci_stream.config.fields import network_location
 from sci_stream.errors import ConfigError, EnvironmentFault
 from sci_stream.model import JsonObject
 
@@ -39,8 +40,7 @@ def status_url(rig: Rig) -> str:
             expected="[health] enabled = true and a sink_port other than 0",
             got=f"enabled = {str(section.enabled).lower()}, sink_port = {section.sink_port}",
         )
-    host = f"[{section.host}]" if ":" in section.host else section.host
-    return f"http://{host}:{section.sink_port}/status"
+    return f"http://{network_location(section.host, section.sink_port)}/status"
 
 
 def read_status(url: str, token: str = "") -> JsonObject:

@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 
 import zmq
 
-from sci_stream.config.fields import tcp_address
+from sci_stream.config.fields import network_location, tcp_address
 from sci_stream.errors import TransportError
 from sci_stream.transport.connection_limit import ConnectionLimit
 from sci_stream.transport.liveness import TcpActivity
@@ -114,7 +114,7 @@ def _numeric(endpoint: str) -> str:
         return endpoint
     # The first address: resolvers sort them by preference.
     (_, _, _, _, (host, *_)), *_ = socketlib.getaddrinfo(address[0], address[1], type=socketlib.SOCK_STREAM)
-    return f"tcp://[{host}]:{address[1]}" if ":" in str(host) else f"tcp://{host}:{address[1]}"
+    return f"tcp://{network_location(str(host), address[1])}"
 
 
 def bind_tcp_and_local(socket: zmq.Socket[bytes], endpoint: str, what: str) -> None:

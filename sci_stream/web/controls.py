@@ -94,7 +94,7 @@ class _RecordingRequest(_Request):
 
 class _SetRequest(_Request):
     node: _Name
-    parameters: Annotated[dict[str, object], Field(max_length=MOST_CHANGES)]
+    parameters: Annotated[JsonObject, Field(max_length=MOST_CHANGES)]
 
 
 class _DoRequest(_Request):

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from sci_stream.clock import unix_ns
 from sci_stream.config import PreviewSection
-from sci_stream.config.fields import expiry_s, is_loopback
+from sci_stream.config.fields import expiry_s, is_loopback, network_location
 from sci_stream.errors import InputError
 from sci_stream.http_server import AccessMiddleware, BrowserLogin, HttpServer, listen
 from sci_stream.imaging.tone import ToneSettings
@@ -217,6 +217,5 @@ def address(host: str, port: int, token: str | None) -> str:
     """Return the address to open, including the token."""
     if host in {"0.0.0.0", "::"}:  # all interfaces: viewers need a host name
         host = socket.gethostname()
-    host = f"[{host}]" if ":" in host else host
     query = f"?token={quote(token)}" if token else ""
-    return f"http://{host}:{port}/{query}"
+    return f"http://{network_location(host, port)}/{query}"

@@ -119,7 +119,7 @@ def test_killed_sink_and_acquire_node_resume_the_series(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_acquire_node_resumes_live_series_from_spool_of_supervisor(tmp_path: Path) -> None:
+def test_killed_acquire_node_resumes_live_series_from_spool(tmp_path: Path) -> None:
     with RunningRig(tmp_path, {**ONE_NODE, "policy": {"mode": "live"}}) as rig:
         begun = rig.wait_for_count("reconstructed", 4)
         kill_acquire_node(rig)
