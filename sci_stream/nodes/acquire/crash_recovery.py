@@ -25,7 +25,7 @@ class CrashRecovery:
 
     Attributes
     ----------
-    left
+    recovered
         State recovered from a crashed predecessor; None if a new series begins.
 
     Raises
@@ -40,12 +40,12 @@ class CrashRecovery:
         self._path = spool_path(folder, rig)
         self._done = done_path()
         self.spool: Spool | None = None
-        self.left: RecoveredState | None = None
+        self.recovered: RecoveredState | None = None
         self._accounted = IntervalSet()
         self._first = 0
         taken = Spool.reopen(self._path) if self._path is not None else None
         if taken is not None:
-            self.spool, self.left = taken
+            self.spool, self.recovered = taken
 
     def begin(self, info: SeriesInfo, *, truth: bool, limit_bytes: int) -> SeriesInfo:
         """Return the series to run: the recovered one if it matches the camera and calibration, otherwise ``info``.
@@ -54,22 +54,22 @@ class CrashRecovery:
         """
         if self._path is None:
             return info
-        if self.left is not None:
+        if self.recovered is not None:
             assert self.spool is not None
             # The spool is quarantined, not deleted: it is the only copy of those snapshots.
-            if mismatch := _mismatch(self.left.info, info):
+            if mismatch := _mismatch(self.recovered.info, info):
                 self.spool.close(over=False)
                 quarantine(self._path, mismatch)
-                self.spool = self.left = None
+                self.spool = self.recovered = None
             else:
-                self._first = self.left.confirmed
-                self.spool.resume(self.left.epoch + 1)
+                self._first = self.recovered.confirmed
+                self.spool.resume(self.recovered.epoch + 1)
                 log.warning(
                     "resuming series %s at snapshot %d (epoch %d): %d recovered, %d slots empty or corrupt",
-                    *(self.left.info.series, self.left.next_seq, self.left.epoch + 1),
-                    *(len(self.left.snapshots), self.left.corrupt_slots),
+                    *(self.recovered.info.series, self.recovered.next_seq, self.recovered.epoch + 1),
+                    *(len(self.recovered.snapshots), self.recovered.corrupt_slots),
                 )
-                return self.left.info
+                return self.recovered.info
         try:
             self.spool = Spool.create(self._path, info, truth=truth, limit_bytes=limit_bytes)
         except StorageError as error:

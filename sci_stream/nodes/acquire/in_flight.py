@@ -100,7 +100,7 @@ class InFlightSnapshots:
         self._release(seq, held)
         return held.epoch
 
-    def raw_is_safe(self, seq: int) -> None:
+    def confirm_raw(self, seq: int) -> None:
         """Note that the raw counts of a snapshot are recorded."""
         held = self._held.get(seq)
         if held is not None:

@@ -121,9 +121,9 @@ class AcquireNode:
         """Seconds from the camera's start until every snapshot was settled."""
 
     @property
-    def closed_another(self) -> bool:
+    def was_ending_already(self) -> bool:
         """Whether a crashed predecessor was already ending this series; what was to follow did not happen."""
-        return self._recovery.left is not None and self._recovery.left.ending == _STOPPED
+        return self._recovery.recovered is not None and self._recovery.recovered.ending == _STOPPED
 
     @property
     def under_way(self) -> int:
@@ -144,7 +144,7 @@ class AcquireNode:
         """
         for end in (self._dispatcher, self._link.connection):
             self._network.watch(end.socket, end.monitor.socket)
-        self._reader.open(retry=self._recovery.left is not None)
+        self._reader.open(retry=self._recovery.recovered is not None)
         freeze_gc()
         try:
             while self._phase is not AcquirePhase.ENDED:
@@ -164,7 +164,7 @@ class AcquireNode:
     def _step(self, now_s: float) -> None:
         news = self._link.poll(now_s)
         if PeerEvent.NEW in news.events:
-            self._introduce_series(now_s)
+            self._announce_series(now_s)
         for message in news.messages:
             if isinstance(message, CalibrationRequest) and self._calibration is not None:
                 self._link.connection.try_send(encode(self._calibration))
@@ -193,7 +193,7 @@ class AcquireNode:
         """Release what the sink has confirmed."""
         for kind, _, seq in safe:
             if kind == "snapshot":
-                self._in_flight.raw_is_safe(seq)
+                self._in_flight.confirm_raw(seq)
             elif kind == "dropped":
                 self._recovery.confirm(seq)
         if safe:
@@ -212,11 +212,11 @@ class AcquireNode:
                 if self._stop:
                     self._reader.stop()
                 # A resumed series is closed even if nothing else is left to do for it.
-                wanted = self._recovery.left is not None or not self._reader.finished
+                wanted = self._recovery.recovered is not None or not self._reader.finished
                 if self._reader.opened is not None and wanted:
                     self._begin_series(now_s)
                     self._enter(AcquirePhase.WAITING, now_s)
-                    self._introduce_series(now_s)
+                    self._announce_series(now_s)
                 elif self._reader.finished:
                     self._enter(AcquirePhase.ENDED, now_s)
             case AcquirePhase.WAITING:
@@ -265,8 +265,8 @@ class AcquireNode:
         self._info = self._recovery.begin(info, truth=capabilities.has_truth, limit_bytes=limit_bytes)
         self._series = self._info.series
         log_for_series(self._series)
-        if self._recovery.left is not None:
-            self._resume(self._recovery.left, now_s)
+        if self._recovery.recovered is not None:
+            self._resume(self._recovery.recovered, now_s)
 
     def _resume(self, left: RecoveredState, now_s: float) -> None:
         """Resume the series of a crashed predecessor: no acquired snapshot is lost or acquired twice."""
@@ -286,9 +286,11 @@ class AcquireNode:
             else:
                 self._dispatcher.offer(snapshot, promised=True)
         for seq in left.lost:
-            self._link.post(Dropped(self._series, left.epoch, seq, DropReason.ACQUIRE_LOST, self._given_up), now_s)
+            self._link.post(
+                Dropped(self._series, left.epoch, seq, DropReason.ACQUIRE_LOST, self._outcome_without_video), now_s
+            )
 
-    def _introduce_series(self, now_s: float) -> None:
+    def _announce_series(self, now_s: float) -> None:
         """Announce the series to the sink until it confirms; send the calibration first."""
         if self._info is None or self._calibration is None or not self._link.connection.connected:
             return
@@ -301,7 +303,7 @@ class AcquireNode:
         """Start the camera once reconstruct nodes are ready, so that the first frames are not lost."""
         waited_s = now_s - self._since_s
         series_known = ("series_start", self._series, 0) not in self._link.outbox and self._link.connection.connected
-        left = self._recovery.left
+        left = self._recovery.recovered
         # A resumed series loses frames while it waits: one node is enough, and under `record` none is needed.
         needed = self._rig.reconstruct.nodes if left is None else int(self._policy is not Policy.RECORD)
         nodes_there = self._dispatcher.ready_nodes >= needed
@@ -360,8 +362,8 @@ class AcquireNode:
     # --- snapshots
 
     @property
-    def _given_up(self) -> Literal["raw_only", "dropped"]:
-        """Report a snapshot that is not reconstructed to the sink."""
+    def _outcome_without_video(self) -> Literal["raw_only", "dropped"]:
+        """Outcome to report for a snapshot that is not reconstructed."""
         return "raw_only" if self._policy is Policy.RECORD else "dropped"
 
     def _keep(self, captured: Captured) -> Captured:
@@ -395,7 +397,9 @@ class AcquireNode:
     def _settle(self, settled: Settled, now_s: float) -> None:
         epoch = self._in_flight.settle(settled.seq)
         if epoch is not None and settled.given_up:
-            self._link.post(Dropped(self._series, epoch, settled.seq, settled.given_up, self._given_up), now_s)
+            self._link.post(
+                Dropped(self._series, epoch, settled.seq, settled.given_up, self._outcome_without_video), now_s
+            )
         elif not settled.given_up:
             self._recovery.confirm(settled.seq)
 

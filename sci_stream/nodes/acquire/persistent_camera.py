@@ -19,7 +19,7 @@ from sci_stream.ports import AdjustableCamera
 log = logging.getLogger(__name__)
 
 # The file is read back from a folder on disk: a damaged one must not fill the memory.
-_MOST_MEMORY_BYTES = 1 << 20
+_MOST_FILE_BYTES = 1 << 20
 
 # Time for the driver to release the camera at the end.
 _END_S = 30.0
@@ -35,17 +35,17 @@ class PersistentCamera:
     ----------
     camera
         Not yet open.
-    memory
+    file
         File that preserves changed settings across a crash of this process, applied when the camera is opened; None for
         none.
     """
 
-    def __init__(self, camera: AdjustableCamera, memory: Path | None = None) -> None:
+    def __init__(self, camera: AdjustableCamera, file: Path | None = None) -> None:
         self._camera = camera
         self._failed = False
         self._is_open = False
-        self._memory = memory
-        self._set: dict[str, Value] = _remembered(memory)
+        self._file = file
+        self._changed: dict[str, Value] = _saved_settings(file)
 
     def open(self) -> CameraCapabilities:
         """Open the camera if it is closed, and restore its changed settings."""
@@ -53,11 +53,11 @@ class PersistentCamera:
             capabilities = self._camera.open()
             if not self._is_open:
                 self._is_open = True
-                for name, value in self._set.items():
-                    capabilities = self._set_again(name, value, capabilities)
+                for name, value in self._changed.items():
+                    capabilities = self._restore_setting(name, value, capabilities)
             return capabilities
 
-    def _set_again(self, name: str, value: Value, otherwise: CameraCapabilities) -> CameraCapabilities:
+    def _restore_setting(self, name: str, value: Value, otherwise: CameraCapabilities) -> CameraCapabilities:
         try:
             return self._camera.set(name, value)
         except InputError as error:  # a replaced camera may refuse them: frames with a warning are better than none
@@ -72,17 +72,17 @@ class PersistentCamera:
         """Change one of `settings`, for this series and the following ones."""
         with self._noting_failure():
             capabilities = self._camera.set(name, value)
-        self._set[name] = value
-        self._remember()
+        self._changed[name] = value
+        self._save_settings()
         return capabilities
 
-    def _remember(self) -> None:
-        if self._memory is None:
+    def _save_settings(self) -> None:
+        if self._file is None:
             return
-        new = self._memory.with_suffix(".new")
+        new = self._file.with_suffix(".new")
         try:
-            new.write_text(json.dumps(self._set))
-            new.rename(self._memory)
+            new.write_text(json.dumps(self._changed))
+            new.rename(self._file)
         except OSError as error:
             log.warning("cannot save the camera settings; a restarted node will not restore them: %s", error)
 
@@ -129,14 +129,14 @@ class PersistentCamera:
             raise
 
 
-def _remembered(memory: Path | None) -> dict[str, Value]:
+def _saved_settings(file: Path | None) -> dict[str, Value]:
     """Return the settings saved by an earlier process; on a read error log a warning and return none."""
-    if memory is None or not memory.exists():
+    if file is None or not file.exists():
         return {}
     try:
-        report = json.loads(read_small(memory, "saved camera settings", _MOST_MEMORY_BYTES))
+        report = json.loads(read_small(file, "saved camera settings", _MOST_FILE_BYTES))
     except (FileFormatError, ValueError, RecursionError) as error:
-        log.warning("cannot read the saved camera settings from %s: %s", memory, error)
+        log.warning("cannot read the saved camera settings from %s: %s", file, error)
         return {}
     entries = report.items() if isinstance(report, dict) else ()
     found = {str(name): value for name, value in entries if isinstance(value, bool | int | float | str)}
@@ -144,34 +144,34 @@ def _remembered(memory: Path | None) -> dict[str, Value]:
     return found
 
 
-def _end(camera: AdjustableCamera) -> None:
+def _stop_and_close(camera: AdjustableCamera) -> None:
     camera.stop()
     camera.close()
 
 
 @contextlib.contextmanager
 def kept_open(
-    camera: AdjustableCamera, memory: Path | None = None, *, resume: bool = False
+    camera: AdjustableCamera, file: Path | None = None, *, resume: bool = False
 ) -> Iterator[PersistentCamera]:
     """Keep a camera open for all series and close it at the end.
 
     Parameters
     ----------
-    memory
+    file
         As for `PersistentCamera`; deleted at a clean end.
     resume
         Whether a series is resumed: only then do the saved settings still apply.
     """
-    if memory is not None and not resume:
-        memory.unlink(missing_ok=True)
+    if file is not None and not resume:
+        file.unlink(missing_ok=True)
     try:
-        yield PersistentCamera(camera, memory)
+        yield PersistentCamera(camera, file)
     finally:
         # In a thread of its own: a driver that hangs must not keep the process.
-        end = threading.Thread(target=_end, args=(camera,), name="camera-end", daemon=True)
+        end = threading.Thread(target=_stop_and_close, args=(camera,), name="camera-end", daemon=True)
         end.start()
         end.join(_END_S)
         if end.is_alive():
             log.error("the camera driver does not return from stop() or close(): ending without it")
-    if memory is not None:
-        memory.unlink(missing_ok=True)
+    if file is not None:
+        file.unlink(missing_ok=True)

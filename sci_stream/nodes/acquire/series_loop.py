@@ -76,7 +76,7 @@ def acquire_series(
         while True:
             first = node()
             first.run()
-            if first.closed_another and not requests.current:
+            if first.was_ending_already and not requests.current:
                 node().run()
             if not requests.renew():
                 return

@@ -123,7 +123,7 @@ class Supervisor:
             for index in range(nodes)
         ]
         self._status = 0
-        stop.call_at_once(self._abandon)
+        stop.call_on_forced_stop(self._abandon)
 
     @property
     def restarts(self) -> int:
@@ -149,7 +149,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Run to the end; return the exit status: 0 if every node succeeded and the ledger closed."""
-        self._sweep()
+        self._remove_leftovers()
         try:
             for child in self._children:
                 self._start(child)
@@ -171,9 +171,9 @@ class Supervisor:
 
     def _over(self) -> bool:
         now_s = time.monotonic()
-        return any(self._tend(child, now_s) for child in self._children)
+        return any(self._supervise(child, now_s) for child in self._children)
 
-    def _tend(self, child: _Child, now_s: float) -> bool:
+    def _supervise(self, child: _Child, now_s: float) -> bool:
         """Manage a child: start it when due; return whether its end ends the run."""
         if child.process is None:
             if now_s >= child.again_s and not child.over:
@@ -247,7 +247,7 @@ class Supervisor:
         done, spool = done_path(self._acquire.environment), self._acquire_spool
         return done is not None and done.exists() and not (spool is not None and spool.exists())
 
-    def _sweep(self) -> None:
+    def _remove_leftovers(self) -> None:
         """Delete what killed runs left behind; name what holds snapshots that exist nowhere else."""
         for folder in folders_left_behind(self._folder.path.parent):
             if left := list(folder.glob("*.spool")):
@@ -297,7 +297,7 @@ class Supervisor:
             elif status is not None and self._ended(child, status, time.monotonic()):
                 return
             for other in (self._sink, *self._workers):
-                self._tend(other, time.monotonic())
+                self._supervise(other, time.monotonic())
             time.sleep(_POLL_S)
         self._kill(child, grace_s)
         self._fail_with(EXIT_NODE_FAILED)

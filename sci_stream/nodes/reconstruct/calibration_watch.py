@@ -46,7 +46,7 @@ class CalibrationWatch:
                 100 * self._unmeasured,
             )
         self._health: CalibrationHealth | None = None
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def check(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
         """Check a reconstructed snapshot; return the calibration health if it was evaluated."""
@@ -107,10 +107,10 @@ class CalibrationWatch:
         """Log each problem once, when it begins and when it ends."""
         found = findings(health, self._section.warn_shift_px)
         for name, text in found.items():
-            if name not in self._said:
+            if name not in self._reported:
                 log.warning("%s", text)
                 if name == "mask_order" and self._monitor is not None and self._monitor.better_order:
                     log.warning("a better order of the masks, or its reverse: %s", self._monitor.better_order)
-        for name in self._said - found.keys():
+        for name in self._reported - found.keys():
             log.info("calibration: resolved: %s", name)
-        self._said = set(found)
+        self._reported = set(found)

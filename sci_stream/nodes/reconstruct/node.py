@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Finished snapshots to recognise on redelivery; several times the credit of a node.
-_REMEMBERED = 256
+_MOST_RECENT = 256
 
 Identity = tuple[str, int]
 """(series, seq)."""
@@ -66,11 +66,11 @@ class ReconstructNode:
         self._dispatch = self._network.connect("acquire", self._hello)
         self._link = SinkClient(self._network.connect("sink", self._hello))
         self._controls = ControlHandler(self._hello.node, self._link.connection.send, self._solver.change)
-        self._doing: dict[Identity, int] = {}  # the snapshots held, with the time of their receipt, ns
-        self._orphans: dict[str, deque[Snapshot]] = {}
-        self._done: deque[Identity] = deque(maxlen=_REMEMBERED)
+        self._held: dict[Identity, int] = {}  # the snapshots held, with the time of their receipt, ns
+        self._awaiting_calibration: dict[str, deque[Snapshot]] = {}
+        self._recently_done: deque[Identity] = deque(maxlen=_MOST_RECENT)
         self._counts = {"reconstructed": 0, "failed": 0, "budget_limited": 0, "warm": 0}
-        self._trouble = ""
+        self._fault = ""
 
     def run(self) -> None:
         """Run until asked to stop; finish the held snapshots first, within the drain timeout."""
@@ -80,7 +80,7 @@ class ReconstructNode:
         leave_s: float | None = None
         try:
             # After a stop request, held snapshots are worth finishing only while the acquire node is there.
-            while leave_s is None or (self._doing and self._dispatch.connected and time.monotonic() < leave_s):
+            while leave_s is None or (self._held and self._dispatch.connected and time.monotonic() < leave_s):
                 self._step(self._network.wait())
                 needed = self._stop.gentle and self._dispatch.connected
                 if self._stop and leave_s is None and not needed:
@@ -101,9 +101,9 @@ class ReconstructNode:
         if PeerEvent.NEW in events:
             # Another acquire process: it does not know the snapshots held here and will resend them.
             # Snapshots that wait for a calibration would never get one: drop them, they will be resent.
-            for orphan in itertools.chain.from_iterable(self._orphans.values()):
-                self._doing.pop((orphan.id.series, orphan.id.seq), None)
-            self._orphans.clear()
+            for snapshot in itertools.chain.from_iterable(self._awaiting_calibration.values()):
+                self._held.pop((snapshot.id.series, snapshot.id.seq), None)
+            self._awaiting_calibration.clear()
         for message in messages:
             self._handle(message)
         for result in self._solver.results():
@@ -143,7 +143,7 @@ class ReconstructNode:
         """Report the status to the other nodes and to the health server."""
         status = {
             **self._counts,
-            "in_hand": len(self._doing),
+            "in_hand": len(self._held),
             "resent": self._link.outbox.resent,
             "health": self._health.url,
             **self._solver.status(),
@@ -153,7 +153,7 @@ class ReconstructNode:
         wire_errors = self._dispatch.wire_errors + self._link.connection.wire_errors
         # Count iterations, not snapshots: one solve may take longer than the watchdog timeout.
         progress = int(status.get("denoised", 0)) + self._counts["reconstructed"] + self._counts["failed"]
-        waits_for_sink = len(self._link.outbox) >= len(self._doing)
+        waits_for_sink = len(self._link.outbox) >= len(self._held)
         self._health.report(
             self._not_ready(),
             {**status, **self._link.connection.clock.status()},
@@ -169,7 +169,7 @@ class ReconstructNode:
             return f"no answer from the acquire node at {network.dispatch}"
         if not self._link.connection.connected:
             return f"no answer from the sink at {network.results}"
-        return self._trouble if self._hello.credit else "preparing the engine with the calibration"
+        return self._fault if self._hello.credit else "preparing the engine with the calibration"
 
     def _handle(self, message: Message) -> None:
         match message:
@@ -178,7 +178,7 @@ class ReconstructNode:
             case Snapshot():
                 self._begin(message)
             case CalibrationMissing():
-                for snapshot in self._orphans.pop(message.hash, ()):
+                for snapshot in self._awaiting_calibration.pop(message.hash, ()):
                     self._report_failed((snapshot.id.series, snapshot.id.seq), "calibration_missing")
             case _:
                 log.warning("unexpected message from the acquire node: %s", type(message).__name__)
@@ -186,22 +186,22 @@ class ReconstructNode:
     def _begin(self, snapshot: Snapshot) -> None:
         identity = (snapshot.id.series, snapshot.id.seq)
         # The sink has it, but the acquire node's copy of that news was lost: repeat it instead of solving again.
-        if identity in self._done:
+        if identity in self._recently_done:
             self._return(identity, ok=True)
             return
-        if identity in self._doing:
+        if identity in self._held:
             return
-        self._doing[identity] = unix_ns()
+        self._held[identity] = unix_ns()
         if self._solver.has(snapshot.calibration_hash):
             self._solver.submit(snapshot)
             return
-        waiting = self._orphans.setdefault(snapshot.calibration_hash, deque())
+        waiting = self._awaiting_calibration.setdefault(snapshot.calibration_hash, deque())
         if not waiting:
             self._dispatch.send(CalibrationRequest(hash=snapshot.calibration_hash))
         waiting.append(snapshot)
 
     def _ready(self, ready: Ready) -> None:
-        for snapshot in self._orphans.pop(ready.calibration_hash, ()):
+        for snapshot in self._awaiting_calibration.pop(ready.calibration_hash, ()):
             self._solver.submit(snapshot)
         self._hello = dataclasses.replace(self._hello, credit=self._rig.reconstruct.credit, device=ready.device)
         if not self._stop:
@@ -211,11 +211,11 @@ class ReconstructNode:
 
     def _solved(self, solved: Solved, now_s: float) -> None:
         snapshot = solved.snapshot
-        received_ns = self._doing.get((snapshot.id.series, snapshot.id.seq))
+        received_ns = self._held.get((snapshot.id.series, snapshot.id.seq))
         # Presumed lost meanwhile and given to another node: the sink would only count a duplicate.
         if received_ns is None:
             return
-        self._trouble = ""
+        self._fault = ""
         self._counts["reconstructed"] += 1
         self._counts["budget_limited"] += solved.report.budget_limited
         self._counts["warm"] += solved.report.start == "warm"
@@ -255,16 +255,16 @@ class ReconstructNode:
         about = {"series": failed.snapshot.id.series, "seq": failed.snapshot.id.seq}
         log.error("snapshot %d: %s", failed.snapshot.id.seq, failed.error, extra=about)
         if isinstance(failed.error, EnvironmentFault):
-            self._trouble = str(failed.error)  # a device failure affects the next snapshots too
+            self._fault = str(failed.error)  # a device failure affects the next snapshots too
         self._report_failed((failed.snapshot.id.series, failed.snapshot.id.seq), str(failed.error))
 
     def _report_failed(self, identity: Identity, reason: str) -> None:
-        self._doing.pop(identity, None)
+        self._held.pop(identity, None)
         self._return(identity, ok=False, reason=reason[:200])
 
     def _finish(self, identity: Identity) -> None:
-        self._doing.pop(identity, None)
-        self._done.append(identity)
+        self._held.pop(identity, None)
+        self._recently_done.append(identity)
         self._return(identity, ok=True)
 
     def _return(self, identity: Identity, *, ok: bool, reason: str = "") -> None:

@@ -106,7 +106,7 @@ class StopRequest:
         self.gentle = False
         self._is_set = False
         self._on_stop: list[Callable[[], None]] = []
-        self._at_once: list[Callable[[], None]] = []
+        self._on_forced_stop: list[Callable[[], None]] = []
 
     def __bool__(self) -> bool:
         return self._is_set
@@ -120,13 +120,13 @@ class StopRequest:
         if self._is_set:
             callback()
 
-    def call_at_once(self, callback: Callable[[], None]) -> None:
+    def call_on_forced_stop(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` when a second signal is about to end the process, to clean up."""
-        self._at_once.append(callback)
+        self._on_forced_stop.append(callback)
 
     def force_stop(self) -> None:
         """Run the clean-up of an immediate end."""
-        for callback in self._at_once:
+        for callback in self._on_forced_stop:
             callback()
 
     def set(self, *, gentle: bool = False) -> None:

@@ -66,7 +66,7 @@ class Movie:
         self._changed = threading.Condition()
         self._queue: deque[Reconstruction] = deque()
         self._ending = False
-        self._filmed = 0
+        self._encoded = 0
         self._left_out = 0
         self._reason = ""
         self._thread = threading.Thread(target=self._run, name="movie", daemon=True)
@@ -92,20 +92,20 @@ class Movie:
     def status(self) -> MovieStatus:
         """Return the state; callable from any thread."""
         with self._changed:
-            return MovieStatus(str(self.path), self._file.encoder, self._filmed, self._left_out, self._reason)
+            return MovieStatus(str(self.path), self._file.encoder, self._encoded, self._left_out, self._reason)
 
     def _run(self) -> None:
         with contextlib.suppress(OSError):  # not permitted everywhere, and only a courtesy
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while (reconstruction := self._next()) is not None:
             try:
-                self._film(reconstruction)
+                self._encode(reconstruction)
             except SciStreamError as error:
-                self._give_up(str(error))
+                self._end_early(str(error))
         try:
             self._file.close()
         except StorageError as error:
-            self._give_up(str(error))
+            self._end_early(str(error))
 
     def _next(self) -> Reconstruction | None:
         with self._changed:
@@ -113,7 +113,7 @@ class Movie:
                 self._changed.wait()
             return self._queue.popleft() if self._queue else None
 
-    def _film(self, reconstruction: Reconstruction) -> None:
+    def _encode(self, reconstruction: Reconstruction) -> None:
         # Checked here, not only by the recorder: a film alone can fill a disk, and the recording has precedence.
         free, floor = free_bytes(self.path), self._options.floor_free_bytes
         if free < floor:
@@ -125,9 +125,9 @@ class Movie:
         for picture in render(reconstruction.video, reconstruction.bayer, self._options.tone):
             self._file.write(picture)
         with self._changed:
-            self._filmed += 1
+            self._encoded += 1
 
-    def _give_up(self, reason: str) -> None:
+    def _end_early(self, reason: str) -> None:
         """End the movie early with a reason and count the missing snapshots. The recording continues."""
         with self._changed:
             if not self._reason:

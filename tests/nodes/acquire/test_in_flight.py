@@ -48,9 +48,9 @@ def test_recorded_snapshot_is_held_until_delivered_and_safe() -> None:
         budget.take(100)
         in_flight.hold(seq, 0, 100, raw_pending=True)
     in_flight.settle(0)
-    in_flight.raw_is_safe(1)
+    in_flight.confirm_raw(1)
     assert len(in_flight) == 2
-    in_flight.raw_is_safe(0)
+    in_flight.confirm_raw(0)
     in_flight.settle(1)
     assert (len(in_flight), budget.used_bytes) == (0, 0)
 
@@ -60,8 +60,8 @@ def test_repeated_confirmation_counts_once() -> None:
     in_flight.hold(0, 0, 0, raw_pending=True)
     assert in_flight.settle(0) == 0
     assert in_flight.settle(0) is None
-    in_flight.raw_is_safe(0)
-    in_flight.raw_is_safe(0)
+    in_flight.confirm_raw(0)
+    in_flight.confirm_raw(0)
     assert in_flight.released == 1
 
 
@@ -76,7 +76,7 @@ def test_memory_is_released_exactly_once(events: list[tuple[str, int]]) -> None:
         if what == "settle":
             in_flight.settle(seq)
         else:
-            in_flight.raw_is_safe(seq)
+            in_flight.confirm_raw(seq)
     gone = {seq for seq in range(5) if ("settle", seq) in events and (seq % 2 == 1 or ("safe", seq) in events)}
     assert in_flight.released == len(gone)
     assert budget.used_bytes == sum(10 + seq for seq in range(5) if seq not in gone)
@@ -90,7 +90,7 @@ def test_spool_holds_snapshots_as_long_as_memory(tmp_path: Path) -> None:
         recovery.keep(snapshot(seq), 0)
         in_flight.hold(seq, 0, 0, raw_pending=seq != 2)
     in_flight.settle(0)
-    in_flight.raw_is_safe(1)
+    in_flight.confirm_raw(1)
     in_flight.settle(2)
     recovery.close(over=False)
     recovered = [(each.snapshot.id.seq, each.delivered) for each in taken_up(tmp_path / "rig.spool").snapshots]

@@ -13,22 +13,25 @@ from sci_stream.ports import Camera
 from tests.drivers.camera_kit import SHOTS, frames, simulated
 
 
-class HealthReporter(SimulatedCamera):
+class CountingCamera(SimulatedCamera):
     """Counts how often it is opened and closed for real."""
 
     opens = closes = 0
+    is_open = False
 
     def open(self):  # type: ignore[no-untyped-def]
-        self.opens += not self._bench
+        self.opens += not self.is_open
+        self.is_open = True
         return super().open()
 
     def close(self) -> None:
-        self.closes += bool(self._bench)
+        self.closes += self.is_open
+        self.is_open = False
         super().close()
 
 
-def watched(**options: object) -> HealthReporter:
-    return HealthReporter(simulated(**options)._options)
+def counting_camera(**options: object) -> CountingCamera:
+    return CountingCamera(simulated(**options)._options)
 
 
 def test_persistent_camera_satisfies_the_port() -> None:
@@ -36,7 +39,7 @@ def test_persistent_camera_satisfies_the_port() -> None:
 
 
 def test_camera_is_opened_once_for_several_series() -> None:
-    camera = watched()
+    camera = counting_camera()
     with kept_open(camera) as kept:
         for _ in range(3):
             received = frames(kept)
@@ -50,7 +53,7 @@ def test_camera_is_opened_once_for_several_series() -> None:
 
 
 def test_lost_camera_is_closed_and_reopened() -> None:
-    camera = watched(faults={"disconnect_after": 2})
+    camera = counting_camera(faults={"disconnect_after": 2})
     with kept_open(camera) as kept:
         assert len(frames(kept, 2)) == 2
         with pytest.raises(CameraLost):
@@ -63,7 +66,7 @@ def test_lost_camera_is_closed_and_reopened() -> None:
 
 
 def test_camera_that_cannot_be_opened_is_closed() -> None:
-    camera = watched(faults={"disconnect_after": 1, "return_after_s": 60.0})
+    camera = counting_camera(faults={"disconnect_after": 1, "return_after_s": 60.0})
     with kept_open(camera) as kept:
         frames(kept, 1)
         with pytest.raises(CameraLost):
@@ -75,7 +78,7 @@ def test_camera_that_cannot_be_opened_is_closed() -> None:
 
 
 def test_settings_persist_across_series_and_reconnects() -> None:
-    camera = watched(snapshots=0, snapshot_rate_hz=1000.0, faults={"disconnect_after": 3})
+    camera = counting_camera(snapshots=0, snapshot_rate_hz=1000.0, faults={"disconnect_after": 3})
     with kept_open(camera) as kept:
         frames(kept, 1)
         kept.set("snapshot_rate_hz", 500.0)

@@ -319,7 +319,7 @@ def test_series_resumes_only_with_equal_masks_and_format(tmp_path: Path, caplog:
     other = CrashRecovery(tmp_path, "rig")
     with_other_masks = info(series="s-3", calibration_hash="1" * 32)
     assert other.begin(with_other_masks, truth=False, limit_bytes=1 << 12) == with_other_masks
-    assert other.left is None
+    assert other.recovered is None
     assert "calibration_hash changed" in caplog.text
     other.close(over=True)
     (aside,) = tmp_path.iterdir()
@@ -361,8 +361,8 @@ def test_confirmed_bound_advances_in_any_order(tmp_path: Path) -> None:
         safe.confirm(seq)
     safe.close(over=False)
     again = CrashRecovery(tmp_path, "rig")
-    assert again.left is not None
-    assert list(again.left.lost) == [3, 4, 5]
+    assert again.recovered is not None
+    assert list(again.recovered.lost) == [3, 4, 5]
     again.begin(info(), truth=False, limit_bytes=1 << 12)
     for seq in (5, 3, 4):
         again.confirm(seq)

@@ -30,11 +30,11 @@ from sci_stream.nodes.runtime.runtime_folder import private_folder
 
 log = logging.getLogger(__name__)
 
-_GIVEN_AT = 64
-_GIVEN = struct.Struct("<QQQ")  # next seq, epoch, frames missed by the camera: written by the camera thread
-_EPOCH_AT = _GIVEN_AT + 8
-_CONFIRMED_AT, _RUNNING_AT, _TOUCHED_AT, _ENDING_AT = 96, 104, 112, 128
-_NUMBER = struct.Struct("<Q")
+_NUMBERING_AT = 64
+_NUMBERING = struct.Struct("<QQQ")  # next seq, epoch, frames missed by the camera: written by the camera thread
+_EPOCH_AT = _NUMBERING_AT + 8
+_CONFIRMED_AT, _RUNNING_AT, _WRITTEN_SLOTS_AT, _ENDING_AT = 96, 104, 112, 128
+_UINT64 = struct.Struct("<Q")
 # Snapshots without a confirmed outcome: far more than any queue holds.
 _MOST_OPEN = 1 << 24
 _ENDING = struct.Struct("<I252s")  # whether the series is ending, and why
@@ -105,7 +105,7 @@ class Spool:
         self._allocated = [0] * file.slots
         self._used: dict[int, int] = {}
         self._confirmed = 0
-        self._touched = 0
+        self._written_slots = 0
         self._warned = False
         self.unspooled = 0
         """Snapshots that did not fit: they are delivered as usual, but a crash would lose them."""
@@ -171,7 +171,7 @@ class Spool:
 
     def number(self, seq: int, epoch: int, missed: int) -> None:
         """Record the next number and the frames missed by the camera so far."""
-        _GIVEN.pack_into(self._map, _GIVEN_AT, seq + 1, epoch, missed)
+        _NUMBERING.pack_into(self._map, _NUMBERING_AT, seq + 1, epoch, missed)
 
     # --- node loop
 
@@ -223,10 +223,10 @@ class Spool:
     # --- slots
 
     def _put(self, at: int, number: int) -> None:
-        _NUMBER.pack_into(self._map, at, number)
+        _UINT64.pack_into(self._map, at, number)
 
     def _get(self, at: int) -> int:
-        number: int = _NUMBER.unpack_from(self._map, at)[0]
+        number: int = _UINT64.unpack_from(self._map, at)[0]
         return number
 
     def _at(self, slot: int) -> int:
@@ -250,9 +250,9 @@ class Spool:
                 self._give_back(slot)
                 return None
             self._allocated[slot] = need
-            if slot >= self._touched:
-                self._touched = slot + 1
-                self._put(_TOUCHED_AT, self._touched)
+            if slot >= self._written_slots:
+                self._written_slots = slot + 1
+                self._put(_WRITTEN_SLOTS_AT, self._written_slots)
         return slot
 
     def _warn(self, why: str) -> None:
@@ -263,17 +263,17 @@ class Spool:
             )
 
     def _resume(self, info: SeriesInfo) -> RecoveredState:
-        next_seq, epoch, missed = _GIVEN.unpack_from(self._map, _GIVEN_AT)
+        next_seq, epoch, missed = _NUMBERING.unpack_from(self._map, _NUMBERING_AT)
         self._confirmed = self._get(_CONFIRMED_AT)
         if not 0 <= next_seq - self._confirmed <= _MOST_OPEN or max(next_seq, missed) >= 1 << 48 or epoch >= 1 << 31:
             raise ValueError(f"its numbers are damaged: next {next_seq}, confirmed {self._confirmed}, epoch {epoch}")
         # Slots fill from the lowest, so slots beyond have never been written; reading them would allocate pages.
-        self._touched = min(self._get(_TOUCHED_AT), self._file.slots)
+        self._written_slots = min(self._get(_WRITTEN_SLOTS_AT), self._file.slots)
         is_ending, words = _ENDING.unpack_from(self._map, _ENDING_AT)
         recovered: dict[int, RecoveredSnapshot] = {}
         corrupt = 0
-        self._free = list(range(self._touched, self._file.slots))
-        for slot in range(self._touched):
+        self._free = list(range(self._written_slots, self._file.slots))
+        for slot in range(self._written_slots):
             state = state_of(self._map, self._at(slot))
             found = None if state == FREE else read_slot(self._map, self._at(slot), self._file.slot_bytes, info.series)
             if found is None or found.id.seq in recovered:
