@@ -119,8 +119,8 @@ def with_camera_settings(camera: Camera, plan: CalibrationPlan) -> CalibrationPl
     """Fill in exposure time and gain from a camera with the SFNC features, unless the plan gives them."""
     if not isinstance(camera, AdjustableCamera):
         return plan
-    there = {parameter.name: parameter for parameter in camera.settings()}
-    exposure, gain = there.get("ExposureTime"), there.get("Gain")
+    parameters = {parameter.name: parameter for parameter in camera.settings()}
+    exposure, gain = parameters.get("ExposureTime"), parameters.get("Gain")
     if plan.exposure_ns is None and exposure is not None:
         plan = replace(plan, exposure_ns=round(1000 * float(exposure.value)))  # µs
     if plan.gain_db is None and gain is not None and "(dB)" in gain.description:

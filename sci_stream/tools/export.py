@@ -237,12 +237,12 @@ def _interval_s(series: RecordedSeries, frames_each: int) -> float | None:
 
 def _times(series: RecordedSeries, seqs: list[int], frames_each: int) -> tuple[list[float], str]:
     """Return the time of each frame after the first snapshot, s, and when that was, from the recorded host times."""
-    came = series.rows["host_time_ns"][np.asarray(seqs) - series.first_seq]
-    if (came <= 0).any():
+    host_ns = series.rows["host_time_ns"][np.asarray(seqs) - series.first_seq]
+    if (host_ns <= 0).any():
         return [], ""
     step_s = (_interval_s(series, frames_each) or 0.0) if frames_each > 1 else 0.0
-    times = (came - came[0])[:, np.newaxis] / 1e9 + step_s * np.arange(frames_each)
-    started = datetime.fromtimestamp(int(came[0]) / 1e9, UTC).isoformat(timespec="microseconds")
+    times = (host_ns - host_ns[0])[:, np.newaxis] / 1e9 + step_s * np.arange(frames_each)
+    started = datetime.fromtimestamp(int(host_ns[0]) / 1e9, UTC).isoformat(timespec="microseconds")
     return np.round(times.ravel(), 9).tolist(), started.replace("+00:00", "Z")
 
 

@@ -137,8 +137,8 @@ def _video(path: Path) -> Iterator[Picture]:
     capture = cv2.VideoCapture(str(path))
     try:
         while True:
-            there, image = capture.read()
-            if not there:
+            decoded, image = capture.read()
+            if not decoded:
                 return
             yield np.asarray(image, np.uint8)
     finally:

@@ -305,28 +305,7 @@ class CudaGraphStep:
         if self._graphs.fault or graph_key is None or state.v.numel() > MOST_PIXELS:
             return self._step(state, sigma, problem)
         buffers = self._buffers_for(state, problem)
-        if state.iteration == 0:  # of another solve: the same tensors may hold other values
-            buffers.loaded.clear()
-        for name, value in (
-            ("v", state.v),
-            ("accumulated", state.accumulated),
-            ("y", problem.y),
-            ("r_inv", problem.r_inv),
-        ):
-            buffers.load(name, value)
-        correlated = problem.correlated_at(state.iteration)
-        own = problem._replace(
-            y=buffers.y,
-            r_inv=buffers.r_inv,
-            noise_ratio=buffers.load("noise_ratio", problem.noise_ratio),
-            relative=buffers.load("relative", problem.relative),
-            priors=(prior,),
-            correlated=None,
-        )
-        if correlated is not None:
-            where = buffers.load("where", correlated.where)
-            assert where is not None
-            own = own._replace(correlated=CorrelatedResidual(correlated.posterior_mean, where, 1))
+        own = _loaded(buffers, state, problem)
         observed = problem.observe is not None
         if observed and "x" not in buffers.optional:
             buffers.optional["x"] = torch.empty_like(buffers.v)
@@ -344,7 +323,7 @@ class CudaGraphStep:
             *(state.v.shape, state.v.dtype, self._step, id(problem.phi), prior, graph_key),
             *(problem.relaxation, problem.gamma, observed),
             *(problem.noise_ratio is None, problem.relative is None),
-            None if correlated is None else correlated.posterior_mean,
+            None if own.correlated is None else own.correlated.posterior_mean,
         )
         if key not in self._graphs and not self._record(key, work, buffers):
             return self._step(State(buffers.v, buffers.accumulated, iteration=state.iteration), sigma, problem)
@@ -370,6 +349,32 @@ class CudaGraphStep:
             v, accumulated, y, r_inv = (_own(tensor) for tensor in tensors)
             self._buffers[shapes] = _Buffers(v, accumulated, y, r_inv, sigma=problem.y.new_zeros(()))
         return self._buffers[shapes]
+
+
+def _loaded(buffers: _Buffers, state: State, problem: Problem) -> Problem:
+    """Copy all that the next iteration reads into the buffers; return the problem of this iteration, with them."""
+    if state.iteration == 0:  # of another solve: the same tensors may hold other values
+        buffers.loaded.clear()
+    for name, value in (
+        ("v", state.v),
+        ("accumulated", state.accumulated),
+        ("y", problem.y),
+        ("r_inv", problem.r_inv),
+    ):
+        buffers.load(name, value)
+    correlated = problem.correlated_at(state.iteration)
+    if correlated is not None:
+        where = buffers.load("where", correlated.where)
+        assert where is not None
+        correlated = CorrelatedResidual(correlated.posterior_mean, where, 1)
+    return problem._replace(
+        y=buffers.y,
+        r_inv=buffers.r_inv,
+        noise_ratio=buffers.load("noise_ratio", problem.noise_ratio),
+        relative=buffers.load("relative", problem.relative),
+        priors=(problem.denoise(state.iteration),),
+        correlated=correlated,
+    )
 
 
 def _own(tensor: torch.Tensor) -> torch.Tensor:

@@ -246,13 +246,13 @@ def _half_network(weights: FfdnetWeights, device: torch.device, dtype: torch.dty
     kernels, biases = round_network(weights.kernels, weights.biases, dtype)
     limit = _INPUT_LIMIT if dtype is torch.float16 else math.inf
     if device.type == "cuda":
-        layers = [pad_channels(kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)]
-        there = Layers(
-            [kernel.to(device, memory_format=torch.channels_last) for kernel, _ in layers],
-            [bias.to(device) for _, bias in layers],
+        padded = [pad_channels(kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)]
+        layers = Layers(
+            [kernel.to(device, memory_format=torch.channels_last) for kernel, _ in padded],
+            [bias.to(device) for _, bias in padded],
         )
-        stack, trials = fastest_stack(there, ways_to_try())
-        return Network(stack, there.kernels[0].shape[1], dtype, limit, weights.gives_noise, trials)
+        stack, trials = fastest_stack(layers, ways_to_try())
+        return Network(stack, layers.kernels[0].shape[1], dtype, limit, weights.gives_noise, trials)
     if len(kernels) > 1:
         # Scaled as the rounded layer was, so that what follows it fits.
         ends = (0, -1) if not weights.gives_noise else (0,)

@@ -325,12 +325,12 @@ def _missing_runs(seqs: npt.NDArray[np.int64], start: int, stop: int) -> Runs:
 
 
 def _rates(rows: Any, n_frames: int) -> SnapshotRates:
-    came = np.sort(rows["host_time_ns"][rows["host_time_ns"] > 0])
-    if len(came) < 2:
+    host_ns = np.sort(rows["host_time_ns"][rows["host_time_ns"] > 0])
+    if len(host_ns) < 2:
         return SnapshotRates(0.0, None, None, None)
-    steps_ms = np.diff(came) / 1e6
-    seconds = float(came[-1] - came[0]) / 1e9
-    mean_hz = (len(came) - 1) / seconds if seconds > 0 else None
+    steps_ms = np.diff(host_ns) / 1e6
+    seconds = float(host_ns[-1] - host_ns[0]) / 1e9
+    mean_hz = (len(host_ns) - 1) / seconds if seconds > 0 else None
     return SnapshotRates(
         duration_s=seconds,
         snapshots_hz=mean_hz,

@@ -151,8 +151,8 @@ class RecordedSeries:
         """Period of the snapshots: the camera's, else the median of their intervals; None if unknown."""
         if self.info.frame_period_ns:
             return self.info.frame_period_ns
-        came = self.rows["host_time_ns"]
-        steps = np.diff(np.sort(came[came > 0]))
+        host_ns = self.rows["host_time_ns"]
+        steps = np.diff(np.sort(host_ns[host_ns > 0]))
         return float(np.median(steps)) if len(steps) else None
 
     @property

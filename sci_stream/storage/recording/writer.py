@@ -216,7 +216,7 @@ class RecordingWriter:
         counts = fit_counts(snapshot.counts, self.info, self._layout.raw, self.path)
         self._need_space(counts)
         with self._guard("written"):
-            self._identify(row, snapshot)
+            self._write_identity(row, snapshot)
             self._rows.set(row, host_time_ns=snapshot.host_time_ns, dropped_before=snapshot.dropped_before)
             self._put_raw(row, counts)
         return True
@@ -236,7 +236,7 @@ class RecordingWriter:
             counts = fit_counts(reconstruction.counts, self.info, self._layout.raw, self.path)
         self._need_space(counts, None if self._layout.video is None else video)
         with self._guard("written"):
-            self._identify(row, reconstruction)
+            self._write_identity(row, reconstruction)
             if counts is not None:
                 self._put_raw(row, counts)
             self._put(RowState.VIDEO, row, video)
@@ -279,15 +279,15 @@ class RecordingWriter:
             )
         return row
 
-    def _identify(self, row: int, came: Snapshot | Reconstruction) -> None:
+    def _write_identity(self, row: int, source: Snapshot | Reconstruction) -> None:
         self._filled.add(row)
         self.rows_written += int(self._rows.get(row, "epoch") < 0)
         self._rows.set(
             row,
-            epoch=came.id.epoch,
-            camera_frame_id=-1 if came.camera_frame_id is None else came.camera_frame_id,
-            camera_time_ns=-1 if came.camera_time_ns is None else came.camera_time_ns,
-            **chunk_cells(came.chunks, self.info),
+            epoch=source.id.epoch,
+            camera_frame_id=-1 if source.camera_frame_id is None else source.camera_frame_id,
+            camera_time_ns=-1 if source.camera_time_ns is None else source.camera_time_ns,
+            **chunk_cells(source.chunks, self.info),
         )
 
     def _need_space(self, *arrays: Array | None) -> None:

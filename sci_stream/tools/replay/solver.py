@@ -198,8 +198,8 @@ def _setup(
         update |= {"denoiser": str(recorded["denoiser"]), "weights": section.weights if "weights" in recorded else None}
         section = section.model_copy(update=update)
         _check_weights(section.weights, recorded)
-    denoiser, made = make_prior(section, device)
-    settings = made if recorded is None else settings
+    denoiser, defaults = make_prior(section, device)
+    settings = defaults if recorded is None else settings
     given = {name: value for name in ("iterations", "sigma_first", "sigma_last") if (value := getattr(changes, name))}
     if "iterations" in given:
         given["min_iterations"] = min(settings.min_iterations, given["iterations"])
