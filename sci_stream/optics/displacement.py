@@ -16,9 +16,9 @@ _UNITS = 10_000
 _MOST_BASE_PX, _MOST_UNITS = 9_999, 99_999
 _AXIS = rf"-?\d{{1,4}}(,-?\d{{1,5}}){{{2 * TAPS_RADIUS}}}"
 # Matches the text of `Displacement.to_text`.
-TEXT_PATTERN = rf"({_AXIS};{_AXIS})?"
+DISPLACEMENT_PATTERN = rf"({_AXIS};{_AXIS})?"
 # Largest length of that text.
-TEXT_LENGTH = 2 * (5 + 7 * 2 * TAPS_RADIUS) + 1
+DISPLACEMENT_LENGTH = 2 * (5 + 7 * 2 * TAPS_RADIUS) + 1
 
 _SAME = (0.0,) * TAPS_RADIUS + (1.0,) + (0.0,) * TAPS_RADIUS
 
@@ -77,7 +77,7 @@ class Displacement:
         FileFormatError
             If the text is invalid.
         """
-        if re.fullmatch(TEXT_PATTERN, text, re.ASCII) is None:
+        if re.fullmatch(DISPLACEMENT_PATTERN, text, re.ASCII) is None:
             raise FileFormatError(
                 "Invalid displacement of the masks",
                 expected="base and weights of x and y, as in '1,0,0,2500,0;0,0,0,0,0'",

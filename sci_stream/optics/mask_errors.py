@@ -13,8 +13,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from sci_stream.errors import FileFormatError
-from sci_stream.optics.displacement import NO_DISPLACEMENT, TEXT_PATTERN, Displacement
-from sci_stream.optics.displacement import TEXT_LENGTH as _DISPLACEMENT_LENGTH
+from sci_stream.optics.displacement import DISPLACEMENT_LENGTH, DISPLACEMENT_PATTERN, NO_DISPLACEMENT, Displacement
 
 # Units of the text: finer than any fit is precise. Pixels, squared pixels, share, units of y.
 _UNITS = (1e-3, 1e-3, 1e-4, 1e-4)
@@ -23,7 +22,7 @@ _MOST_UNITS = 9_999
 _NUMBER = r"-?\d{1,4}"
 # Most masks whose errors a correction may have: a text of one line.
 MOST_MASKS = 64
-CORRECTION_PATTERN = rf"{TEXT_PATTERN}(\|{_NUMBER}(;{_NUMBER}(,{_NUMBER}){{3}}){{1,{MOST_MASKS}}})?"
+CORRECTION_PATTERN = rf"{DISPLACEMENT_PATTERN}(\|{_NUMBER}(;{_NUMBER}(,{_NUMBER}){{3}}){{1,{MOST_MASKS}}})?"
 """Matches the text of `MaskCorrection.to_text`."""
 
 
@@ -129,7 +128,7 @@ NO_CORRECTION = MaskCorrection()
 def correction_length(n_frames: int) -> int:
     """Return the largest length of the text of a correction of this many masks."""
     masks = n_frames if n_frames <= MOST_MASKS else 0
-    return _DISPLACEMENT_LENGTH + (7 + 24 * masks if masks else 0)
+    return DISPLACEMENT_LENGTH + (7 + 24 * masks if masks else 0)
 
 
 def _in_units(value: float, unit: float) -> int:

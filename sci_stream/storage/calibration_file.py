@@ -39,7 +39,7 @@ from sci_stream.storage.hdf5 import (
 
 C = TypeVar("C", bound=enum.StrEnum)
 
-FORMAT = "sci_stream.calibration"
+CALIBRATION_FORMAT = "sci_stream.calibration"
 # Optional attributes do not increase it: what is unknown is absent.
 _SCHEMA_VERSION = 1
 # Attributes with their types, and those that every calibration has; `bayer` is a choice.
@@ -108,7 +108,7 @@ def load_calibration(path: Path) -> Calibration:
     """
     with open_for_reading(path, "calibration") as file:
         inside = file.get("calibration")
-        group = inside if file.attrs.get("format") != FORMAT and isinstance(inside, h5py.Group) else file
+        group = inside if file.attrs.get("format") != CALIBRATION_FORMAT and isinstance(inside, h5py.Group) else file
         return read_calibration(group)
 
 
@@ -161,7 +161,7 @@ def _choice(group: h5py.Group, name: str, choices: type[C]) -> C:
 
 def write_calibration(group: h5py.Group, calibration: Calibration) -> None:
     """Write a calibration into an empty group."""
-    write_mark(group, FORMAT, _SCHEMA_VERSION)
+    write_mark(group, CALIBRATION_FORMAT, _SCHEMA_VERSION)
     group.attrs["content_hash"] = calibration.hash
     group.create_dataset("phi", data=calibration.phi)
     group.create_dataset("dark", data=calibration.dark)
@@ -183,7 +183,7 @@ def read_calibration(group: h5py.Group) -> Calibration:
     CalibrationError
         If the content is not a usable calibration.
     """
-    check_mark(group, FORMAT, _SCHEMA_VERSION)
+    check_mark(group, CALIBRATION_FORMAT, _SCHEMA_VERSION)
     scalars = {
         name: read_attribute(group, name, _accepted(kind), required=name in _REQUIRED)
         for name, kind in _ATTRIBUTES.items()

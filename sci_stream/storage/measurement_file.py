@@ -13,14 +13,13 @@ from sci_stream.errors import FileFormatError, InputError
 from sci_stream.file_guard import reading, require_regular
 from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
-from sci_stream.storage.calibration_file import FORMAT as CALIBRATION_FORMAT
-from sci_stream.storage.calibration_file import load_calibration
+from sci_stream.storage.calibration_file import CALIBRATION_FORMAT, load_calibration
 from sci_stream.storage.calibration_import import IMAGES, read_array
 from sci_stream.storage.hdf5 import open_for_reading, read_dataset
 from sci_stream.storage.matlab import read_mat
 from sci_stream.storage.numpy_file import read_npy, read_npz
 from sci_stream.storage.published_data import read_published
-from sci_stream.storage.recording.layout import FORMAT as RECORDING_FORMAT
+from sci_stream.storage.recording.layout import RECORDING_FORMAT
 from sci_stream.storage.recording.series import RecordedSeries
 
 MEASUREMENT_NAMES = ("meas", "measurement", "y")

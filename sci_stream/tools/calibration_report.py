@@ -19,8 +19,7 @@ from sci_stream.optional import require_optional
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure as Page
-    from matplotlib.figure import SubFigure
+    from matplotlib.figure import Figure, SubFigure
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,14 +60,14 @@ def write_report(
     return True
 
 
-def _draw(name: str, calibration: Calibration, figures: Sequence[QualityFigure], measured: Measured | None) -> Page:
-    from matplotlib.figure import Figure as Page  # noqa: PLC0415 - optional; without pyplot, which needs a display
+def _draw(name: str, calibration: Calibration, figures: Sequence[QualityFigure], measured: Measured | None) -> Figure:
+    from matplotlib.figure import Figure  # noqa: PLC0415 - optional; without pyplot, which needs a display
 
     shown = min(calibration.n_frames, _MASKS_SHOWN)
     columns = min(shown, _MASK_COLUMNS)
     rows = 2 * math.ceil(shown / columns)
     heights = [rows * _WIDTH_IN / _MASK_COLUMNS + 0.3, 3.6, _LINE_IN * (len(figures) + 1)]
-    page = Page(figsize=(_WIDTH_IN, sum(heights) + 0.8), layout="constrained")
+    page = Figure(figsize=(_WIDTH_IN, sum(heights) + 0.8), layout="constrained")
     page.suptitle(_heading(name, calibration), x=0.01, ha="left", fontsize=10)
     grid = page.add_gridspec(3, 1, height_ratios=heights)
     _plot_masks(page.add_subfigure(grid[0]), calibration, shown, columns)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sci_stream.errors import FileFormatError
-from sci_stream.optics.displacement import NO_DISPLACEMENT, TEXT_LENGTH, Displacement
+from sci_stream.optics.displacement import DISPLACEMENT_LENGTH, NO_DISPLACEMENT, Displacement
 from sci_stream.optics.mask_shift import invalid_pixels, shift_masks
 
 WHOLE = st.integers(-3, 3)
@@ -71,7 +71,7 @@ def test_to_text_round_trip(x: tuple[float, ...], y: tuple[float, ...], base: in
 
 def test_to_text_is_short_for_any_fit() -> None:
     wild = Displacement((-(10**6), 10**6), x=(-1e9, 1e9, 1, -1e9, 1e9), y=(-77.0, -77.0, 1, -77.0, -77.0))
-    assert len(wild.to_text) <= TEXT_LENGTH
+    assert len(wild.to_text) <= DISPLACEMENT_LENGTH
     assert Displacement.from_text(wild.to_text) == wild.rounded()
 
 

@@ -12,7 +12,7 @@ import torch
 
 from sci_stream.errors import CalibrationError, ConfigError, DeviceError
 from sci_stream.model import BayerPhase, Snapshot, Start
-from sci_stream.optics import bayer as bayer_planes
+from sci_stream.optics import bayer
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import Displacement
 from sci_stream.optics.mask_errors import MaskCorrection
@@ -204,11 +204,11 @@ def test_mosaic_equals_four_measurements(
     settings = dataclasses.replace(TV, sigma_first=1 / 255, sigma_last=1 / 255, weigh_noise=False)
     video, report = _engine(calibration, settings).reconstruct(snapshot)
     planes = []
-    for phi, counts in zip(bayer_planes.split(calibration.phi), bayer_planes.split(snapshot.counts), strict=True):
+    for phi, counts in zip(bayer.split(calibration.phi), bayer.split(snapshot.counts), strict=True):
         plane = dataclasses.replace(calibration, phi=phi, dark=np.float32(64.0), bayer=None)
         part = dataclasses.replace(snapshot, counts=counts, calibration_hash=plane.hash, bayer=None, truth=None)
         planes.append(_engine(plane, settings).reconstruct(part)[0])
-    np.testing.assert_allclose(video, bayer_planes.merge(np.stack(planes)), atol=1e-5)
+    np.testing.assert_allclose(video, bayer.merge(np.stack(planes)), atol=1e-5)
     assert report.psnr_db is not None
 
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sci_stream.model import BayerPhase, Snapshot
-from sci_stream.optics import bayer as bayer_planes
+from sci_stream.optics import bayer
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.algorithms.gap import Problem, cold_start, gap
@@ -42,8 +42,8 @@ def _reference(calibration: Calibration, counts: npt.NDArray[np.floating]) -> Do
     saturated = counts >= (calibration.saturation_dn or np.inf)
     if calibration.bayer is None:
         return _reference_plane(y, phi, saturated)
-    planes = zip(bayer_planes.split(y), bayer_planes.split(phi), bayer_planes.split(saturated), strict=True)
-    return bayer_planes.merge(np.stack([_reference_plane(*plane) for plane in planes]))
+    planes = zip(bayer.split(y), bayer.split(phi), bayer.split(saturated), strict=True)
+    return bayer.merge(np.stack([_reference_plane(*plane) for plane in planes]))
 
 
 def _reference_plane(y: Doubles, phi: Doubles, saturated: npt.NDArray[np.bool_]) -> Doubles:

@@ -26,7 +26,7 @@ from sci_stream.file_guard import reading
 from sci_stream.model import Array
 from sci_stream.storage.hdf5 import check_mark, is_open_for_writing, open_for_reading, place, read_dataset
 from sci_stream.storage.recording.columns import CHUNK_PREFIX, COLUMNS, OUTCOME_CODES, Column
-from sci_stream.storage.recording.layout import FORMAT, SCHEMA_VERSION, RowState, read_info
+from sci_stream.storage.recording.layout import RECORDING_FORMAT, RECORDING_VERSION, RowState, read_info
 
 _FRAMES = {"raw": (3, "u1 u2 f4"), "video": (4, "f2 f4 u2")}
 (_STATE,) = (column for column in COLUMNS if column.name == "state")
@@ -67,7 +67,7 @@ class RecordingFile:
     def _open(self) -> None:
         self._hdf5 = open_for_reading(self.path, "recording", virtual=self._find_segments, trusted=self._checked)
         try:
-            check_mark(self._hdf5, FORMAT, SCHEMA_VERSION)
+            check_mark(self._hdf5, RECORDING_FORMAT, RECORDING_VERSION)
             # State first: the writer flushes it last, so the other columns, read later, contain all it refers to.
             state = self._column(_STATE, 0)
             rows = {column.name: self._column(column, len(state)) for column in COLUMNS if column is not _STATE}
@@ -240,7 +240,7 @@ def _checked_segments(path: Path, file: h5py.File) -> tuple[str, ...]:
         )
     for name in names:
         with open_for_reading(path.with_name(name), "recording") as segment:
-            check_mark(segment, FORMAT, SCHEMA_VERSION)
+            check_mark(segment, RECORDING_FORMAT, RECORDING_VERSION)
             if (found := read_info(segment).series) != series:
                 raise FileFormatError(f"{name} is not a segment of {path}", expected=f"series {series}", got=found)
     return names

@@ -18,9 +18,9 @@ from sci_stream.optional import require_optional
 from sci_stream.storage.hdf5 import place, read_text, write_mark, write_text
 from sci_stream.wire import encode
 
-FORMAT = "sci_stream.recording"
+RECORDING_FORMAT = "sci_stream.recording"
 # Added columns do not increase the version: readers fill missing ones. A changed meaning of existing data does.
-SCHEMA_VERSION = 1
+RECORDING_VERSION = 1
 # Datasets grow by this many rows: rarely enough to cost nothing, while a live reader sees few empty rows.
 GROWTH_ROWS = 64
 # SWMR allows no new object while rows are written: the ledger is replaced in place, so its size is fixed.
@@ -77,7 +77,7 @@ class Layout:
 
 def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
     """Create everything except rows and calibration in an empty file."""
-    write_mark(file, FORMAT, SCHEMA_VERSION)
+    write_mark(file, RECORDING_FORMAT, RECORDING_VERSION)
     file.attrs["first_seq"] = layout.first_seq
     file.attrs["NX_class"] = "NXroot"
     write_text(file, "series_info", info_to_json(info))

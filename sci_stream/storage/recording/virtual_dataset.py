@@ -19,10 +19,10 @@ from sci_stream.storage.calibration_file import write_calibration
 from sci_stream.storage.hdf5 import LIBVER, write_mark, write_text
 from sci_stream.storage.recording.columns import columns_of, describe_column
 from sci_stream.storage.recording.layout import (
-    FORMAT,
     FRAME_FLAGS,
     LEDGER_BYTES,
-    SCHEMA_VERSION,
+    RECORDING_FORMAT,
+    RECORDING_VERSION,
     RowState,
     describe_frames,
     info_to_json,
@@ -68,7 +68,7 @@ def write_virtual_recording(path: Path) -> Path:
 
 def _fill(file: h5py.File, series: RecordedSeries) -> None:
     info = series.info
-    write_mark(file, FORMAT, SCHEMA_VERSION)
+    write_mark(file, RECORDING_FORMAT, RECORDING_VERSION)
     file.attrs["NX_class"] = "NXroot"
     file.attrs["first_seq"] = series.first_seq
     file.attrs["segments"] = [segment.path.name for segment in series.segments]
