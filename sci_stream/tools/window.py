@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import cast
@@ -140,7 +141,7 @@ class Window:
         self._frames: U8 | None = None
         self._coded: U8 | None = None
         self._with_coded = True
-        self._came_s = time.monotonic()
+        self._received_s = time.monotonic()
         self.tone = tone
         try:
             cv2.namedWindow(title, cv2.WINDOW_NORMAL | cv2.WINDOW_KEEPRATIO | cv2.WINDOW_GUI_NORMAL)
@@ -154,7 +155,7 @@ class Window:
 
     def show(self, reconstruction: Reconstruction) -> None:
         """Show this reconstruction, unless the viewer has paused."""
-        now_s = self._came_s = time.monotonic()
+        now_s = self._received_s = time.monotonic()
         if self._clock.paused_at is not None and self._frames is not None:
             return
         self._reconstruction = reconstruction
@@ -182,7 +183,7 @@ class Window:
         return cv2.getWindowProperty(self._title, cv2.WND_PROP_VISIBLE) >= 1
 
     def _image(self, now_s: float) -> U8:
-        age_s = now_s - self._came_s
+        age_s = now_s - self._received_s
         if self._frames is None or self._reconstruction is None:
             waiting = "WAITING" if age_s <= self._stale_s else "NO DATA"
             return compose(np.zeros((_SMALLEST_PX, _SMALLEST_PX), np.uint8), None, KEYS.replace("·", "|"), waiting)
@@ -242,21 +243,17 @@ def run_window(rig: Rig, stop: StopRequest) -> None:
         If there is no screen.
     """
     window = Window(f"sci_stream: {rig.rig.name}", tone_settings(rig.preview), rig.preview.stale_after_s)
-    newest: list[Reconstruction] = []
-    lock = threading.Lock()
+    newest: deque[Reconstruction] = deque(maxlen=1)  # thread-safe
 
     def listen() -> None:
         for reconstruction in subscribe(rig.network.taps):
-            with lock:
-                newest[:] = [reconstruction]
+            newest.append(reconstruction)
 
     threading.Thread(target=listen, name="window-tap", daemon=True).start()
     try:
         while not stop:
-            with lock:
-                newest_video = newest.pop() if newest else None
-            if newest_video is not None:
-                window.show(newest_video)
+            if newest:
+                window.show(newest.pop())
             if not window.tick():
                 return
     finally:
