@@ -98,7 +98,6 @@ def flicker() -> None:
 def gain_db(path: Path) -> float:
     """Return how much better the video network denoises a clip than the frame network, dB."""
     clip = read_clip(path, 2**26)
-    assert clip is not None
     top, left = ((length - SIZE) // 2 for length in clip.shape[1:])
     first = (len(clip) - FRAMES) // 2
     truth = torch.from_numpy(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.bench.result import Progress
 from sci_stream.errors import FileFormatError
-from sci_stream.model import Array, Snapshot, SnapshotId, SolveReport
+from sci_stream.model import Snapshot, SolveReport
 from sci_stream.nodes.runtime.camera_drivers import load_driver
 from sci_stream.optics.calibration import Calibration
 
@@ -28,7 +29,7 @@ class Footage:
         truth = truth_of(self.snapshots[0])[:, ::-1, ::-1].copy()
         calibration = self.calibration
         counts = calibration.dark + calibration.full_scale_dn * np.einsum("bhw,bhw->hw", calibration.phi, truth)
-        return bench_snapshot(len(self.snapshots), counts.astype(np.float32), calibration, truth)
+        return calibration.snapshot("bench", len(self.snapshots), counts.astype(np.float32), truth)
 
 
 def truth_of(snapshot: Snapshot) -> npt.NDArray[np.float32]:
@@ -44,9 +45,7 @@ def psnr_of(report: SolveReport) -> float:
     return report.psnr_db
 
 
-def published(
-    folder: Path, progress: Callable[[str], None], *, full_scale_dn: float | None = None
-) -> Iterator[Footage]:
+def published(folder: Path, progress: Progress, *, full_scale_dn: float | None = None) -> Iterator[Footage]:
     """Yield every published-layout ``.mat`` file below a folder; report why one is skipped.
 
     ``full_scale_dn`` is the counts of one white frame through an open mask; None to estimate it.
@@ -93,22 +92,9 @@ def filmed(name: str, driver: str, /, **options: object) -> Footage:
         while not camera.exhausted:
             frame = camera.read(10.0)
             if frame is not None and frame.truth is not None:
-                snapshots.append(bench_snapshot(len(snapshots), frame.counts, calibration, frame.truth))
+                snapshots.append(calibration.snapshot("bench", len(snapshots), frame.counts, frame.truth))
     finally:
         camera.close()
     if not snapshots:
         raise FileFormatError(f"{name} delivered no snapshot")
     return Footage(name, calibration, tuple(snapshots))
-
-
-def bench_snapshot(seq: int, counts: Array, calibration: Calibration, truth: Array | None = None) -> Snapshot:
-    """Return a snapshot of the series ``bench``."""
-    return Snapshot(
-        id=SnapshotId("bench", 0, seq),
-        counts=counts,
-        calibration_hash=calibration.hash,
-        n_frames=calibration.n_frames,
-        host_time_ns=0,
-        bayer=calibration.bayer,
-        truth=truth,
-    )

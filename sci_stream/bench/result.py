@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Row_co = TypeVar("Row_co", covariant=True)
+Progress = Callable[[str], None]
+"""Takes a line of progress, for a person."""
 Settings = dict[str, int | float | str | bool | None]
 """The parameters of a run, by name, in plain JSON types."""
 

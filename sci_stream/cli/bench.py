@@ -441,7 +441,7 @@ def bench_soak(
     """Run a rig with small frames for a long time and check that memory, threads, handles and latency stay flat."""
     from sci_stream.bench.pipeline.soak import bench, plot
 
-    result = bench(snapshots=snapshots, rate_hz=rate, denoiser=denoiser, record=record, folder=folder, report=echo)
+    result = bench(snapshots=snapshots, rate_hz=rate, denoiser=denoiser, record=record, folder=folder, progress=echo)
     _show(result, json_path, plot=plot, plot_path=plot_path)
     if result.ledger is None or not result.ledger.closed:
         raise LedgerError("Snapshots do not add up", got=result.ledger)
@@ -458,7 +458,7 @@ def bench_scale(
     """Let reconstruct nodes join a running rig; report the gain of each and its time to contribute."""
     from sci_stream.bench.pipeline.scale import bench
 
-    result = bench(nodes=nodes, snapshots=snapshots, solve_s=solve_ms / 1000, folder=folder, report=echo)
+    result = bench(nodes=nodes, snapshots=snapshots, solve_s=solve_ms / 1000, folder=folder, progress=echo)
     _show(result, json_path)
     if not result.adds_up:
         raise LedgerError("Snapshots do not add up", got=result.notes[-1])

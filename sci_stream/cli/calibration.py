@@ -110,7 +110,6 @@ class _Operator:
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
         )
         self._task = self._bar.add_task("", visible=False, total=1)
-        self._running = False
 
     def __enter__(self) -> _Operator:
         return self
@@ -126,17 +125,14 @@ class _Operator:
 
     def progress(self, words: str, done: int, total: int) -> None:
         """Advance the progress bar."""
-        if not self._running:
-            self._bar.start()
-            self._running = True
+        self._bar.start()
         name = words.partition(":")[0]
         self._bar.update(self._task, description=escape(name), completed=done, total=total, visible=True)
 
     def stop(self) -> None:
         """Restore the terminal."""
-        if self._running:
+        if self._bar.live.is_started:  # otherwise it prints an empty line
             self._bar.stop()
-            self._running = False
 
 
 @calibration_app.command("import")

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -25,11 +25,17 @@ from sci_stream.cli.common import (
 from sci_stream.errors import InputError
 from sci_stream.model import JsonObject
 
+if TYPE_CHECKING:
+    from sci_stream.tools.replay.jobs import JobResult
+
 RecordingPath = Annotated[Path, typer.Argument(metavar="FILE", help="A recording.", show_default=False)]
 First = Annotated[int | None, typer.Option("--first", min=0, help="Sequence number of the first snapshot.")]
 Last = Annotated[int | None, typer.Option("--last", min=0, help="Sequence number of the last snapshot.")]
 Iterations = Annotated[int | None, typer.Option(min=1, help="For every snapshot; as recorded if not given.")]
 Prior = Annotated[str | None, typer.Option(help="Another prior: tv, ffdnet-lite, ffdnet, a plug-in or module:Class.")]
+
+Weights = Annotated[Path | None, typer.Option(help="Checkpoint of the prior.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="Print a line of JSON for each recording.")]
 
 
 @app.command()
@@ -56,7 +62,7 @@ def replay(
     ] = None,
     iterations: Iterations = None,
     denoiser: Prior = None,
-    weights: Annotated[Path | None, typer.Option(help="Checkpoint of the prior.")] = None,
+    weights: Weights = None,
     sigma_first: Annotated[float | None, typer.Option(min=1e-6, max=1, help="First noise level, 0–1 scale.")] = None,
     sigma_last: Annotated[float | None, typer.Option(min=1e-6, max=1, help="Last noise level, 0–1 scale.")] = None,
     calibration: Annotated[Path | None, typer.Option(help="A better calibration than the recorded one.")] = None,
@@ -68,7 +74,7 @@ def replay(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue what was stopped; complete replays are kept.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each recording.")] = False,
+    as_json: JsonLines = False,
     device: Device = "auto",
 ) -> None:
     """Reconstruct recordings again from their raw snapshots, into new recordings; Ctrl-C keeps finished work."""
@@ -96,17 +102,22 @@ def replay(
         for result in run_jobs(
             jobs, progress=lambda done, total, _report: report(done, total), stop=lambda: bool(stop)
         ):
-            if as_json:
-                typer.echo(json.dumps(result.to_json()))
             if result.state is JobState.FAILED:
                 failed.append(result)
             elif not as_json:
                 further = "; continue with --resume" if result.state is JobState.STOPPED else ""
                 echo(f"{result.state}: {result.snapshots} snapshots in {result.out}, {result.seconds:.1f} s{further}")
-            if result.state is JobState.FAILED and len(jobs) > 1:
-                echo(f"failed: {result.source}: {result.error}")
+            _report(result, as_json=as_json, failure=len(jobs) > 1)
     if failed:
         raise failed[0].cause if len(jobs) == 1 and failed[0].cause else _some_failed(len(failed), len(jobs))
+
+
+def _report(result: JobResult, *, as_json: bool, failure: bool = True) -> None:
+    """Print a result for programs, and its failure for a person, who does not see it otherwise."""
+    if as_json:
+        typer.echo(json.dumps(result.to_json()))
+    if failure and result.error:
+        echo(f"failed: {result.source}: {result.error}")
 
 
 def _some_failed(count: int, total: int) -> InputError:
@@ -126,19 +137,19 @@ def batch(
     ] = None,
     iterations: Iterations = None,
     denoiser: Prior = None,
-    weights: Annotated[Path | None, typer.Option(help="Checkpoint of the prior.")] = None,
+    weights: Weights = None,
     calibration: Annotated[Path | None, typer.Option(help="A better calibration than the recorded ones.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="One per GPU if not given, or one without GPU.")] = None,
     threads: Annotated[int, typer.Option(min=0, help="Of each worker on a CPU; 0: an equal share.")] = 0,
     scheduler: Annotated[str, typer.Option(help="A running Dask scheduler: its address or scheduler file.")] = "",
     slurm: Annotated[bool, typer.Option("--slurm", help="Start the workers as Slurm jobs (dask-jobqueue).")] = False,
     dashboard: Annotated[str, typer.Option(help="Address of Dask's web page; empty for none.")] = "127.0.0.1:8787",
-    as_json: Annotated[bool, typer.Option("--json", help="Print a line of JSON for each recording.")] = False,
+    as_json: JsonLines = False,
     device: Device = "auto",
 ) -> None:
     """Replay many recordings on the workers of a Dask cluster; run it again to replay the missing ones."""
     from sci_stream.tools.batch import ClusterOptions, connect, run_batch
-    from sci_stream.tools.replay.jobs import JobResult, JobState, plan_jobs, read_manifest
+    from sci_stream.tools.replay.jobs import JobState, plan_jobs, read_manifest
     from sci_stream.tools.replay.replay import ReplayPlan
     from sci_stream.tools.replay.solver import SolverChanges
 
@@ -161,10 +172,7 @@ def batch(
         def report(result: JobResult) -> None:
             arrived.append(result)
             bar(len(arrived), len(jobs))
-            if as_json:
-                typer.echo(json.dumps(result.to_json()))
-            if result.state is JobState.FAILED:
-                echo(f"failed: {result.source}: {result.error}")
+            _report(result, as_json=as_json)
 
         results = run_batch(jobs, client, report)
     counts = {name: sum(result.state is name for result in results) for name in JobState}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sci_stream.cli.common import AsJson, Device, Force, app, echo, progress_bar
 from sci_stream.errors import InputError
+
+if TYPE_CHECKING:
+    from sci_stream.tools.solve import SolvedFile
 
 
 @app.command()
@@ -84,15 +87,17 @@ def solve(
         echo(f"warning: {fault}")
     if as_json:
         typer.echo(json.dumps(done.to_json(), indent=2))
-        return
+    else:
+        _report(done, given_truth=data.truth is not None)
+
+
+def _report(done: SolvedFile, *, given_truth: bool) -> None:
+    """Print what was solved, for a person."""
     seconds = sum(solved.solve_ns for solved in done.reports) / 1e9
     score = "" if done.psnr_db is None else f", {done.psnr_db:.2f} dB PSNR"
-    echo(
-        f"{_number(len(done.reports), 'snapshot')} of {_number(done.n_frames, 'frame')} with {done.denoiser} in "
-        f"{seconds:.1f} s on "
-        f"{done.device}{score}"
-    )
-    if done.psnr_db is None and data.truth is None:
+    solved = f"{_number(len(done.reports), 'snapshot')} of {_number(done.n_frames, 'frame')} with {done.denoiser}"
+    echo(f"{solved} in {seconds:.1f} s on {done.device}{score}")
+    if done.psnr_db is None and not given_truth:
         echo(f"white: {done.white:g} in the unit of the snapshots became 1.0")
     echo(f"wrote {done.out}" if done.out else "nothing written: -o OUT.mp4 writes a film, -o OUT.npy the values")
 

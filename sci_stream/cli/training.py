@@ -49,21 +49,18 @@ def train(
     """Train a denoiser on photographs, or on clips and photographs; Ctrl-C keeps a checkpoint to resume from."""
     from sci_stream.nodes.runtime.process import stop_on_signals
     from sci_stream.recon.backend.device import pick_device
-    from sci_stream.recon.denoisers.variants import variant_shape
-    from sci_stream.training.settings import DEFAULTS, TrainingSettings, Until
+    from sci_stream.training.settings import Until, settings_for
     from sci_stream.training.train import train as train_network
 
     start_logging("train")
-    variant_shape(variant)
-    defaults = DEFAULTS[variant]
-    settings = TrainingSettings(
-        variant=variant,
+    settings = settings_for(
+        variant,
         seed=seed,
-        batch=defaults.batch if batch is None else batch,
+        batch=batch,
         patch_px=patch,
-        learning_rate=defaults.learning_rate if learning_rate is None else learning_rate,
+        learning_rate=learning_rate,
         kernel_rate=kernel_rate,
-        decay_share=defaults.decay_share if decay is None else decay,
+        decay_share=decay,
         clip_px=clip_size,
         pool=pool,
         noise_steps=noise_steps,

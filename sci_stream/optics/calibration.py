@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import CalibrationError
-from sci_stream.model import Array, BayerPhase
+from sci_stream.model import Array, BayerPhase, Snapshot, SnapshotId
 
 # 128 bits: enough against accidental collisions, short enough for names and log lines.
 _HASH_HEX_DIGITS = 32
@@ -174,6 +174,18 @@ class Calibration:
             return None
         shot = 0.0 if self.gain_e_per_dn is None else 1.0 / (self.gain_e_per_dn * self.full_scale_dn)
         return ((self.read_noise_dn or 0.0) / self.full_scale_dn) ** 2, shot
+
+    def snapshot(self, series: str, seq: int, counts: Array, truth: Array | None = None) -> Snapshot:
+        """Return counts from a file or a simulation, (H, W), as a snapshot of a series."""
+        return Snapshot(
+            id=SnapshotId(series, 0, seq),
+            counts=counts,
+            calibration_hash=self.hash,
+            n_frames=self.n_frames,
+            host_time_ns=0,
+            bayer=self.bayer,
+            truth=truth,
+        )
 
     def measurement(self, counts: Array) -> npt.NDArray[np.float32]:
         """Return y = (counts − dark) / full_scale_dn, (H, W) float32, in units of scene brightness."""

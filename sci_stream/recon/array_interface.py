@@ -17,7 +17,7 @@ import torch
 from sci_stream.calibration.diagnosis import findings, is_withheld, withhold
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.errors import CalibrationError, InputError
-from sci_stream.model import Array, BayerPhase, Snapshot, SnapshotId, SolveReport
+from sci_stream.model import Array, BayerPhase, Snapshot, SolveReport
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.white import brightness_percentile, fit_white, white_level
 from sci_stream.ports import Denoiser
@@ -383,16 +383,8 @@ class ArraySolver:
 
     def snapshot(self, seq: int, y: Array, truth: Array | None = None) -> Snapshot:
         """Return arrays as the engine takes them."""
-        calibration = self.calibration
-        return Snapshot(
-            id=SnapshotId("arrays", 0, seq),
-            counts=np.asarray(y, np.float32) if y.dtype not in (np.uint8, np.uint16) else y,
-            calibration_hash=calibration.hash,
-            n_frames=calibration.n_frames,
-            host_time_ns=0,
-            bayer=calibration.bayer,
-            truth=truth,
-        )
+        counts = np.asarray(y, np.float32) if y.dtype not in (np.uint8, np.uint16) else y
+        return self.calibration.snapshot("arrays", seq, counts, truth)
 
     def _warn_if_unexplained(self, report: SolveReport) -> None:
         if self._warned or self._noise is not None or report.residual < _MOST_RESIDUAL:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from sci_stream.calibration.compatibility import require_matching_snapshot
-from sci_stream.model import Snapshot, SnapshotId, SolveReport, Start
+from sci_stream.model import Snapshot, SolveReport, Start
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import projection_fault
 from sci_stream.optics.mask_errors import MaskCorrection
@@ -535,10 +535,5 @@ def _moving_pattern(calibration: Calibration, seq: int) -> Snapshot:
         moved = 1.5 * (b + seq * calibration.n_frames)
         frame = 0.5 + 0.3 * np.sin((columns - moved) / 3) * np.cos(rows / 2)
         counts += mask * frame.astype(np.float32)
-    return Snapshot(
-        id=SnapshotId("warm-up", 0, seq),
-        counts=np.asarray(calibration.dark + calibration.full_scale_dn * counts, np.float32),
-        calibration_hash=calibration.hash,
-        n_frames=calibration.n_frames,
-        host_time_ns=0,
-    )
+    counts_dn = np.asarray(calibration.dark + calibration.full_scale_dn * counts, np.float32)
+    return calibration.snapshot("warm-up", seq, counts_dn)

@@ -12,7 +12,8 @@ from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.video_ffdnet import VideoFfdnetDenoiser
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.recon.metrics import psnr
-from sci_stream.training.images import ImageSet, Plane, load_images, luminance
+from sci_stream.training.images import Plane, load_images, luminance
+from sci_stream.training.media import MediaSet
 
 # Noise levels on the 0–255 scale for which publications compare denoisers.
 LEVELS = (15, 25, 50)
@@ -68,13 +69,13 @@ def evaluate(weights: FfdnetWeights, folder: Path, device: torch.device) -> dict
     ConfigError
         If the folder is missing or contains no image.
     """
-    return psnr_by_level(weights, [luminance(image) for image in load_images(folder).images], device)
+    return psnr_by_level(weights, [luminance(image) for image in load_images(folder).items], device)
 
 
-def validation_planes(images: ImageSet, most_px: int) -> list[Plane]:
+def validation_planes(images: MediaSet, most_px: int) -> list[Plane]:
     """Return the centres of the images as luminance, at most ``most_px`` in height and width."""
     planes = []
-    for image in images.images:
+    for image in images.items:
         top, left = (max(0, n - most_px) // 2 for n in image.shape[:2])
         planes.append(luminance(image[top : top + most_px, left : left + most_px]))
     return planes

@@ -1,93 +1,30 @@
-"""Decode a folder of photographs once, in bounded memory."""
+"""Photographs to learn from: decoding, and luminance."""
 
 from __future__ import annotations
 
-import hashlib
-import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.errors import ConfigError, FileFormatError
+from sci_stream.errors import FileFormatError
 from sci_stream.file_guard import reading
 from sci_stream.storage.media_guard import require_image
-
-_LOG = logging.getLogger(__name__)
-_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff"})
+from sci_stream.training.media import MediaKind, MediaSet, load_media
 
 Image = npt.NDArray[np.uint8]
 """(H, W, 3), red, green, blue, 0–255."""
 Plane = npt.NDArray[np.float32]
 """(H, W), one channel, 0–1."""
 
+PHOTOGRAPHS = MediaKind(
+    "photograph",
+    frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff"}),
+    sample=(slice(None, None, 16), slice(None, None, 16)),
+)
+
 _LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32) / np.float32(255)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ImageSet:
-    """Decoded photographs, and files that were not used.
-
-    Parameters
-    ----------
-    images, names
-        (H, W, 3) uint8 in red, green, blue, and their file names; sorted by name.
-    unreadable, too_small
-        Skipped files.
-    cropped
-        Number of images cropped to their share of the memory.
-    """
-
-    images: tuple[Image, ...]
-    names: tuple[str, ...]
-    unreadable: tuple[str, ...] = ()
-    too_small: tuple[str, ...] = ()
-    cropped: int = 0
-
-    @property
-    def id(self) -> str:
-        """Sixteen hexadecimal digits that identify the set, from names, sizes and pixels."""
-        digest = hashlib.blake2b(digest_size=8)
-        for name, image in zip(self.names, self.images, strict=True):
-            digest.update(f"{name} {image.shape}".encode())
-            digest.update(np.ascontiguousarray(image[::16, ::16]).tobytes())  # a sample identifies the image
-        return digest.hexdigest()
-
-    def split(self, held_out: int) -> tuple[ImageSet, ImageSet]:
-        """Return training and validation set; the ``held_out`` images of the latter are evenly spread over the names.
-
-        Raises
-        ------
-        ConfigError
-            If no image is left to train on.
-        """
-        training, validation = split_indices(len(self.images), held_out, "images")
-        return self._of(training), self._of(validation)
-
-    def _of(self, indices: Sequence[int]) -> ImageSet:
-        return ImageSet(tuple(self.images[k] for k in indices), tuple(self.names[k] for k in indices))
-
-
-def split_indices(n: int, held_out: int, what: str) -> tuple[list[int], list[int]]:
-    """Return the indices to train on and the ``held_out`` ones to validate on, which are evenly spread.
-
-    Raises
-    ------
-    ConfigError
-        If one of the two would be empty; ``what`` names the things, in the plural.
-    """
-    if not 1 <= held_out < n:
-        raise ConfigError(
-            f"There are too few {what} for training and validation",
-            expected=f"at least {max(1, held_out) + 1}, of which {held_out} are held out",
-            got=n,
-            hint=f"Add {what} to the folder, or hold out fewer.",
-        )
-    chosen = {(2 * k + 1) * n // (2 * held_out) for k in range(held_out)}
-    return [k for k in range(n) if k not in chosen], sorted(chosen)
 
 
 def luminance(image: Image) -> Plane:
@@ -95,57 +32,18 @@ def luminance(image: Image) -> Plane:
     return np.asarray(image @ _LUMINANCE, dtype=np.float32)
 
 
-def load_images(folder: Path, *, least_px: int = 1, memory_bytes: int | None = None) -> ImageSet:
-    """Decode all photographs of a folder and its sub-folders.
+def load_images(folder: Path, *, least_px: int = 1, memory_bytes: int | None = None) -> MediaSet:
+    """Decode all photographs of a folder and its sub-folders; see `sci_stream.training.media.load_media`.
 
-    Parameters
-    ----------
-    folder
-        Folder with PNG, JPEG, WebP, BMP and TIFF files.
-    least_px
-        Images with fewer rows or columns are skipped.
-    memory_bytes
-        Memory limit for all images, None for no limit. An image larger than its share of the remaining memory is
-        cropped to its centre; small images leave more to those after them.
-
-    Raises
-    ------
-    ConfigError
-        If the folder is missing, or no image in it is usable.
+    Images with fewer than ``least_px`` rows or columns are skipped. An image larger than its share of the memory is
+    cropped to its centre.
     """
-    if not folder.is_dir():
-        raise ConfigError(f"The folder of images {folder} does not exist", expected="a folder of photographs")
-    paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
-    images: list[Image] = []
-    names: list[str] = []
-    unreadable: list[str] = []
-    too_small: list[str] = []
-    cropped, left = 0, memory_bytes
-    for number, path in enumerate(paths):
-        name = path.relative_to(folder).as_posix()
-        try:
-            image = read_image(path)
-        except FileFormatError as error:
-            _LOG.warning("Skipping a photograph: %s", error)
-            unreadable.append(name)
-            continue
-        if min(image.shape[:2]) < least_px:
-            _LOG.warning("Skipping %s: %d×%d pixels, fewer than %d", path, *image.shape[:2], least_px)
-            too_small.append(name)
-        else:
-            if left is not None:
-                kept = _cut(image, left // (len(paths) - number), least_px)
-                cropped += kept is not image
-                left, image = max(0, left - kept.nbytes), kept
-            images.append(image)
-            names.append(name)
-    if not images:
-        raise ConfigError(
-            f"The folder {folder} contains no usable image",
-            expected=f"photographs of at least {least_px}×{least_px} pixels: {', '.join(sorted(_SUFFIXES))}",
-            got=f"{len(paths)} files, {len(unreadable)} unreadable, {len(too_small)} too small",
-        )
-    return ImageSet(tuple(images), tuple(names), tuple(unreadable), tuple(too_small), cropped)
+
+    def read(path: Path, share_bytes: int | None) -> Image:
+        image = read_image(path)
+        return image if share_bytes is None else _cut(image, share_bytes, least_px)
+
+    return load_media(PHOTOGRAPHS, folder, read, least=(least_px, least_px), memory_bytes=memory_bytes)
 
 
 def read_image(path: Path) -> Image:

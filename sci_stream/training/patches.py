@@ -13,7 +13,8 @@ from sci_stream.recon.denoisers.ffdnet import frame_input
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.training.data import DRAWING_THREADS, Samples, drawn_ahead
 from sci_stream.training.evaluation import psnr_by_level, validation_planes
-from sci_stream.training.images import Image, ImageSet, Plane, luminance
+from sci_stream.training.images import Image, Plane, luminance
+from sci_stream.training.media import MediaSet
 from sci_stream.training.settings import TrainingSettings
 
 # Validation images are cropped to this size, so that a point of the curve costs seconds on a CPU.
@@ -118,11 +119,11 @@ class PhotographData:
 
     clips: Sequence[str] = ()
 
-    def __init__(self, images: ImageSet, held_out: int, settings: TrainingSettings, device: torch.device) -> None:
+    def __init__(self, images: MediaSet, held_out: int, settings: TrainingSettings, device: torch.device) -> None:
         training, validation = images.split(held_out)
         self.id = f"{training.id}/{validation.id}"
-        self.n_images = len(training.images)
-        self._images = training.images
+        self.n_images = len(training.items)
+        self._images = training.items
         self._planes = validation_planes(validation, _VALIDATION_MOST_PX)
         self._settings = settings
         self._device = device

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from sci_stream.errors import ConfigError
 from sci_stream.recon.denoisers.variants import variant_shape
@@ -134,6 +135,20 @@ class TrainingSettings:
         if steps is None or step < (begins := self.decay_begins(steps)):
             return share
         return share * max(0.0, (steps - step) / (steps - begins + 1))
+
+
+def settings_for(variant: str, **given: float | None) -> TrainingSettings:
+    """Return the settings of a variant: these values, its defaults where they are None.
+
+    Raises
+    ------
+    ConfigError
+        If the variant is unknown or a value is out of range.
+    """
+    variant_shape(variant)
+    own = {name: getattr(DEFAULTS[variant], name) for name in ("learning_rate", "batch", "decay_share")}
+    chosen: dict[str, Any] = {**own, **{name: value for name, value in given.items() if value is not None}}
+    return TrainingSettings(variant, **chosen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,7 +206,7 @@ def read_photographs(path: Path) -> bytes:
     folder = path.with_name(f"photographs-{path.name}")
     folder.mkdir()
     (folder / path.name).symlink_to(path)
-    return b"".join(image.tobytes() for image in load_images(folder, memory_bytes=1 << 24).images)
+    return b"".join(image.tobytes() for image in load_images(folder, memory_bytes=1 << 24).items)
 
 
 def make_training(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import struct
 import zlib
@@ -12,15 +13,15 @@ import numpy as np
 import pytest
 
 from sci_stream.errors import ConfigError
-from sci_stream.training.images import ImageSet, load_images
+from sci_stream.training.images import load_images
 from tests.training.pictures import picture
 
 
 def test_images_are_rgb_in_the_order_of_names(photographs: Path) -> None:
     images = load_images(photographs)
     assert images.names == ("0.png", "1.png", "2.jpg", "3.webp", "4.png")
-    assert (images.unreadable, images.too_small, images.cropped) == ((), (), 0)
-    np.testing.assert_array_equal(images.images[1], picture(1)[..., ::-1])
+    assert (images.unreadable, images.too_small) == ((), ())
+    np.testing.assert_array_equal(images.items[1], picture(1)[..., ::-1])
 
 
 def test_sub_folders_are_searched_and_other_files_ignored(photographs: Path) -> None:
@@ -40,7 +41,7 @@ def test_unreadable_image_is_skipped_logged_and_counted(
     with caplog.at_level(logging.WARNING):
         images = load_images(photographs)
     assert images.unreadable == ("broken.png",)
-    assert len(images.images) == 5
+    assert len(images.items) == 5
     assert "broken.png cannot be read as an image" in caplog.text
 
 
@@ -68,11 +69,11 @@ def test_memory_is_bounded_by_cropping(photographs: Path) -> None:
     whole = load_images(photographs)
     bound = 6 * 64 * 80 * 3
     images = load_images(photographs, least_px=16, memory_bytes=bound)
-    assert images.cropped == 1
-    assert sum(image.nbytes for image in images.images) <= bound
-    cut = images.images[-1]
+    assert [image.shape for image in images.items[:-1]] == [image.shape for image in whole.items[:-1]]
+    assert sum(image.nbytes for image in images.items) <= bound
+    cut = images.items[-1]
     top, left = (400 - cut.shape[0]) // 2, (600 - cut.shape[1]) // 2
-    np.testing.assert_array_equal(cut, whole.images[-1][top : top + cut.shape[0], left : left + cut.shape[1]])
+    np.testing.assert_array_equal(cut, whole.items[-1][top : top + cut.shape[0], left : left + cut.shape[1]])
 
 
 def test_missing_folder_is_named(tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def test_missing_folder_is_named(tmp_path: Path) -> None:
 
 def test_folder_without_images_error_counts_files(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"not a file")
-    with pytest.raises(ConfigError, match=r"contains no usable image.*1 files, 1 unreadable, 0 too small"):
+    with pytest.raises(ConfigError, match=r"contains no usable photograph.*1 files, 1 unreadable, 0 too small"):
         load_images(tmp_path, least_px=8)
 
 
@@ -94,12 +95,12 @@ def test_held_out_images_are_spread_and_not_trained_on(photographs: Path) -> Non
 
 @pytest.mark.parametrize("held_out", [0, 5, 6])
 def test_holding_out_all_or_none_is_refused(photographs: Path, held_out: int) -> None:
-    with pytest.raises(ConfigError, match="too few images"):
+    with pytest.raises(ConfigError, match="too few photographs"):
         load_images(photographs).split(held_out)
 
 
 def test_id_distinguishes_sets(photographs: Path) -> None:
     one = load_images(photographs)
     assert one.id == load_images(photographs).id
-    assert one.id != ImageSet(one.images[1:], one.names[1:]).id
-    assert one.id != ImageSet(tuple(255 - image for image in one.images), one.names).id
+    assert one.id != dataclasses.replace(one, items=one.items[1:], names=one.names[1:]).id
+    assert one.id != dataclasses.replace(one, items=tuple(255 - image for image in one.items)).id

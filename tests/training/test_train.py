@@ -252,7 +252,7 @@ def test_skipped_images_are_counted(go: Train, photographs: Path, tmp_path: Path
 
 def test_folder_without_images_is_refused(tmp_path: Path, small: TrainingSettings) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match="contains no usable image"):
+    with pytest.raises(ConfigError, match="contains no usable photograph"):
         train(tmp_path / "empty", tmp_path / "run", small, Until(steps=1), device=CPU)
 
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import numpy as np
 from sci_stream.bench.environment import environment
 from sci_stream.bench.pipeline.scale_node import SLEEPING
 from sci_stream.bench.pipeline.supervised_rig import LedgerFigures, RigTables, SupervisedRig, small_rig, supervised
-from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable
+from sci_stream.bench.result import BenchResult, Progress, ResultColumn, ResultTable
 from sci_stream.clock import unix_ns
 from sci_stream.errors import EnvironmentFault, TransportError
 from sci_stream.storage.recording import Recording
@@ -88,7 +88,7 @@ def bench(
     snapshots: int = 200,
     solve_s: float = 0.1,
     folder: Path | None = None,
-    report: Callable[[str], None] = lambda _line: None,
+    progress: Progress = lambda _line: None,
 ) -> ScaleResult:
     """Run a rig whose reconstruct nodes join one after the other, and evaluate its recording.
 
@@ -105,8 +105,6 @@ def bench(
         Time that the denoiser sleeps for each snapshot, s.
     folder
         Where to record; a temporary folder if None, deleted afterwards.
-    report
-        Called with a line for each node that joins.
 
     Raises
     ------
@@ -117,7 +115,7 @@ def bench(
     with tempfile.TemporaryDirectory(prefix="sci-stream-scale-", dir=folder) as scratch:
         path = _rig(Path(scratch), total, rate_hz=2 * nodes / solve_s)
         with _waiting_nodes(path, nodes, solve_s) as waiting, supervised(path, snapshots=total) as rig:
-            joined_ns, seen = _run(rig, waiting, snapshots, report)
+            joined_ns, seen = _run(rig, waiting, snapshots, progress)
             summary = rig.join(_PATIENCE_S + 2 * total * solve_s)
         with Recording(next((Path(scratch) / "recordings").glob("*.h5"))) as recording:
             seqs = recording.video_seqs
@@ -201,7 +199,7 @@ def _waiting_nodes(path: Path, nodes: int, solve_s: float) -> Iterator[list[subp
 
 
 def _run(
-    rig: SupervisedRig, waiting: Sequence[subprocess.Popen[str]], snapshots: int, report: Callable[[str], None]
+    rig: SupervisedRig, waiting: Sequence[subprocess.Popen[str]], snapshots: int, progress: Progress
 ) -> tuple[list[int], list[int]]:
     """Let nodes join one after the other; return the times, and the seqs in the order in which the taps gave them."""
     seen: list[int] = []
@@ -216,7 +214,7 @@ def _run(
         joined_ns.append(unix_ns())
         process.stdin.write("join\n")
         process.stdin.flush()
-        report(f"node {index} joins after {done} snapshots")
+        progress(f"node {index} joins after {done} snapshots")
     listener.join()
     return joined_ns, seen
 

@@ -6,13 +6,13 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sci_stream.bench.environment import CpuTimeMeter, environment
 from sci_stream.bench.pipeline.supervised_rig import LedgerFigures, RigTables, SupervisedRig, small_rig, supervised
-from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, figure_file
+from sci_stream.bench.result import BenchResult, Progress, ResultColumn, ResultTable, figure_file
 
 _SIZE_PX = 32
 _SAMPLE_S = 1.0
@@ -149,7 +149,7 @@ def bench(
     denoiser: str = "identity",
     record: bool = True,
     folder: Path | None = None,
-    report: Callable[[str], None] = lambda _line: None,
+    progress: Progress = lambda _line: None,
 ) -> SoakResult:
     """Run a rig with small frames and watch its processes.
 
@@ -162,18 +162,16 @@ def bench(
         ``"identity"``, or ``"tv"`` with one iteration.
     record, folder
         Whether to record, and where: a temporary folder if None, deleted afterwards.
-    report
-        Called with a line of progress every few seconds.
     """
     if rate_hz is None:
-        report("measuring the rate that this machine sustains …")
+        progress("measuring the rate that this machine sustains …")
         rate_hz = _sustainable_hz(denoiser, record=record, folder=folder)
-        report(f"{rate_hz:g} snapshots/s: {snapshots / rate_hz / 60:.0f} minutes")
+        progress(f"{rate_hz:g} snapshots/s: {snapshots / rate_hz / 60:.0f} minutes")
     with tempfile.TemporaryDirectory(prefix="sci-stream-soak-", dir=folder) as scratch:
         path = _write_rig(Path(scratch), rate_hz, denoiser, record=record)
         with supervised(path, snapshots=snapshots) as rig:
             rig.wait_for("ledger.acquired", 1, _START_S)
-            samples = _watch(rig, snapshots, report)
+            samples = _watch(rig, snapshots, progress)
             summary = rig.join(_START_S)
     settled = min(_SETTLED, snapshots // 10)
     growth, latency, here = growths(samples, settled), _latency_change(samples, settled), environment()
@@ -236,7 +234,7 @@ def _sustainable_hz(denoiser: str, *, record: bool, folder: Path | None) -> floa
     return float(max(1, int(_SPARE_FRACTION * min((os.cpu_count() or 1) / each_s, most_hz))))
 
 
-def _watch(rig: SupervisedRig, snapshots: int, report: Callable[[str], None]) -> list[Sample]:
+def _watch(rig: SupervisedRig, snapshots: int, progress: Progress) -> list[Sample]:
     samples: list[Sample] = []
     began_s = time.monotonic()
     while rig.running:
@@ -257,7 +255,7 @@ def _watch(rig: SupervisedRig, snapshots: int, report: Callable[[str], None]) ->
             )
         )
         if len(samples) % 10 == 0:
-            report(f"{acquired}/{snapshots} snapshots")
+            progress(f"{acquired}/{snapshots} snapshots")
         time.sleep(_SAMPLE_S)
     return samples
 

@@ -6,7 +6,6 @@ import itertools
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import numpy.typing as npt
 
 from sci_stream.bench.datasets import filmed_scene
 from sci_stream.bench.environment import environment
-from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, mean
+from sci_stream.bench.result import BenchResult, Progress, ResultColumn, ResultTable, mean
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.imaging.demosaic import Demosaic, demosaic
@@ -27,12 +26,11 @@ from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics.bayer import sample_colours
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine
-from sci_stream.training.images import read_image
+from sci_stream.training.images import PHOTOGRAPHS, read_image
 
 _RIM_PX = 4
 _PATCH_PX = 32
 _CHART_FRAMES = 8
-_ENDINGS = {".png", ".bmp", ".tif", ".tiff", ".webp", ".jpg", ".jpeg"}
 
 CHART_SRGB = (
     ((115, 82, 68), (194, 150, 130), (98, 122, 157), (87, 108, 67), (133, 128, 177), (103, 189, 170)),
@@ -91,7 +89,7 @@ _CHART_COLUMNS = (
 )
 
 
-def bench(folder: Path, section: ReconstructSection, device: str, progress: Callable[[str], None]) -> ColourResult:
+def bench(folder: Path, section: ReconstructSection, device: str, progress: Progress) -> ColourResult:
     """Measure the demosaicing methods on photographs, and a colour chart filmed by the simulated camera.
 
     Parameters
@@ -102,8 +100,6 @@ def bench(folder: Path, section: ReconstructSection, device: str, progress: Call
         Prior that reconstructs the chart.
     device
         Device to reconstruct on.
-    progress
-        Called with a line per photograph.
 
     Returns
     -------
@@ -117,10 +113,9 @@ def bench(folder: Path, section: ReconstructSection, device: str, progress: Call
     """
     psnr_db: dict[Demosaic, dict[BayerPhase, list[float]]] = {method: defaultdict(list) for method in Demosaic}
     seconds = dict.fromkeys(Demosaic, 0.0)
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _ENDINGS)
     megapixels = 0.0
     images = 0
-    for path in files:
+    for path in PHOTOGRAPHS.paths(folder):
         try:
             picture = read_image(path)
         except FileFormatError as error:
@@ -137,7 +132,9 @@ def bench(folder: Path, section: ReconstructSection, device: str, progress: Call
             _measure(rgb, phase, psnr_db, seconds)
         progress(path.name)
     if not images:
-        raise FileFormatError(f"No photographs in {folder}", expected=f"images ({', '.join(sorted(_ENDINGS))})")
+        raise FileFormatError(
+            f"No photographs in {folder}", expected=f"images ({', '.join(sorted(PHOTOGRAPHS.suffixes))})"
+        )
     methods = _demosaic_rows(psnr_db, {method: 1e3 * seconds[method] / megapixels for method in Demosaic})
     chart = tuple(_chart_row(phase, section, device) for phase in BayerPhase)
     return ColourResult(

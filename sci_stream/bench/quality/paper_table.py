@@ -19,7 +19,7 @@ import torch
 from sci_stream.bench.datasets import Footage, truth_of
 from sci_stream.bench.environment import environment
 from sci_stream.bench.quality.published_sets import PAPER_MINUTES, paper_row
-from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, figure_file, mean
+from sci_stream.bench.result import BenchResult, Progress, ResultColumn, ResultTable, figure_file, mean
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.model import Snapshot
 from sci_stream.recon.algorithms.gap import Problem, cold_start, gap
@@ -232,7 +232,7 @@ def bench(
     sets: Iterable[Footage],
     methods: Sequence[Method],
     device_name: str,
-    progress: Callable[[str], None],
+    progress: Progress,
     *,
     weights: Path | None = None,
     shots: int | None = None,
@@ -288,7 +288,7 @@ def _measure(
     footage: Footage,
     method: Method,
     device: torch.device,
-    progress: Callable[[str], None],
+    progress: Progress,
     *,
     weights: Path | None,
     shots: int | None,
@@ -358,7 +358,7 @@ def stage_by_stage(
 class _Solve:
     """One shot, watched: quality and time at the end of each iteration, without the time that watching takes."""
 
-    def __init__(self, method: str, set_name: str, clock: Callable[[], float], progress: Callable[[str], None]) -> None:
+    def __init__(self, method: str, set_name: str, clock: Callable[[], float], progress: Progress) -> None:
         self.seconds_at: list[float] = []
         self.psnr_at: list[float] = []
         self.ssim = 0.0

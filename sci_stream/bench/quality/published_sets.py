@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,15 @@ import torch
 from sci_stream.bench.datasets import Footage, psnr_of, published, truth_of
 from sci_stream.bench.environment import environment
 from sci_stream.bench.quality.plots import Example, plot_quality
-from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, mean, require_matplotlib, solver_settings
+from sci_stream.bench.result import (
+    BenchResult,
+    Progress,
+    ResultColumn,
+    ResultTable,
+    mean,
+    require_matplotlib,
+    solver_settings,
+)
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.model import Snapshot
@@ -131,7 +139,7 @@ def bench(
     data: Path,
     section: ReconstructSection,
     device_name: str,
-    progress: Callable[[str], None],
+    progress: Progress,
     plot: Path | None = None,
     *,
     full_scale_dn: float | None = None,
@@ -144,8 +152,6 @@ def bench(
         The folder, searched recursively; files without ground truth are skipped with a message.
     section
         Denoiser, weights, iterations and the rest, as in a rig.
-    progress
-        Called with a line per shot.
     plot
         File to plot the first shot of each set into; that shot is solved once more, outside the measured time.
     full_scale_dn
@@ -194,7 +200,7 @@ def bench_priors(
     data: Path,
     sections: Sequence[ReconstructSection],
     device_name: str,
-    progress: Callable[[str], None],
+    progress: Progress,
     *,
     full_scale_dn: float | None = None,
 ) -> QualityResult:
@@ -217,7 +223,7 @@ def bench_priors(
     return dataclasses.replace(results[0], tables=(*tables, ResultTable(title, _PRIOR_COLUMNS, priors)), priors=priors)
 
 
-def _measure_set(engine: Engine, footage: Footage, progress: Callable[[str], None]) -> SetQuality:
+def _measure_set(engine: Engine, footage: Footage, progress: Progress) -> SetQuality:
     per_shot = []
     for number, snapshot in enumerate(footage.snapshots, start=1):
         shot = _measure(engine, snapshot)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -20,14 +20,7 @@ import torch
 
 from sci_stream.bench.datasets import Footage, psnr_of
 from sci_stream.bench.environment import environment
-from sci_stream.bench.result import (
-    BenchResult,
-    ResultColumn,
-    ResultTable,
-    figure_file,
-    mean,
-    solver_settings,
-)
+from sci_stream.bench.result import BenchResult, Progress, ResultColumn, ResultTable, figure_file, mean, solver_settings
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.model import Snapshot, Start
@@ -40,8 +33,6 @@ from sci_stream.recon.settings import SolverSettings
 
 # A result within this distance of the reference, dB, counts as having reached it.
 _AS_GOOD_DB = 0.1
-
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +139,7 @@ def bench(
     footage: Iterable[Footage],
     section: ReconstructSection,
     device_name: str,
-    report: Report,
+    progress: Progress,
     *,
     iterations: tuple[int, ...] = (4, 8, 12),
     reference: int = 40,
@@ -163,8 +154,6 @@ def bench(
         Denoiser, weights and the rest, as in a rig.
     device_name
         Device to compute on.
-    report
-        Called with lines of progress.
     iterations
         Numbers of iterations to compare at.
     reference
@@ -178,11 +167,11 @@ def bench(
     device = pick_device(device_name)
     prior, settings = make_prior(section, device)
     _, from_still = make_prior(section.model_copy(update={"linear_start": False}), device)
-    comparison = _Comparison(prior, settings, from_still, device, iterations, reference, report)
+    comparison = _Comparison(prior, settings, from_still, device, iterations, reference, progress)
     sets = []
     for item in footage:
         if len(item.snapshots) < 2:
-            report(f"skipped: {item.name} has a single snapshot; a warm start needs two")
+            progress(f"skipped: {item.name} has a single snapshot; a warm start needs two")
         else:
             sets.append(comparison.measure(item))
     if not sets:
@@ -220,7 +209,7 @@ class _Comparison:
     device: torch.device
     iterations: tuple[int, ...]
     reference: int
-    report: Report
+    progress: Progress
 
     def measure(self, footage: Footage) -> SetComparison:
         """Return the figures of one sequence."""
@@ -231,7 +220,7 @@ class _Comparison:
         for count in self.iterations:
             run = _run(footage, _Engines(still, cold, warm), count)
             runs.append(run)
-            self.report(
+            self.progress(
                 f"{footage.name}, {count} iterations: ȳ {run.still_db:.2f} dB, "
                 f"cold {run.cold_db:.2f}, warm {run.warm_db:.2f}, "
                 f"worst {run.worst_gain_db:+.2f}, after the cut {run.cut_gain_db:+.2f}"
@@ -241,7 +230,7 @@ class _Comparison:
         if self.reference:
             budget = Budget(self.reference)
             reference_db = mean(psnr_of(cold.reconstruct(shot, budget)[1]) for shot in footage.snapshots[1:])
-            self.report(f"{footage.name}, {self.reference} iterations cold: {reference_db:.2f} dB")
+            self.progress(f"{footage.name}, {self.reference} iterations cold: {reference_db:.2f} dB")
             enough_db = reference_db - _AS_GOOD_DB
             reaches["cold"] = min((run.iterations for run in runs if run.cold_db >= enough_db), default=None)
             reaches["warm"] = min((run.iterations for run in runs if run.warm_db >= enough_db), default=None)

@@ -19,10 +19,8 @@ from sci_stream.bench.reality.perturbations import PERTURBATIONS, Perturbation, 
 from sci_stream.bench.reality.rigs import ALL_RIGS, QUICK_RIGS, RIGS, OpticalSetup, choose_rigs, film
 from sci_stream.bench.reality.scenes import SCENES, Half, SceneUnavailableError, Take
 from sci_stream.bench.reality.solving import Reconstructor, SolverSpec
-from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, Settings, figure_file, mean
+from sci_stream.bench.result import BenchResult, Progress, ResultColumn, ResultTable, Settings, figure_file, mean
 from sci_stream.errors import ConfigError, FileFormatError
-
-Report = Callable[[str], None]
 
 PLAIN_MARGIN_DB = 0.1
 """By this much the defaults may be below the plain loop in any cell."""
@@ -171,7 +169,7 @@ CELL_COLUMNS = (
 
 
 def bench(
-    plan: ComparisonPlan, spec: SolverSpec, report: Report, *, settings: Settings | None = None, jobs: int = 0
+    plan: ComparisonPlan, spec: SolverSpec, progress: Progress, *, settings: Settings | None = None, jobs: int = 0
 ) -> RealityResult:
     """Measure every cell of a plan.
 
@@ -181,8 +179,6 @@ def bench(
         What to measure.
     spec
         Prior, settings, iterations and device.
-    report
-        Called with a line per rig and scene, and for each scene or rig that is not available.
     settings
         Settings of the run, for the record.
     jobs
@@ -194,10 +190,10 @@ def bench(
         If no scene or rig of the plan is available.
     """
     cells: list[Cell] = []
-    for made in _measured(plan, spec, jobs or (1 if spec.on_gpu else os.cpu_count() or 1), report):
+    for made in _measured(plan, spec, jobs or (1 if spec.on_gpu else os.cpu_count() or 1), progress):
         cells += made
         worst = min(made, key=lambda cell: cell.lead_db)
-        report(
+        progress(
             f"{worst.rig}, {worst.scene}: defaults {mean(cell.defaults_db for cell in made):.2f} dB in the mean "
             f"of {len(made)} perturbations, worst against the plain loop {worst.lead_db:+.2f} dB ({worst.perturbation})"
         )
@@ -233,10 +229,10 @@ class RigOnScene:
     videos: F32
 
 
-def _measured(plan: ComparisonPlan, spec: SolverSpec, jobs: int, report: Report) -> Iterator[list[Cell]]:
+def _measured(plan: ComparisonPlan, spec: SolverSpec, jobs: int, progress: Progress) -> Iterator[list[Cell]]:
     """Yield the cells of each rig on each scene, in the order of the plan."""
     perturbations = [parse_perturbation(name) for name in plan.perturbations]
-    works = _works(plan, report)
+    works = _works(plan, progress)
     if jobs == 1:
         yield from (measure(work, perturbations, Reconstructor(spec)) for work in works)
         return
@@ -261,7 +257,7 @@ def _measure_in_worker(work: RigOnScene, perturbations: Sequence[Perturbation]) 
     return measure(work, perturbations, _worker[0])
 
 
-def _works(plan: ComparisonPlan, report: Report) -> Iterator[RigOnScene]:
+def _works(plan: ComparisonPlan, progress: Progress) -> Iterator[RigOnScene]:
     """Yield each rig with its scenes, halves in turn; report why others are unavailable."""
     reported: set[str] = set()
     for half in plan.halves:
@@ -281,7 +277,7 @@ def _works(plan: ComparisonPlan, report: Report) -> Iterator[RigOnScene]:
                     yield RigOnScene(rig, scene.name, half, rig.optics(plan.size), scene.frames(take))
                 except SceneUnavailableError as reason:
                     if str(reason) not in reported:
-                        report(f"skipped: {reason}")
+                        progress(f"skipped: {reason}")
                     reported.add(str(reason))
                     continue
                 wanted -= 1

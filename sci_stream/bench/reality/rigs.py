@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 
-from sci_stream.bench.datasets import bench_snapshot
 from sci_stream.bench.reality.optics import (
     F32,
     PatternOptics,
@@ -24,8 +23,6 @@ from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.published_data import read_published
 
-PATTERNS: Final = ("published", "random", "shift", "measured")
-"""The masks of the published simulations, generated binary ones, one that moves, and the real capture's grey ones."""
 BLURS_PX: Final = (0.0, 0.3, 0.5, 0.8)
 FRAMES: Final = (8, 14, 24)
 
@@ -34,7 +31,11 @@ _FILES: Final = {"published": "benchmark/*_cacti.mat", "measured": "real/*_cacti
 
 @dataclass(frozen=True, slots=True)
 class OpticalSetup:
-    """Masks of one kind with a blur; B; and whether the sensor has colour filters."""
+    """Masks of one kind with a blur; B; and whether the sensor has colour filters.
+
+    ``patterns`` are ``published``, the masks of the published simulations, ``random``, generated binary ones,
+    ``shift``, one that moves, or ``measured``, the real capture's grey ones.
+    """
 
     patterns: str
     blur_px: float
@@ -123,7 +124,7 @@ class Series:
 
     def of(self, calibration: Calibration) -> tuple[Snapshot, ...]:
         """Return the snapshots as if acquired with this calibration."""
-        return tuple(bench_snapshot(s.id.seq, s.counts, calibration, s.truth) for s in self.snapshots)
+        return tuple(calibration.snapshot("bench", s.id.seq, s.counts, s.truth) for s in self.snapshots)
 
 
 def film(rig: OpticalSetup, optics: PatternOptics, videos: F32, perturbation: Perturbation) -> Series:
@@ -147,7 +148,7 @@ def film(rig: OpticalSetup, optics: PatternOptics, videos: F32, perturbation: Pe
     rng = np.random.default_rng([rig.seed, 1])
     calibration = _calibration(rig, assumed, sensor, knows_noise=False)
     snapshots = tuple(
-        bench_snapshot(seq, sensor.counts(y, rng), calibration, video)
+        calibration.snapshot("bench", seq, sensor.counts(y, rng), video)
         for seq, (y, video) in enumerate(zip(measured, videos, strict=True))
     )
     exact = calibration if not perturbation.parts else _calibration(rig, true, sensor, knows_noise=True)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.bench.environment import environment
-from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, Settings, mean
+from sci_stream.bench.result import BenchResult, Progress, ResultColumn, ResultTable, Settings, mean
 from sci_stream.bench.speed.solve_times import Size
 from sci_stream.errors import FileFormatError, StorageError
 from sci_stream.recon.backend.device import describe_device, memory_in_use, pick_device
@@ -87,7 +87,7 @@ def bench(
     denoiser: str,
     iterations: int,
     device_name: str,
-    progress: Callable[[str], None],
+    progress: Progress,
     *,
     film: Path | None = None,
 ) -> LargeResult:
@@ -99,8 +99,6 @@ def bench(
         Rows and columns of the sensor. A size that needs more memory than is free is skipped with a message.
     denoiser, iterations, device_name
         As for ``sci-stream solve``, which shows its progress.
-    progress
-        Called with a line per step.
     film
         The scene, a colour film; None for drifting waves.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy.typing as npt
 from sci_stream import reconstruct_stream
 from sci_stream.bench.datasets import filmed_scene
 from sci_stream.bench.environment import environment
-from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable
+from sci_stream.bench.result import BenchResult, Progress, ResultColumn, ResultTable
 from sci_stream.clock import unix_ns
 from sci_stream.config import PreviewSection
 from sci_stream.imaging.rendering import decode_jpeg
@@ -53,7 +52,7 @@ _COLUMNS = (
 
 
 def bench(
-    *, size_px: int, rate_hz: float, snapshots: int, denoiser: str, device: str, progress: Callable[[str], None]
+    *, size_px: int, rate_hz: float, snapshots: int, denoiser: str, device: str, progress: Progress
 ) -> PageResult:
     """Measure the messages of reconstructed snapshots of the simulated camera, B = 8, Bayer.
 
@@ -65,8 +64,6 @@ def bench(
         How many are reconstructed; all are encoded in turn, as in a running series.
     denoiser, device
         As in a rig.
-    progress
-        Is given a line per snapshot.
     """
     footage = filmed_scene("fast", snapshots=snapshots, height_px=size_px, width_px=size_px, n_frames=8)
     options = PreviewSection()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from sci_stream.bench.environment import environment
-from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable, figure_file, solver_settings
+from sci_stream.bench.result import BenchResult, Progress, ResultColumn, ResultTable, figure_file, solver_settings
 from sci_stream.bench.speed import solve_times
 from sci_stream.bench.speed.solve_times import SIZES, ChunkSpeed, Size, SizeSpeed, Speeds
 from sci_stream.bench.speed.time_to_quality import TimeToQuality, read_shots, time_to_reach
@@ -99,7 +99,7 @@ _REACH_COLUMNS = (
 )
 
 
-def bench(plan: SpeedPlan, device_name: str, progress: Callable[[str], None]) -> SpeedResult:
+def bench(plan: SpeedPlan, device_name: str, progress: Progress) -> SpeedResult:
     """Measure what a plan asks for; a line of ``progress`` for each figure.
 
     Raises

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sci_stream.bench.datasets import bench_snapshot
 from sci_stream.bench.environment import matrix_rate
+from sci_stream.bench.result import Progress
 from sci_stream.errors import ConfigError, DeviceError
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
@@ -146,7 +146,7 @@ def bench(
     *,
     device: torch.device,
     sizes: Sequence[Size],
-    progress: Callable[[str], None],
+    progress: Progress,
     most_seconds: float = 120.0,
 ) -> Speeds:
     """Time the engine on random scenes of several sizes.
@@ -162,8 +162,6 @@ def bench(
     sizes
         Tried in this order. A size that would take longer than ``most_seconds``, judged by the one before, or that
         does not fit in memory is skipped with a message.
-    progress
-        Called with a line per size.
     """
     arithmetic, dtype = "float32", torch.float32
     if isinstance(prior, FfdnetDenoiser):
@@ -268,7 +266,7 @@ def _scene(
         waves = 0.5 + 0.4 * np.sin((rows + 0.5 * seq) / 9) * np.cos(columns / 13)
         noise = 20 * random.standard_normal((size.height, size.width), dtype=np.float32)
         counts = np.clip(4095 * waves * phi.sum(0) + noise, 0, 65535).astype(np.uint16)
-        snapshots.append(bench_snapshot(seq, counts, calibration))
+        snapshots.append(calibration.snapshot("bench", seq, counts))
     engine.warm_up()
     return engine, snapshots
 
@@ -312,7 +310,7 @@ def _memory_mib(device: torch.device) -> float:
 
 
 def time_stacks(
-    weights: FfdnetWeights, device: torch.device, dtype: torch.dtype, progress: Callable[[str], None]
+    weights: FfdnetWeights, device: torch.device, dtype: torch.dtype, progress: Progress
 ) -> tuple[StackTrial, ...]:
     """Time the convolutions of a network in every way that there is, the fastest first."""
     padded = [pad_channels(kernel, bias) for kernel, bias in zip(weights.kernels, weights.biases, strict=True)]
@@ -329,7 +327,7 @@ def time_stacks(
 
 @torch.inference_mode()
 def time_chunks(
-    make: Callable[[int], Denoiser], device: torch.device, size: Size, progress: Callable[[str], None]
+    make: Callable[[int], Denoiser], device: torch.device, size: Size, progress: Progress
 ) -> tuple[ChunkSpeed, ...]:
     """Time the network alone for several chunk sizes, to choose `PIXELS_PER_CHUNK` for a device.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import torch
 
 from sci_stream.bench.datasets import Footage, filmed, truth_of
 from sci_stream.bench.published_loop import PUBLISHED_SIGMAS, published_gap
-from sci_stream.bench.result import mean
+from sci_stream.bench.result import Progress, mean
 from sci_stream.errors import ConfigError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
@@ -104,7 +104,7 @@ def time_to_reach(
     settings: SolverSettings,
     *,
     device: torch.device,
-    progress: Callable[[str], None],
+    progress: Progress,
 ) -> TimeToQuality:
     """Run the published loop, then the instrument with more and more iterations until it is as good on average.
 
@@ -152,7 +152,7 @@ def _baselines(
     footage: Footage,
     weights: FfdnetWeights,
     device: torch.device,
-    progress: Callable[[str], None],
+    progress: Progress,
     *,
     published_start: bool = True,
 ) -> npt.NDArray[np.float64]:

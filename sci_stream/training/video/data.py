@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.video_ffdnet import VideoFfdnetDenoiser
@@ -23,9 +22,9 @@ from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
 from sci_stream.training.data import DRAWING_THREADS, Samples, drawn_ahead
 from sci_stream.training.evaluation import psnr_by_level
-from sci_stream.training.images import ImageSet
+from sci_stream.training.media import MediaSet
 from sci_stream.training.settings import TrainingSettings
-from sci_stream.training.video.clips import LEAST_FRAMES, Clip, ClipSet
+from sci_stream.training.video.clips import LEAST_FRAMES, Clip
 from sci_stream.training.video.entries import (
     CodedVideo,
     NoisyVideo,
@@ -82,8 +81,8 @@ class VideoData:
 
     def __init__(
         self,
-        clips: ClipSet,
-        photographs: ImageSet,
+        clips: MediaSet,
+        photographs: MediaSet,
         run: Path,
         settings: TrainingSettings,
         device: torch.device,
@@ -92,10 +91,10 @@ class VideoData:
     ) -> None:
         training, validation = clips.split(held_out)
         self.id = f"{photographs.id}/{training.id}/{validation.id}"
-        self.n_images = len(photographs.images)
+        self.n_images = len(photographs.items)
         self.clips: Sequence[str] = training.names
-        self._scenes = Scenes(training.clips, photographs.images)
-        self._held_out = [_centre(clip) for clip in validation.clips]
+        self._scenes = Scenes(training.items, photographs.items)
+        self._held_out = [_centre(clip) for clip in validation.items]
         self._settings = settings
         self._device = device
         self._pool = EntryPool(settings.pool, device, run / "pool")
@@ -174,14 +173,7 @@ def _solve_psnr_db(video: Video, denoiser: VideoFfdnetDenoiser, device: torch.de
     masks = np.random.default_rng(0).integers(0, 2, video.shape).astype(np.float32)
     settings = default_settings(device, "video-lite")
     engine = Engine(calibration := Calibration(phi=masks), denoiser, device, settings, cuda_graphs=False)
-    snapshot = Snapshot(
-        id=SnapshotId("validation", 0, 0),
-        counts=(masks * video).sum(0),
-        calibration_hash=calibration.hash,
-        n_frames=len(video),
-        host_time_ns=0,
-        truth=video,
-    )
+    snapshot = calibration.snapshot("validation", 0, (masks * video).sum(0), video)
     _, report = engine.reconstruct(snapshot, Budget(_VALIDATION_ITERATIONS))
     assert report.psnr_db is not None
     return report.psnr_db

@@ -15,7 +15,6 @@ import cv2
 import numpy as np
 import torch
 
-from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import NoiseLevel, sigma_map
@@ -160,14 +159,7 @@ def solve_entries(drawn: CodedVideo, denoiser: VideoDenoiser, device: torch.devi
     entries = []
     for seq, (counts, truth, recorded) in enumerate(zip(drawn.counts, drawn.truths, drawn.recorded, strict=True)):
         recorder.record(recorded)
-        snapshot = Snapshot(
-            id=SnapshotId("training", 0, seq),
-            counts=counts,
-            calibration_hash=calibration.hash,
-            n_frames=len(truth),
-            host_time_ns=0,
-        )
-        engine.reconstruct(snapshot)
+        engine.reconstruct(calibration.snapshot("training", seq, counts))
         with torch.inference_mode():
             entries += recorder.entries(truth)
     return entries if all(math.isfinite(entry.weight) for entry in entries) else []

@@ -19,8 +19,8 @@ PLENTY = 2**30
 def test_clips_are_grey_in_the_order_of_names(clips: Path) -> None:
     found = load_clips(clips, least_px=32, memory_bytes=PLENTY)
     assert found.names == ("0.mkv", "1.mkv", "2.mkv", "3.mkv")
-    assert {clip.shape for clip in found.clips} == {(24, 36, 40)}
-    np.testing.assert_array_equal(found.clips[2][5], picture(2, 36, 64)[:, 5:45, 1])
+    assert {clip.shape for clip in found.items} == {(24, 36, 40)}
+    np.testing.assert_array_equal(found.items[2][5], picture(2, 36, 64)[:, 5:45, 1])
 
 
 def test_small_short_and_unreadable_clips_are_skipped_and_logged(clips: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -30,13 +30,13 @@ def test_small_short_and_unreadable_clips_are_skipped_and_logged(clips: Path, ca
     (clips / "notes.txt").write_text("not a clip")
     with caplog.at_level(logging.WARNING):
         found = load_clips(clips, least_px=32, memory_bytes=PLENTY)
-    assert len(found.clips) == 4
+    assert len(found.items) == 4
     assert (found.unreadable, found.too_small) == (("broken.mp4",), ("low.mkv", "short.mkv"))
     assert "low.mkv: 24 frames of 30×40 pixels, less than 8 frames of 32×32" in caplog.text
 
 
 def test_folder_without_usable_clip_is_refused(clips: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere does not exist.*a folder of video files"):
+    with pytest.raises(ConfigError, match=r"nowhere does not exist.*a folder of clips"):
         load_clips(tmp_path / "nowhere", least_px=32, memory_bytes=PLENTY)
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"contains no usable clip.*got 0 files"):
@@ -48,7 +48,7 @@ def test_folder_without_usable_clip_is_refused(clips: Path, tmp_path: Path) -> N
 def test_memory_is_bounded_by_ending_clips_early(clips: Path) -> None:
     frame_bytes = 36 * 40
     found = load_clips(clips, least_px=32, memory_bytes=4 * 10 * frame_bytes)
-    assert [len(clip) for clip in found.clips] == [10, 10, 10, 10]
+    assert [len(clip) for clip in found.items] == [10, 10, 10, 10]
 
 
 def test_held_out_clips_are_spread_and_not_trained_on(clips: Path) -> None:
