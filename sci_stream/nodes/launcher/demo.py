@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 import torch
 
+from sci_stream.config.toml_text import table_text
 from sci_stream.errors import EnvironmentFault
+from sci_stream.model import JsonObject
 from sci_stream.nodes.runtime.runtime_folder import demo_rig_file, make_private_folder
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.denoisers.half_precision import Precision
@@ -138,11 +140,6 @@ def _largest_in_time(
     return _DemoPlan(prior, iterations, size_px, solve_s, why)
 
 
-def _toml_string(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
-
-
 def demo_rig(
     *,
     scene: str,
@@ -173,35 +170,43 @@ def demo_rig(
     rate_hz = max(_RATE_LEAST_HZ, min(_RATE_MOST_HZ, _RATE_MARGIN / solve_s))
     folder = Path(tempfile.mkdtemp(prefix="sci-stream-demo-"))
     path = folder / "demo.toml"
-    # Not the defaults: a demo must run next to a rig on the same machine. Fixed: a restarted node gets its port back.
-    taken: set[int] = set()
-    ports = {name: free_port(taken) for name in ("dispatch", "results", "taps")}
-    page, *health = (free_port(taken) for _ in range(4))
     scene_file = Path(scene)
     filmed = str(scene_file.resolve()) if scene and scene_file.exists() else scene or _SCENE
-    lines = [
-        "# Written by `sci-stream demo` for this machine; run it again with: sci-stream run THIS_FILE",
-        '[rig]\nname = "demo"\n',
-        '[camera]\ndriver = "simulated"\n',
-        "[camera.options]",
-        f"width_px = {size_px}\nheight_px = {size_px}\nn_frames = {_N_FRAMES}",
-        f"snapshot_rate_hz = {rate_hz:.2f}\ntruth = true",
-        f"scene = {_toml_string(filmed)}\n",
-        f'[reconstruct]\ndenoiser = "{prior}"\ndevices = ["{device}"]\niterations = {iterations}',
-        f"weights = {_toml_string(str(weights.resolve()))}\n" if weights else "",
-        "[network]",
-        *(f'{name} = "tcp://127.0.0.1:{port}"' for name, port in ports.items()),
-        f"\n[record]\nenabled = {str(record).lower()}\nfolder = {_toml_string(str(Path('recordings').resolve()))}",
-        f"stop_after_mib = {_RECORD_MIB}\n",
-        f"[preview]\nport = {page}\nopen_browser = {str(open_browser).lower()}\n",
-        f"[health]\nacquire_port = {health[0]}\nsink_port = {health[1]}\nreconstruct_port = {health[2]}",
-    ]
-    text = "\n".join(line for line in lines if line) + "\n"
+    recordings = Path("recordings").resolve()
+    # Ports are not the defaults: a demo must run next to a rig on the same machine. Fixed: a restarted node gets its back.
+    taken: set[int] = set()
+    tables: dict[str, JsonObject] = {
+        "rig": {"name": "demo"},
+        "camera": {
+            "driver": "simulated",
+            "options": {
+                "width_px": size_px,
+                "height_px": size_px,
+                "n_frames": _N_FRAMES,
+                "snapshot_rate_hz": round(rate_hz, 2),
+                "truth": True,
+                "scene": filmed,
+            },
+        },
+        "reconstruct": {
+            "denoiser": prior,
+            "devices": [device],
+            "iterations": iterations,
+            **({} if weights is None else {"weights": weights.resolve()}),
+        },
+        "network": {name: f"tcp://127.0.0.1:{free_port(taken)}" for name in ("dispatch", "results", "taps")},
+        "record": {"enabled": record, "folder": recordings, "stop_after_mib": _RECORD_MIB},
+        "preview": {"port": free_port(taken), "open_browser": open_browser},
+        "health": {name: free_port(taken) for name in ("acquire_port", "sink_port", "reconstruct_port")},
+    }
+    text = "# Written by `sci-stream demo` for this machine; run it again with: sci-stream run THIS_FILE\n" + "\n".join(
+        table_text(name, table) for name, table in tables.items()
+    )
     path.write_text(text)
     with contextlib.suppress(OSError):  # only a shorter name for it
         make_private_folder(demo_rig_file().parent)
         demo_rig_file().write_text(text)
-    kept = f"recording up to {_RECORD_MIB >> 10} GiB to {Path('recordings').resolve()}" if record else "no recording"
+    kept = f"recording up to {_RECORD_MIB >> 10} GiB to {recordings}" if record else "no recording"
     why = (
         f"{describe_device(chosen)}: {size_px}×{size_px} pixels, B = {_N_FRAMES}, Bayer; {rate_hz:.1f} snapshots/s = "
         f"{rate_hz * _N_FRAMES:.0f} video frames/s; {kept}\n"
