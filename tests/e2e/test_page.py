@@ -505,19 +505,19 @@ def test_page_sets_node_parameters(open_viewer, rig: RunningRig) -> None:
 def test_page_controls_series(open_viewer, rig: RunningRig) -> None:
     viewer = open_viewer()
     before = viewer.text("series")
-    viewer.page.click("#doings button[data-action=next_series]")
+    viewer.page.click("#series-actions button[data-action=next_series]")
     viewer.page.click("#confirm-yes")
     viewer.until(
         f"!['', 'no series yet', {json.dumps(before)}].includes(document.querySelector('#series').textContent)"
     )
     viewer.until_live()
-    viewer.page.click("#doings button[data-action=stop_series]")
+    viewer.page.click("#series-actions button[data-action=stop_series]")
     assert viewer.page.is_visible("#confirm"), "a series is not stopped by one click"
     viewer.page.keyboard.press("Escape")
     assert not viewer.page.is_visible("#confirm")
-    viewer.page.click("#doings button[data-action=stop_series]")
+    viewer.page.click("#series-actions button[data-action=stop_series]")
     viewer.page.click("#confirm-yes")
-    start = "#doings button[data-action=start_series]"
+    start = "#series-actions button[data-action=start_series]"
     viewer.until(f"document.querySelector('{start}') !== null", "it waits")
     second = viewer.text("series")
     viewer.page.click(start)

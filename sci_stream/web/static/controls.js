@@ -1,6 +1,6 @@
 // Buttons and sliders. Changes for all viewers are requested from the sink node; settings of this viewer stay here.
 
-import { el, put, state, toast } from "./page.js";
+import { attempt, el, put, state, toast } from "./page.js";
 import { ask } from "./link.js";
 import { isPaused, setPlaying, step } from "./player.js";
 import { pointIn } from "./view.js";
@@ -103,13 +103,11 @@ export const isPicking = () => document.body.classList.contains("picking");
 async function pick(event) {
   const point = isPicking() ? pointIn(event) : null;
   if (!point) return;
-  try {
+  await attempt(async () => {
     const { tone } = await ask("white", point);
     showTone(tone);
     setPicking(false);
-  } catch (error) {
-    toast(error.message, true);
-  }
+  });
 }
 
 // --- recording and stills
@@ -121,28 +119,22 @@ export async function toggleRecording() {
   const on = state.status.recording?.state !== "recording";
   switching = true;
   el("record").disabled = true;
-  try {
+  await attempt(async () => {
     const { file } = await ask("recording", { on });
     toast(t(on ? "recording_to" : "recorded_to", { file }));
-  } catch (error) {
-    toast(error.message, true);
-  } finally {
-    switching = false;
-    follow();
-  }
+  });
+  switching = false;
+  follow();
 }
 
 export async function saveStill() {
   if (el("still").disabled) return;
   el("still").disabled = true;
-  try {
+  await attempt(async () => {
     const { saved } = await ask("snapshot", { series: state.shown.series, seq: state.shown.seq });
     toast(t("saved_to", { place: saved }));
-  } catch (error) {
-    toast(error.message, true);
-  } finally {
-    el("still").disabled = false;
-  }
+  });
+  el("still").disabled = false;
 }
 
 // --- settings of this viewer

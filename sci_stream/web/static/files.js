@@ -1,6 +1,6 @@
 // Downloads: the snapshot on the screen, the last seconds as a movie, and the recordings of this rig with their ledgers.
 
-import { el, make, showRows, state, toast } from "./page.js";
+import { attempt, el, make, showRows, state, toast } from "./page.js";
 import { get } from "./link.js";
 import { bytes, count, total } from "./format.js";
 import { numberShown } from "./timeline.js";
@@ -12,18 +12,15 @@ const SECONDS = [5, 10, 30, 60, 120, 300];
 async function download(path, parameters, button) {
   button.disabled = true;
   toast(t("preparing", { name: button.textContent }));
-  try {
+  await attempt(async () => {
     const response = await get(path, parameters);
     const name = /filename="?([^"]+)"?/.exec(response.headers.get("content-disposition") ?? "")?.[1] ?? "sci_stream";
     const url = URL.createObjectURL(await response.blob());
     make("a", { href: url, download: name }).click();
     setTimeout(() => URL.revokeObjectURL(url), 60e3);
     toast(t("saved_to", { place: name }));
-  } catch (error) {
-    toast(error.message, true);
-  } finally {
-    button.disabled = false;
-  }
+  });
+  button.disabled = false;
 }
 
 function ledgerLine(ledger) {
@@ -44,12 +41,10 @@ function row(entry) {
 
 async function list() {
   const body = el("recordings").tBodies[0];
-  try {
+  await attempt(async () => {
     const { recordings } = await (await get("/recordings")).json();
     body.replaceChildren(...recordings.map(row));
-  } catch (error) {
-    toast(error.message, true);
-  }
+  });
   if (!body.children.length) showRows("recordings", [], t("no_recordings"));
 }
 

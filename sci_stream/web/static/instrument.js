@@ -1,6 +1,6 @@
 // Parameters and actions of the nodes, built from what they declare.
 
-import { el, make, put, state, toast } from "./page.js";
+import { attempt, el, make, put, state, toast } from "./page.js";
 import { ask } from "./link.js";
 import { named, words } from "./format.js";
 import { t } from "./words.js";
@@ -41,44 +41,26 @@ const idOf = (target, name) => `set-${target}-${name}`;
 function build(groups) {
   const rows = [];
   for (const { target, kind, parameters } of groups) {
-    if (parameters.length) rows.push(heading(kind === "acquire" ? t("camera") : words(target)));
+    if (parameters.length) rows.push(make("span", { className: "label owner" }, kind === "acquire" ? t("camera") : words(target)));
     for (const parameter of parameters) rows.push(...row(target, parameter));
   }
   el("parameters").replaceChildren(...rows);
   const buttons = groups.flatMap(({ target, actions }) => actions.map((action) => button(target, action)));
-  el("doings").replaceChildren(...buttons);
-  el("doings").hidden = !buttons.length;
-}
-
-function heading(text) {
-  const made = document.createElement("span");
-  made.className = "label whose";
-  made.textContent = text;
-  return made;
+  el("series-actions").replaceChildren(...buttons);
+  el("series-actions").hidden = !buttons.length;
 }
 
 function row(target, parameter) {
-  const label = document.createElement("label");
-  const id = idOf(target, parameter.name);
-  label.htmlFor = id;
-  label.textContent = named(parameter.name);
-  label.title = `${target}: ${parameter.description} (${parameter.range})`;
-  const field = fieldFor(parameter);
-  field.id = id;
-  field.classList.add("wide");
-  field.title = label.title;
+  const id = idOf(target, parameter.name), title = `${target}: ${parameter.description} (${parameter.range})`;
+  const label = make("label", { htmlFor: id, title }, named(parameter.name));
+  const field = Object.assign(fieldFor(parameter), { id, title, className: "wide" });
   field.addEventListener("change", () => set(target, parameter, field));
   return [label, field];
 }
 
 function fieldFor(parameter) {
-  if (parameter.kind === "choice") {
-    const select = document.createElement("select");
-    select.append(...parameter.choices.map((choice) => new Option(choice, choice)));
-    return select;
-  }
-  const input = document.createElement("input");
-  input.type = parameter.kind === "flag" ? "checkbox" : "number";
+  if (parameter.kind === "choice") return make("select", {}, ...parameter.choices.map((choice) => new Option(choice, choice)));
+  const input = make("input", { type: parameter.kind === "flag" ? "checkbox" : "number" });
   if (parameter.kind === "number") input.step = "any";
   // The node checks the bounds: its message says more than a red field.
   return input;
@@ -130,13 +112,8 @@ function button(target, action) {
   made.addEventListener("click", async () => {
     if (CONFIRM[action] && !(await confirmed(words(action), t(CONFIRM[action])))) return;
     made.disabled = true;
-    try {
-      toast((await ask("do", { node: target, action, who: WHO })).text || words(action));
-    } catch (error) {
-      toast(error.message, true);
-    } finally {
-      made.disabled = false;
-    }
+    await attempt(async () => toast((await ask("do", { node: target, action, who: WHO })).text || words(action)));
+    made.disabled = false;
   });
   return made;
 }

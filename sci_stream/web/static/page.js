@@ -50,3 +50,6 @@ export function toast(text, bad = false) {
   clearTimeout(toastTimer);
   toastTimer = setTimeout(() => { node.className = "toast"; }, bad ? 8000 : 4000);
 }
+
+// Wait for some work, and show its error if it fails.
+export const attempt = (work) => work().catch((error) => toast(error.message, true));

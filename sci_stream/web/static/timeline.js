@@ -1,6 +1,6 @@
 // The timeline of the last five minutes: kept pictures, lost snapshots, looking back.
 
-import { el, state, toast } from "./page.js";
+import { attempt, el, state } from "./page.js";
 import { bytes, duration } from "./format.js";
 import { decode, wanted } from "./decode.js";
 import { get } from "./link.js";
@@ -65,7 +65,7 @@ async function show(number) {
   asked = number;
   if (fetching) return;
   fetching = true;
-  try {
+  await attempt(async () => {
     while (asked !== null) {
       const now = asked;
       asked = null;
@@ -75,11 +75,8 @@ async function show(number) {
       el("to-live").hidden = false;
       judge();
     }
-  } catch (error) {
-    toast(error.message, true);
-  } finally {
-    fetching = false;
-  }
+  });
+  fetching = false;
 }
 
 const nearest = (ns) => kept.reduce((found, entry) => (found === null || Math.abs(entry[ACQUIRED_NS] - ns) < Math.abs(found[ACQUIRED_NS] - ns) ? entry : found), null);
