@@ -173,7 +173,7 @@ def demo_rig(
     scene_file = Path(scene)
     filmed = str(scene_file.resolve()) if scene and scene_file.exists() else scene or _SCENE
     recordings = Path("recordings").resolve()
-    # Ports are not the defaults: a demo must run next to a rig on the same machine. Fixed: a restarted node gets its back.
+    # Not the default ports: a demo must run next to a rig. Fixed ones: a restarted node must get its port back.
     taken: set[int] = set()
     tables: dict[str, JsonObject] = {
         "rig": {"name": "demo"},
