@@ -78,7 +78,7 @@ def test_slow_drift_costs_less_than_half_a_decibel(scene: str) -> None:
     drift_px = 0.0025
     still, _ = run(small(scene=scene), 200, correct=False, every=20, iterations=8)
     drifting, assessed = run(
-        small(scene=scene, mask_drift_px_per_snapshot=(drift_px, 0.0)), 200, correct=True, every=20
+        small(scene=scene, mask_drift_px_per_snapshot=(drift_px, 0.0)), 200, correct=True, every=20, iterations=8
     )
     assert np.mean(still) - np.mean(drifting) < 0.5
     last = max(assessed)
