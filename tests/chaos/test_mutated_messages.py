@@ -26,6 +26,7 @@ from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.transport.sockets import make_socket
 from sci_stream.wire import Limits, Ping, Pong, Welcome, decode, encode
+from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 from tests.e2e.test_encrypted import keys, unknown_peers
 from tests.hostile_messages import good_frames
@@ -159,7 +160,7 @@ def knock(port: int, n: int, seed: int) -> None:
         pytest.param(10_000, False, id="many, plain", marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
     ],
 )
-def test_rig_survives_mutated_messages(tmp_path: Path, n: int, encrypted: bool) -> None:
+def test_rig_survives_mutated_messages(tmp_path: Path, command_here: CommandHere, n: int, encrypted: bool) -> None:
     acquire, sink, reconstruct, page = free_ports(4)
     changes: dict[str, Any] = {
         "network": {"heartbeat_s": 5.0},
@@ -169,7 +170,7 @@ def test_rig_survives_mutated_messages(tmp_path: Path, n: int, encrypted: bool) 
     }
     configure = plain
     if encrypted:
-        changes["security"] = security = keys(tmp_path)
+        changes["security"] = security = keys(tmp_path, command_here)
         # Only a peer with an allowed key gets this far.
         configure = present(read_key_pair(tmp_path / "key"), str(security["sink_key"]))
     with RunningRig(tmp_path, changes) as rig:
@@ -195,6 +196,8 @@ def test_rig_survives_mutated_messages(tmp_path: Path, n: int, encrypted: bool) 
         after = {name: (process.pid, process.memory_info().rss) for name, process in rig.nodes().items()}
         rig.process.terminate()
         summary = rig.finish(timeout_s=120.0)
+        if encrypted:
+            assert read_key_pair(tmp_path / "key").secret.decode() not in rig.output
     assert {name: pid for name, (pid, _) in after.items()} == {name: pid for name, (pid, _) in before.items()}
     for name in after:
         assert after[name][1] < before[name][1] + (32 << 20), f"{name} grew"
