@@ -30,7 +30,7 @@ import torch
 
 from sci_stream.bench.reality.perturbations import parse_perturbation
 from sci_stream.bench.reality.rigs import OpticalSetup, film
-from sci_stream.bench.reality.scenes import SCENES, NamedScene, SceneUnavailableError, Take
+from sci_stream.bench.reality.scenes import SCENES, NamedScene, SceneFormat, SceneUnavailableError
 from sci_stream.config import ReconstructSection
 from sci_stream.model import Snapshot
 from sci_stream.nodes.reconstruct.solver_thread import make_prior
@@ -89,7 +89,7 @@ def films(half: str, names: list[str]) -> Iterator[Series]:
             continue
         left, before = group.scenes or len(scenes), ()
         for scene in scenes:
-            taken = videos(scene, Take(SIZE, group.rig.n_frames, False, 3)) if left else None
+            taken = videos(scene, SceneFormat(SIZE, group.rig.n_frames, False, 3)) if left else None
             if taken is None:
                 continue
             left -= 1
@@ -101,7 +101,7 @@ def films(half: str, names: list[str]) -> Iterator[Series]:
                 before = series.snapshots
     rig = OpticalSetup("published", 0.0, 8)
     for scene in scenes:
-        taken = videos(scene, Take(WHOLE, 8, False, 9)) if scene.name in {"traffic", "crash"} else None
+        taken = videos(scene, SceneFormat(WHOLE, 8, False, 9)) if scene.name in {"traffic", "crash"} else None
         if taken is None:
             continue
         made = film(rig, rig.optics(WHOLE), taken, parse_perturbation("none"))
@@ -112,7 +112,7 @@ def films(half: str, names: list[str]) -> Iterator[Series]:
             yield Series("warm", scene.name, made.assumed, made.snapshots[:3], warm=True)
 
 
-def videos(scene: NamedScene, take: Take) -> np.ndarray | None:
+def videos(scene: NamedScene, take: SceneFormat) -> np.ndarray | None:
     """Return the videos of a scene; None if its data are not here."""
     try:
         return scene.frames(take)

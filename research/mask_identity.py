@@ -18,7 +18,7 @@ import torch
 
 from sci_stream.bench.reality.perturbations import parse_perturbation
 from sci_stream.bench.reality.rigs import OpticalSetup, Series, film
-from sci_stream.bench.reality.scenes import Take, _clip, data_folder
+from sci_stream.bench.reality.scenes import SceneFormat, _clip, data_folder
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.optics.calibration import Calibration
 
@@ -49,7 +49,7 @@ def main() -> None:
     largest = [0.0, 0.0]
     for clip in clips[: int(sys.argv[1]) if sys.argv[1:] else None]:
         for rig in RIGS:
-            frames = _clip(f"video_train/research/{clip.name}")(Take(SIZE, rig.n_frames, False, SNAPSHOTS))
+            frames = _clip(f"video_train/research/{clip.name}")(SceneFormat(SIZE, rig.n_frames, False, SNAPSHOTS))
             count = min(len(frames) // rig.n_frames, SNAPSHOTS)
             if count < 3:  # fewer snapshots decide nothing
                 continue

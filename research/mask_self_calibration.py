@@ -16,7 +16,7 @@ import numpy as np
 
 from sci_stream.bench.reality.perturbations import PERTURBATIONS, parse_perturbation
 from sci_stream.bench.reality.rigs import OpticalSetup, film
-from sci_stream.bench.reality.scenes import SCENES, SceneUnavailableError, Take
+from sci_stream.bench.reality.scenes import SCENES, SceneFormat, SceneUnavailableError
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.config import ReconstructSection
 from sci_stream.model import Snapshot
@@ -54,7 +54,7 @@ def main() -> None:
         if scene.half != half or (names and scene.name not in names):
             continue
         try:
-            videos = scene.frames(Take(SIZE, rig.n_frames, rig.colour, SNAPSHOTS))
+            videos = scene.frames(SceneFormat(SIZE, rig.n_frames, rig.colour, SNAPSHOTS))
         except SceneUnavailableError as reason:
             print(f"skipped: {reason}")
             continue

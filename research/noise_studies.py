@@ -20,7 +20,7 @@ from scipy.ndimage import gaussian_filter, map_coordinates
 
 from sci_stream.bench.reality.perturbations import parse_perturbation
 from sci_stream.bench.reality.rigs import Series, film
-from sci_stream.bench.reality.scenes import SCENES, Take
+from sci_stream.bench.reality.scenes import SCENES, SceneFormat
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon import engine
@@ -37,7 +37,7 @@ def series(half: str, perturbation: str, snapshots: int, scenes: int = 99) -> li
     """Return the first scenes of a half behind the published masks, blurred by 0.5 px."""
     found = []
     for scene in [scene for scene in SCENES if scene.half == half][:scenes]:
-        frames = videos(scene, Take(SIZE, PUBLISHED.n_frames, False, snapshots))
+        frames = videos(scene, SceneFormat(SIZE, PUBLISHED.n_frames, False, snapshots))
         if frames is not None:
             filmed = film(PUBLISHED, PUBLISHED.optics(SIZE), frames, parse_perturbation(perturbation))
             found.append((scene.name, filmed))

@@ -1,4 +1,4 @@
-"""The guard around all readers of files, which may be damaged, of another kind, or malicious.
+"""The guard around all readers of files, which may be damaged, of another kind, or malicious; and around writers.
 
 A reader first checks what a file declares (`require_regular`, `require_memory`, `require_ratio`), since libraries
 allocate as much, and then reads within `reading`, since they raise any exception on damaged content.
@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from sci_stream.errors import FileFormatError, InputError, SciStreamError
+from sci_stream.errors import FileFormatError, InputError, SciStreamError, StorageError
 
 # A file must not claim more of the memory than leaves the rest of the rig running.
 _MEMORY_FRACTION = 0.5
@@ -49,6 +49,15 @@ def reading(
             got=in_words(cause),
             hint=hint or "The file has another format or is damaged.",
         ) from cause
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Convert an error of the system while a file is written to a `StorageError` that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written", got=error.strerror or str(error)) from error
 
 
 def in_words(error: BaseException) -> str:

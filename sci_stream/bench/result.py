@@ -18,7 +18,8 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from sci_stream.bench.environment import Environment
-from sci_stream.errors import ConfigError, StorageError
+from sci_stream.errors import ConfigError
+from sci_stream.file_guard import writing
 from sci_stream.recon.settings import SolverSettings
 
 if TYPE_CHECKING:
@@ -121,10 +122,8 @@ def write_json(result: BenchResult, path: Path) -> None:
         If the file cannot be written.
     """
     content = {entry.name: getattr(result, entry.name) for entry in dataclasses.fields(result)}
-    try:
+    with writing(path):
         path.write_text(json.dumps(content, indent=2, default=_plain) + "\n")
-    except OSError as error:
-        raise StorageError(f"The figures cannot be written to {path}", got=error) from error
 
 
 def _plain(value: object) -> object:
@@ -155,10 +154,8 @@ def write_markdown(result: BenchResult, path: Path, more: Iterable[ResultTable[o
     parts = [f"Measured on {here.processor or 'an unnamed processor'} ({here.machine}), {versions}; {settings}.\n"]
     parts += [f"## {table.title}\n\n{markdown(table)}" for table in (*result.tables, *more)]
     parts += ["".join(f"- {note}\n" for note in result.notes)] if result.notes else []
-    try:
+    with writing(path):
         path.write_text("\n".join(parts))
-    except OSError as error:
-        raise StorageError(f"The report cannot be written to {path}", got=error) from error
 
 
 def markdown(table: ResultTable[object]) -> str:
@@ -207,7 +204,5 @@ def figure_file(path: Path, size_in: tuple[float, float]) -> Iterator[Figure]:
 
     figure = Figure(figsize=size_in, layout="constrained")
     yield figure
-    try:
+    with writing(path):
         figure.savefig(path, dpi=110)
-    except OSError as error:
-        raise StorageError(f"The plot cannot be written to {path}", got=error) from error

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from sci_stream import __version__
-from sci_stream.cli import (
+from sci_stream.cli import (  # noqa: F401 - a module adds its commands to the application
     bench,
     calibration,
     cameras,
@@ -26,19 +26,7 @@ from sci_stream.errors import SciStreamError
 from sci_stream.nodes.runtime.logs import logs_json
 from sci_stream.optional import missing_library
 
-__all__ = [
-    "app",
-    "bench",
-    "calibration",
-    "cameras",
-    "control",
-    "keys",
-    "main",
-    "recordings",
-    "rigs",
-    "solve",
-    "training",
-]
+__all__ = ["app", "main"]
 
 
 def _print_version(requested: bool) -> None:

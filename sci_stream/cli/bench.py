@@ -33,7 +33,7 @@ def _plottable(path: Path | None) -> Path | None:
     return path
 
 
-def _plot(what: str = "") -> Any:
+def _plot_option(what: str = "") -> Any:
     return typer.Option("--plot", help=f"Plot {what}to this file (.png, .svg, .pdf).", callback=_plottable)
 
 
@@ -102,7 +102,7 @@ def bench_quality(
     assignments: Assignments = None,
     device: Device = "auto",
     json_path: JsonPath = None,
-    plot_path: Annotated[Path | None, _plot("PSNR over iterations, with example frames, ")] = None,
+    plot_path: Annotated[Path | None, _plot_option("PSNR over iterations, with example frames, ")] = None,
     full_scale_dn: Annotated[
         float | None,
         typer.Option(help="Counts of a white frame through an open mask, for files whose masks are a little wrong."),
@@ -132,7 +132,7 @@ def bench_paper(
     shots: Annotated[int | None, typer.Option(min=1, help="Shots of each set; all by default.")] = None,
     device: Device = "auto",
     json_path: JsonPath = None,
-    plot_path: Annotated[Path | None, _plot("quality over time ")] = None,
+    plot_path: Annotated[Path | None, _plot_option("quality over time ")] = None,
 ) -> None:
     """Measure the paper's methods on published sets, next to what the paper prints. WNNM takes minutes per shot."""
     from sci_stream.bench.datasets import published
@@ -167,7 +167,7 @@ def bench_reality(
     cost: Annotated[bool, typer.Option("--cost", help="Only what noise estimation and self-calibration cost.")] = False,
     device: Device = "auto",
     json_path: JsonPath = None,
-    plot_path: Annotated[Path | None, _plot()] = None,
+    plot_path: Annotated[Path | None, _plot_option()] = None,
     report: Annotated[Path | None, typer.Option(help="Write all tables to this Markdown file.")] = None,
 ) -> None:
     """Measure the loss from errors of the calibrated masks, on scenes with ground truth."""
@@ -287,13 +287,13 @@ def bench_speed(
     device: Device = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: torch's choice.")] = 0,
     json_path: JsonPath = None,
-    plot_path: Annotated[Path | None, _plot()] = None,
+    plot_path: Annotated[Path | None, _plot_option()] = None,
 ) -> None:
     """Measure the time per iteration and snapshot by size, and the time to the published result."""
     import torch
 
-    from sci_stream.bench.speed.report import SpeedPlan, bench, plot
     from sci_stream.bench.speed.solve_times import SIZES, parse_sizes
+    from sci_stream.bench.speed.speed import SpeedPlan, bench, plot
     from sci_stream.recon.denoisers.half_precision import Precision
 
     if precision not in set(Precision):
@@ -351,7 +351,7 @@ def bench_warm(
     assignments: Assignments = None,
     device: Device = "auto",
     json_path: JsonPath = None,
-    plot_path: Annotated[Path | None, _plot("PSNR over snapshots ")] = None,
+    plot_path: Annotated[Path | None, _plot_option("PSNR over snapshots ")] = None,
 ) -> None:
     """Compare warm starts with cold ones at equal iterations and at equal time; by default at 4, 8 and 12."""
     from sci_stream.bench import datasets
@@ -435,7 +435,7 @@ def bench_soak(
     denoiser: Annotated[str, typer.Option(help="identity, or tv (one iteration).")] = "identity",
     record: Annotated[bool, typer.Option(help="Record during the run.")] = True,
     folder: Folder = None,
-    plot_path: Annotated[Path | None, _plot()] = None,
+    plot_path: Annotated[Path | None, _plot_option()] = None,
     json_path: JsonPath = None,
 ) -> None:
     """Run a rig with small frames for a long time and check that memory, threads, handles and latency stay flat."""

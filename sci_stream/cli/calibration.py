@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from sci_stream.cli.common import Force, JsonPath, RigPath, app, new_console, start_logging, table_console
 from sci_stream.errors import CalibrationError, ConfigError, StorageError
+from sci_stream.file_guard import writing
 from sci_stream.model import BayerPhase, JsonObject
 
 if TYPE_CHECKING:
@@ -204,7 +205,8 @@ def calibration_check(
             "verdict": verdict.value,
             "figures": [figure.as_dict() for figure in figures],
         }
-        _write_json(json_path, content)
+        with writing(json_path):
+            json_path.write_text(json.dumps(content, indent=2) + "\n")
     failed = verdict is Verdict.BAD or (strict and verdict is Verdict.WARN)
     raise typer.Exit(CalibrationError.exit_status if failed else 0)
 
@@ -280,10 +282,3 @@ def _print(figures: list[QualityFigure]) -> None:
         console.print(
             f"[{colours[word]}]{word:<5}[/]{figure.name:<16}{escape(figure.text)}", highlight=False, soft_wrap=True
         )
-
-
-def _write_json(path: Path, content: object) -> None:
-    try:
-        path.write_text(json.dumps(content, indent=2) + "\n")
-    except OSError as error:
-        raise StorageError(f"Cannot write {path}", got=error.strerror) from error

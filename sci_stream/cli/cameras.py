@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from sci_stream.cli.common import AsJson, app, echo, new_console, start_logging, table_console
-from sci_stream.errors import CameraError, ConfigError, StorageError
+from sci_stream.errors import CameraError, ConfigError
+from sci_stream.file_guard import writing
 
 if TYPE_CHECKING:
     from sci_stream.model import CameraCapabilities, Feature
@@ -148,10 +149,8 @@ def _save(path: Path, driver: str, options: Any) -> None:
 
     text = "# The state of a camera, as part of a rig file.\n" + table_text("camera", {"driver": driver})
     text += "\n" + table_text("camera.options", options).replace("], [", "],\n    [").replace("[[", "[\n    [")
-    try:
+    with writing(path):
         path.write_text(text.replace("]]\n", "],\n]\n"))
-    except OSError as error:
-        raise StorageError(f"Cannot write {path}", got=error.strerror) from None
     echo(f"wrote {path}")
 
 

@@ -11,7 +11,8 @@ from typing import BinaryIO, TypedDict, cast
 
 import torch
 
-from sci_stream.errors import FileFormatError, StorageError
+from sci_stream.errors import FileFormatError
+from sci_stream.file_guard import writing
 from sci_stream.model import JsonObject
 from sci_stream.recon.denoisers.weights import read_pickled
 from sci_stream.training.learner import LearnerState
@@ -122,14 +123,13 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written", got=error.strerror or str(error)) from error
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
     finally:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)

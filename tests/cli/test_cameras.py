@@ -141,7 +141,7 @@ def test_grab_uses_the_camera_of_a_rig(cameras: Cameras, tmp_path: Path) -> None
         (["grab", "1", "--format", "bmp"], 2, "expected npy, tiff or png; got bmp"),
         (["list", "--driver", "simulated"], 2, "The driver simulated cannot look for cameras"),
         (["list", "--driver", "harvester"], 2, "Did you mean harvesters?"),
-        (["features", "1", "--cti", "PRODUCER", "--save", "no/such/folder.toml"], 3, "Cannot write"),
+        (["features", "1", "--cti", "PRODUCER", "--save", "no/such/folder.toml"], 3, "cannot be written"),
         (["--json", "list"], 2, "Put the options after list"),
     ],
 )

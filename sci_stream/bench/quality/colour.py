@@ -161,11 +161,8 @@ def _demosaic_rows(
             method=str(method),
             psnr_db=means[method],
             lead_db=means[method] - means[Demosaic.BILINEAR],
-            rggb_db=mean(by_phase[BayerPhase.RGGB]),
-            grbg_db=mean(by_phase[BayerPhase.GRBG]),
-            gbrg_db=mean(by_phase[BayerPhase.GBRG]),
-            bggr_db=mean(by_phase[BayerPhase.BGGR]),
             ms_per_megapixel=ms_per_megapixel[method],
+            **{f"{phase.lower()}_db": mean(by_phase[phase]) for phase in BayerPhase},
         )
         for method, by_phase in psnr_db.items()
     )

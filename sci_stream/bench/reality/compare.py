@@ -17,7 +17,7 @@ from sci_stream.bench.environment import environment
 from sci_stream.bench.reality.optics import F32, PatternOptics
 from sci_stream.bench.reality.perturbations import PERTURBATIONS, Perturbation, parse_perturbation
 from sci_stream.bench.reality.rigs import ALL_RIGS, QUICK_RIGS, RIGS, OpticalSetup, choose_rigs, film
-from sci_stream.bench.reality.scenes import SCENES, Half, SceneUnavailableError, Take
+from sci_stream.bench.reality.scenes import SCENES, Half, SceneFormat, SceneUnavailableError
 from sci_stream.bench.reality.solving import Reconstructor, SolverSpec
 from sci_stream.bench.result import BenchResult, Progress, ResultColumn, ResultTable, Settings, figure_file, mean
 from sci_stream.errors import ConfigError, FileFormatError
@@ -142,29 +142,30 @@ class RealityResult(BenchResult):
     cells: tuple[Cell, ...] = ()
 
 
-SUMMARY_COLUMNS = (
-    ResultColumn("half", "scenes", left=True),
-    ResultColumn("group", "group", left=True),
-    ResultColumn("cells", "cells"),
+_HALF = ResultColumn("half", "scenes", left=True)
+_QUALITY = (
     ResultColumn("exact_db", "exact\ndB", ".2f", "dB"),
     ResultColumn("defaults_db", "defaults\ndB", ".2f", "dB"),
     ResultColumn("plain_db", "plain 40\ndB", ".2f", "dB"),
     ResultColumn("lead_db", "over\nplain", "+.2f", "dB"),
+)
+_LOSS = ResultColumn("loss_db", "below\nexact", "+.2f", "dB")
+SUMMARY_COLUMNS = (
+    _HALF,
+    ResultColumn("group", "group", left=True),
+    ResultColumn("cells", "cells"),
+    *_QUALITY,
     ResultColumn("worst_lead_db", "worst", "+.2f", "dB"),
-    ResultColumn("loss_db", "below\nexact", "+.2f", "dB"),
+    _LOSS,
     ResultColumn("worst_loss_db", "worst", "+.2f", "dB"),
 )
-
 CELL_COLUMNS = (
-    ResultColumn("half", "scenes", left=True),
+    _HALF,
     ResultColumn("scene", "scene", left=True),
     ResultColumn("rig", "rig", left=True),
     ResultColumn("perturbation", "perturbation", left=True),
-    ResultColumn("exact_db", "exact\ndB", ".2f", "dB"),
-    ResultColumn("defaults_db", "defaults\ndB", ".2f", "dB"),
-    ResultColumn("plain_db", "plain 40\ndB", ".2f", "dB"),
-    ResultColumn("lead_db", "over\nplain", "+.2f", "dB"),
-    ResultColumn("loss_db", "below\nexact", "+.2f", "dB"),
+    *_QUALITY,
+    _LOSS,
 )
 
 
@@ -232,15 +233,15 @@ class RigOnScene:
 def _measured(plan: ComparisonPlan, spec: SolverSpec, jobs: int, progress: Progress) -> Iterator[list[Cell]]:
     """Yield the cells of each rig on each scene, in the order of the plan."""
     perturbations = [parse_perturbation(name) for name in plan.perturbations]
-    works = _works(plan, progress)
+    units = _units_of_work(plan, progress)
     if jobs == 1:
-        yield from (measure(work, perturbations, Reconstructor(spec)) for work in works)
+        yield from (measure(unit, perturbations, Reconstructor(spec)) for unit in units)
         return
     # Threads of one solve wait for each other at every convolution, which is slow beside other work: cells share
     # nothing, so each core solves its own.
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, spawn, _start_worker, (spec,)) as pool:
-        pending = [pool.submit(_measure_in_worker, work, perturbations) for work in works]
+        pending = [pool.submit(_measure_in_worker, unit, perturbations) for unit in units]
         yield from (future.result() for future in pending)
 
 
@@ -253,28 +254,28 @@ def _start_worker(spec: SolverSpec) -> None:
     _worker.append(Reconstructor(spec))
 
 
-def _measure_in_worker(work: RigOnScene, perturbations: Sequence[Perturbation]) -> list[Cell]:
-    return measure(work, perturbations, _worker[0])
+def _measure_in_worker(unit: RigOnScene, perturbations: Sequence[Perturbation]) -> list[Cell]:
+    return measure(unit, perturbations, _worker[0])
 
 
-def _works(plan: ComparisonPlan, progress: Progress) -> Iterator[RigOnScene]:
+def _units_of_work(plan: ComparisonPlan, progress: Progress) -> Iterator[RigOnScene]:
     """Yield each rig with its scenes, halves in turn; report why others are unavailable."""
     reported: set[str] = set()
     for half in plan.halves:
         scenes = [scene for scene in SCENES if scene.half is half]
         following = 0
         for rig in plan.rigs:
-            take = Take(plan.size, rig.n_frames, rig.colour, plan.snapshots)
+            form = SceneFormat(plan.size, rig.n_frames, rig.colour, plan.snapshots)
             wanted = plan.scenes_per_rig or len(scenes)
             # Begin after the scene of the last rig, so that every scene has its turn.
             for place in [(following + offset) % len(scenes) for offset in range(len(scenes))]:
                 if wanted == 0:
                     break
                 scene = scenes[place]
-                if take.colour and not scene.in_colour:
+                if form.colour and not scene.in_colour:
                     continue
                 try:
-                    yield RigOnScene(rig, scene.name, half, rig.optics(plan.size), scene.frames(take))
+                    yield RigOnScene(rig, scene.name, half, rig.optics(plan.size), scene.frames(form))
                 except SceneUnavailableError as reason:
                     if str(reason) not in reported:
                         progress(f"skipped: {reason}")
@@ -284,26 +285,26 @@ def _works(plan: ComparisonPlan, progress: Progress) -> Iterator[RigOnScene]:
                 following = place + 1
 
 
-def measure(work: RigOnScene, perturbations: Sequence[Perturbation], reconstructor: Reconstructor) -> list[Cell]:
+def measure(unit: RigOnScene, perturbations: Sequence[Perturbation], reconstructor: Reconstructor) -> list[Cell]:
     """Return a cell for each perturbation."""
-    rig, cells = work.rig, []
+    rig, cells = unit.rig, []
     for perturbation in perturbations:
-        series = film(rig, work.optics, work.videos, perturbation)
+        series = film(rig, unit.optics, unit.videos, perturbation)
         defaults_db = exact_db = reconstructor.series(series.assumed, series.snapshots)
         if series.exact is not series.assumed:
             exact_db = reconstructor.series(series.exact, series.of(series.exact))
         plain_db = reconstructor.plain(series.assumed, series.snapshots[-1])
         cells.append(
             Cell(
-                scene=work.scene,
-                half=work.half,
+                scene=unit.scene,
+                half=unit.half,
                 rig=rig.name,
                 masks=rig.patterns,
                 blur_px=rig.blur_px,
                 n_frames=rig.n_frames,
                 colour=rig.colour,
                 perturbation=perturbation.name,
-                snapshots=len(work.videos),
+                snapshots=len(unit.videos),
                 exact_db=exact_db,
                 defaults_db=defaults_db,
                 plain_db=plain_db,

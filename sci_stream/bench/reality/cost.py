@@ -11,7 +11,7 @@ import torch
 from sci_stream.bench.environment import environment
 from sci_stream.bench.reality.perturbations import parse_perturbation
 from sci_stream.bench.reality.rigs import OpticalSetup, film
-from sci_stream.bench.reality.scenes import SCENES, Take
+from sci_stream.bench.reality.scenes import SCENES, SceneFormat
 from sci_stream.bench.reality.solving import SolverSpec
 from sci_stream.bench.result import BenchResult, ResultColumn, ResultTable
 from sci_stream.config import CalibrationSection
@@ -55,7 +55,7 @@ def bench_cost(spec: SolverSpec, snapshots: int = 3 * FIRST, size: int = 256) ->
     prior, settings = make_prior(spec.section, device)
     rig = OpticalSetup("random", 0.5, _FRAMES)
     scene = next(scene for scene in SCENES if scene.name == _SCENE)
-    videos = scene.frames(Take(size, _FRAMES, False, snapshots))
+    videos = scene.frames(SceneFormat(size, _FRAMES, False, snapshots))
     series = film(rig, rig.optics(size), videos, parse_perturbation("jitter"))
     engine = Engine(series.assumed, prior, device, settings)
     engine.warm_up()

@@ -6,6 +6,7 @@ below the folder that ``SCI_STREAM_DATA`` names. Of each, the middle is cut out 
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Final
 import cv2
 import numpy as np
 
-from sci_stream.bench.datasets import filmed_scene, truth_of
+from sci_stream.bench.datasets import film_frames, filmed_scene, truth_of
 from sci_stream.bench.reality.optics import F32
 from sci_stream.errors import FileFormatError, SciStreamError
 from sci_stream.model import Array, BayerPhase
@@ -49,7 +50,7 @@ class SceneUnavailableError(SciStreamError):
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class SceneFormat:
     """Requirements on a scene: ``size`` pixels square, B frames per snapshot, a mosaic or not, number of snapshots."""
 
     size: int
@@ -58,7 +59,7 @@ class Take:
     snapshots: int
 
 
-Film = Callable[[Take], F32]
+Film = Callable[[SceneFormat], F32]
 """Returns the frames of a scene, (S·B, H, W) float32 0–1, S ≤ ``snapshots``; a Bayer mosaic if in colour."""
 
 
@@ -71,19 +72,19 @@ class NamedScene:
     film: Film
     in_colour: bool = True
 
-    def frames(self, take: Take) -> F32:
-        """Return the true video of each snapshot, (S, B, H, W) float32, 0–1, S ≤ ``take.snapshots``.
+    def frames(self, form: SceneFormat) -> F32:
+        """Return the true video of each snapshot, (S, B, H, W) float32, 0–1, S ≤ ``form.snapshots``.
 
         Raises
         ------
         SceneUnavailableError
             With the reason.
         """
-        if take.colour and not self.in_colour:
+        if form.colour and not self.in_colour:
             raise SceneUnavailableError(f"{self.name} is not in colour")
-        video = self.film(take)
-        B = take.n_frames
-        count = min(len(video) // B, take.snapshots)
+        video = self.film(form)
+        B = form.n_frames
+        count = min(len(video) // B, form.snapshots)
         if count == 0:
             raise SceneUnavailableError(f"{self.name} has {len(video)} frames, fewer than {B}")
         return np.ascontiguousarray(video[: count * B]).reshape(count, B, *video.shape[1:])
@@ -115,10 +116,10 @@ def _found(pattern: str) -> Path:
 def _simulated(scene: str, seed: int, speed: float = 1.0) -> Film:
     """Return a source of a scene of the simulated camera: its truth, without its masks and sensor."""
 
-    def film(take: Take) -> F32:
-        options = {"seed": seed, "speed": speed, "bayer": BAYER if take.colour else None}
-        size = {"height_px": take.size, "width_px": take.size, "n_frames": take.n_frames}
-        footage = filmed_scene(scene, snapshots=take.snapshots, **size, **options)
+    def film(form: SceneFormat) -> F32:
+        options = {"seed": seed, "speed": speed, "bayer": BAYER if form.colour else None}
+        size = {"height_px": form.size, "width_px": form.size, "n_frames": form.n_frames}
+        footage = filmed_scene(scene, snapshots=form.snapshots, **size, **options)
         return np.concatenate([truth_of(snapshot) for snapshot in footage.snapshots])
 
     return film
@@ -127,19 +128,10 @@ def _simulated(scene: str, seed: int, speed: float = 1.0) -> Film:
 def _clip(pattern: str, start: int = 0) -> Film:
     """Return what films a clip, one of its pictures a frame; made small, its motion is that of a faster camera."""
 
-    def film(take: Take) -> F32:
-        capture = cv2.VideoCapture(str(_found(pattern)))
-        frames = []
-        try:
-            for number in range(start + take.snapshots * take.n_frames):
-                there, picture = capture.read()
-                if not there:
-                    break
-                if number >= start:
-                    frames.append(_sensed(_square(picture, take.size), take.colour))
-        finally:
-            capture.release()
-        return np.stack(frames) if frames else np.empty((0, take.size, take.size), np.float32)
+    def film(form: SceneFormat) -> F32:
+        pictures = itertools.islice(film_frames(_found(pattern)), start, start + form.snapshots * form.n_frames)
+        frames = [_sensed(_square(picture, form.size), form.colour) for picture in pictures]
+        return np.stack(frames) if frames else np.empty((0, form.size, form.size), np.float32)
 
     return film
 
@@ -147,15 +139,15 @@ def _clip(pattern: str, start: int = 0) -> Film:
 def _photograph(pattern: str) -> Film:
     """Return what films a photograph while the camera pans and slowly zooms."""
 
-    def film(take: Take) -> F32:
+    def film(form: SceneFormat) -> F32:
         path = _found(pattern)
         try:
             picture = read_image(path)[..., ::-1]
         except FileFormatError as error:
             raise SceneUnavailableError(str(error)) from error
-        wide = _square(picture, min(2 * take.size, *picture.shape[:2]))
-        count = take.snapshots * take.n_frames
-        return np.stack([_sensed(_view(wide, take.size, k), take.colour) for k in range(count)])
+        wide = _square(picture, min(2 * form.size, *picture.shape[:2]))
+        count = form.snapshots * form.n_frames
+        return np.stack([_sensed(_view(wide, form.size, k), form.colour) for k in range(count)])
 
     return film
 
@@ -172,13 +164,13 @@ def _view(wide: F32, size: int, k: int) -> F32:
 def _published(pattern: str) -> Film:
     """Return what films the true frames of a published set."""
 
-    def film(take: Take) -> F32:
+    def film(form: SceneFormat) -> F32:
         path = _found(pattern)
         orig = read_published(path).orig
-        if orig is None or min(orig.shape[1:]) < take.size:
-            raise SceneUnavailableError(f"{path} has no truth of {take.size} × {take.size} pixels")
-        top, left = (orig.shape[1] - take.size) // 2, (orig.shape[2] - take.size) // 2
-        frames = orig[: take.snapshots * take.n_frames, top : top + take.size, left : left + take.size]
+        if orig is None or min(orig.shape[1:]) < form.size:
+            raise SceneUnavailableError(f"{path} has no truth of {form.size} × {form.size} pixels")
+        top, left = (orig.shape[1] - form.size) // 2, (orig.shape[2] - form.size) // 2
+        frames = orig[: form.snapshots * form.n_frames, top : top + form.size, left : left + form.size]
         return np.asarray(frames, np.float32) / np.float32(255 if orig.max() > 2 else 1)
 
     return film

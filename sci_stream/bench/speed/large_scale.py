@@ -24,6 +24,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.bench.datasets import film_frames
 from sci_stream.bench.environment import environment
 from sci_stream.bench.result import BenchResult, Progress, ResultColumn, ResultTable, Settings, mean
 from sci_stream.bench.speed.solve_times import Size
@@ -165,16 +166,13 @@ def _mosaics(size: Size, film: Path | None) -> Iterator[F32]:
 
 def _filmed(film: Path, height: int, width: int, size: Size) -> Iterator[F32]:
     """Yield frames of a film, (h, w, 3), 0–1."""
-    capture = cv2.VideoCapture(str(film))
-    try:
-        for b in range(size.n_frames):
-            read, frame = capture.read()
-            if not read:
-                raise FileFormatError(f"{film} is too short", expected=f"{size.n_frames} frames", got=f"{b}")
-            small = cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA)
-            yield small[..., ::-1].astype(np.float32) / np.float32(255)
-    finally:
-        capture.release()
+    frames = film_frames(film)
+    for b in range(size.n_frames):
+        frame = next(frames, None)
+        if frame is None:
+            raise FileFormatError(f"{film} is too short", expected=f"{size.n_frames} frames", got=f"{b}")
+        small = cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA)
+        yield small[..., ::-1].astype(np.float32) / np.float32(255)
 
 
 def _waves(height: int, width: int, n_frames: int) -> Iterator[F32]:

@@ -13,7 +13,7 @@ from sci_stream.bench.reality import compare
 from sci_stream.bench.reality.compare import Cell, ComparisonPlan, bench, cell_table, plot, summarise, verdicts
 from sci_stream.bench.reality.cost import bench_cost
 from sci_stream.bench.reality.rigs import OpticalSetup
-from sci_stream.bench.reality.scenes import DATA_VARIABLE, SCENES, Half, NamedScene, SceneUnavailableError, Take
+from sci_stream.bench.reality.scenes import DATA_VARIABLE, SCENES, Half, NamedScene, SceneFormat, SceneUnavailableError
 from sci_stream.bench.reality.solving import SolverSpec
 from sci_stream.bench.result import markdown, write_json
 from sci_stream.cli import app
@@ -111,7 +111,7 @@ def test_halves_share_no_scene_and_both_have_all_kinds() -> None:
 
 def test_simulated_scene_gives_video_of_each_snapshot() -> None:
     scene = next(scene for scene in SCENES if scene.name == "simulated fast")
-    videos = scene.frames(Take(size=32, n_frames=3, colour=True, snapshots=2))
+    videos = scene.frames(SceneFormat(size=32, n_frames=3, colour=True, snapshots=2))
     assert videos.shape == (2, 3, 32, 32)
     assert 0 <= videos.min() < videos.max() <= 1
     assert np.abs(videos[0, 0] - videos[1, 0]).max() > 0.02, "it moves"
@@ -120,23 +120,23 @@ def test_simulated_scene_gives_video_of_each_snapshot() -> None:
 def test_grey_or_short_scene_is_unavailable() -> None:
     short = NamedScene("short", Half.TUNING, lambda _: np.zeros((5, 8, 8), np.float32), in_colour=False)
     with pytest.raises(SceneUnavailableError, match="5 frames, fewer than 6"):
-        short.frames(Take(8, 6, False, 1))
+        short.frames(SceneFormat(8, 6, False, 1))
     with pytest.raises(SceneUnavailableError, match="not in colour"):
-        short.frames(Take(8, 4, True, 1))
-    assert short.frames(Take(8, 2, False, 9)).shape == (2, 2, 8, 8), "as many snapshots as there are"
+        short.frames(SceneFormat(8, 4, True, 1))
+    assert short.frames(SceneFormat(8, 2, False, 9)).shape == (2, 2, 8, 8), "as many snapshots as there are"
 
 
 def test_photograph_pans_and_missing_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     scene = next(scene for scene in SCENES if scene.name == "kodak 5 panned")
-    take = Take(32, 2, False, 2)
+    take = SceneFormat(32, 2, False, 2)
     with pytest.raises(SceneUnavailableError, match=r"no test/kodak24/5\.png"):
         scene.frames(take)
     (tmp_path / "test/kodak24").mkdir(parents=True)
     picture = np.random.default_rng(0).integers(0, 255, (80, 90, 3), np.uint8)
     cv2.imwrite(str(tmp_path / "test/kodak24/5.png"), cv2.GaussianBlur(picture, (0, 0), 2))
     videos = scene.frames(take)
-    longer = scene.frames(Take(32, 2, False, 3))
+    longer = scene.frames(SceneFormat(32, 2, False, 3))
     np.testing.assert_array_equal(longer[:2], videos)
     assert np.abs(np.diff(videos.reshape(4, 32, 32), axis=0)).max() > 0.005
 
