@@ -13,7 +13,7 @@ import torch
 from sci_stream.calibration.mask_errors import MaskErrorEstimator
 from sci_stream.calibration.mask_order import SHUFFLED, UNKNOWN, MaskOrderDetector, is_cycle, thumbnails
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
-from sci_stream.calibration.mask_sequence import ShuffleDetector
+from sci_stream.calibration.mask_shuffle import ShuffleDetector
 from sci_stream.model import Array, CalibrationHealth, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
@@ -108,7 +108,7 @@ class CalibrationMonitor:
         trusted = fit is not None and fit.match >= _LEAST_MATCH and fit.shift_sd_px <= _MOST_SD_PX
         if fit is not None and trusted:
             self._follow(fit)
-            self._check_sequence(y, valid)
+            self._check_shuffle(y, valid)
             if self._correct:
                 self._update_correction(y, valid, fit.shift_sd_px, snapshot)
         shift = self._displacement.shift_px if trusted and self._displacement is not None else (None, None)
@@ -176,7 +176,7 @@ class CalibrationMonitor:
         if self.correction.own != used.own:
             self._fitter.correct(self.correction)
 
-    def _check_sequence(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> None:
+    def _check_shuffle(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> None:
         """Look for another order of the masks in a snapshot whose displacement was followed."""
         assert self._fitter is not None
         assert self._displacement is not None

@@ -152,8 +152,7 @@ def complete_output(out: Path, *, replace: bool) -> Iterator[Path]:
 
 def _chosen(series: RecordedSeries, options: ExportOptions, source: Path) -> list[int]:
     stored = series.raw if options.coded else series.video
-    first = 0 if options.first is None else options.first
-    seqs = [seq for seq in stored.seqs.tolist() if seq >= first and (options.last is None or seq <= options.last)]
+    seqs = stored.between(options.first, options.last)
     if not seqs:
         what = "coded snapshots" if options.coded else "video"
         raise InputError(

@@ -25,7 +25,7 @@ from sci_stream_drivers.harvesters.node_map import settings
 from sci_stream_drivers.harvesters.options import FeatureSetting, HarvestersOptions
 from sci_stream_drivers.harvesters.producers import producer_files, usable_producers
 from sci_stream_drivers.harvesters.session import Session
-from sci_stream_drivers.harvesters.stream import Grabbed, Image, Stream
+from sci_stream_drivers.harvesters.stream import ImageFormat, RawFrame, Stream
 from sci_stream_drivers.harvesters.transport_advice import warn_about_transport
 
 log = logging.getLogger(__name__)
@@ -35,13 +35,13 @@ _NAP_S = 0.0005
 
 
 @dataclass(slots=True)
-class _Opened:
+class _OpenCamera:
     """An open camera; ``watch`` is renewed with each start, since frame ids may begin again."""
 
     session: Session
     release: weakref.finalize[Any, Any]
     capabilities: CameraCapabilities
-    image: Image
+    image_format: ImageFormat
     stream: Stream
     watch: RestartDetector
 
@@ -58,8 +58,8 @@ class HarvestersCamera:
     def __init__(self, options: HarvestersOptions) -> None:
         self._options = options
         self._files: list[Path] = []
-        self._camera: _Opened | None = None
-        self._held: deque[Grabbed] = deque()
+        self._camera: _OpenCamera | None = None
+        self._held: deque[RawFrame] = deque()
         self._lost: CameraLost | None = None
         self._counts: Counter[str] = Counter()
         self._running = False
@@ -126,7 +126,7 @@ class HarvestersCamera:
             release()
             raise
         watch = RestartDetector(capabilities.frame_ids)
-        self._camera = _Opened(session, release, capabilities, image, stream, watch)
+        self._camera = _OpenCamera(session, release, capabilities, image, stream, watch)
         return capabilities
 
     def settings(self) -> list[Parameter]:
@@ -232,32 +232,32 @@ class HarvestersCamera:
         # meanwhile (docs/decisions/0017).
         while len(self._held) < self._options.buffers:
             try:
-                grabbed = stream.fetch() if self._lost is None else None
+                frame = stream.fetch() if self._lost is None else None
             except CameraLost as error:
                 self._lost = error
                 return
-            if grabbed is None:
+            if frame is None:
                 return
-            self._held.append(grabbed)
+            self._held.append(frame)
 
-    def _delivered(self, camera: _Opened, grabbed: Grabbed) -> CameraFrame:
+    def _delivered(self, camera: _OpenCamera, frame: RawFrame) -> CameraFrame:
         self._last_contact_s = time.monotonic()
-        if camera.watch.restarted(grabbed.frame_id, grabbed.camera_time_ns):
+        if camera.watch.restarted(frame.frame_id, frame.camera_time_ns):
             self._counts["restarts"] += 1
             # Frames already fetched belong to the new count as well; they cannot be numbered within this epoch.
             self._counts["discarded"] += 1 + len(self._held)
             raise CameraLost(
                 "The camera restarted its frame counter: it was reset and may have lost its settings",
-                got=f"frame id {grabbed.frame_id}",
+                got=f"frame id {frame.frame_id}",
                 hint="If its ids only wrap around, set frame_id_last to the highest id.",
             )
         self._counts["delivered"] += 1
         return CameraFrame(
-            counts=grabbed.counts(camera.image),
-            frame_id=grabbed.frame_id,
-            camera_time_ns=grabbed.camera_time_ns if camera.capabilities.clock != "none" else None,
-            host_time_ns=grabbed.host_time_ns,
-            chunks=grabbed.chunks,
+            counts=frame.counts(camera.image_format),
+            frame_id=frame.frame_id,
+            camera_time_ns=frame.camera_time_ns if camera.capabilities.clock != "none" else None,
+            host_time_ns=frame.host_time_ns,
+            chunks=frame.chunks,
         )
 
     def _trigger_if_due(self) -> None:
@@ -314,7 +314,7 @@ class HarvestersCamera:
             self._camera.release()
             self._camera = None
 
-    def _opened(self) -> _Opened:
+    def _opened(self) -> _OpenCamera:
         if self._camera is None:
             raise RuntimeError("the camera is not open: call open() first")
         return self._camera

@@ -12,13 +12,13 @@ from sci_stream_drivers.harvesters.library import feature
 from sci_stream_drivers.harvesters.node_map import choices_of
 from sci_stream_drivers.harvesters.options import HarvestersOptions
 from sci_stream_drivers.harvesters.session import Session
-from sci_stream_drivers.harvesters.stream import Image, timestamp_frequency_hz
+from sci_stream_drivers.harvesters.stream import ImageFormat, timestamp_frequency_hz
 
 _CLOCKS = ("Timestamp", "TimestampLatchValue", "GevTimestampValue", "DeviceTimestamp")
 _RATES = ("AcquisitionResultingFrameRate", "ResultingFrameRate", "AcquisitionFrameRate")
 
 
-def describe(session: Session, options: HarvestersOptions, clock: str | None) -> tuple[CameraCapabilities, Image]:
+def describe(session: Session, options: HarvestersOptions, clock: str | None) -> tuple[CameraCapabilities, ImageFormat]:
     """Return the camera's capabilities, and the image format of its buffers.
 
     ``clock`` names the clock that the camera's clock is synchronised with, if it is.
@@ -31,7 +31,7 @@ def describe(session: Session, options: HarvestersOptions, clock: str | None) ->
     node_map = session.node_map
     formats = node_map.get_node("PixelFormat")
     pixel_format = find_pixel_format(str(formats.value), offered=choices_of(formats))
-    image = Image(pixel_format, int(node_map.get_node("Height").value), int(node_map.get_node("Width").value))
+    image = ImageFormat(pixel_format, int(node_map.get_node("Height").value), int(node_map.get_node("Width").value))
     stamped = timestamp_frequency_hz(session.acquirer) > 0 or any(node_map.has_node(name) for name in _CLOCKS)
     capabilities = CameraCapabilities(
         model=f"{session.vendor} {session.model}".strip(),

@@ -20,7 +20,7 @@ from sci_stream_drivers.harvesters.library import attribute, library, message_of
 _ASK_S = 20e-6
 
 
-class Image(NamedTuple):
+class ImageFormat(NamedTuple):
     """Format of all frames of a run."""
 
     pixel_format: PixelFormat
@@ -28,7 +28,7 @@ class Image(NamedTuple):
     width_px: int
 
 
-class Grabbed(NamedTuple):
+class RawFrame(NamedTuple):
     """The copied bytes of one frame, not yet decoded."""
 
     raw: npt.NDArray[np.uint8]
@@ -39,13 +39,11 @@ class Grabbed(NamedTuple):
     host_time_ns: int
     chunks: Chunks
 
-    def counts(self, image: Image) -> Array:
+    def counts(self, image_format: ImageFormat) -> Array:
         """Return (H, W) counts, DN."""
         return decode(
             self.raw,
-            image.pixel_format,
-            image.height_px,
-            image.width_px,
+            *image_format,
             padding_bytes=self.padding_bytes,
             big_endian=self.big_endian,
         )
@@ -62,10 +60,10 @@ class Stream:
     """
 
     def __init__(
-        self, acquirer: Any, image: Image, chunks: tuple[str, ...], counts: Counter[str], *, buffers: int
+        self, acquirer: Any, image_format: ImageFormat, chunks: tuple[str, ...], counts: Counter[str], *, buffers: int
     ) -> None:
         self._acquirer = acquirer
-        self._image = image
+        self._format = image_format
         self._counts = counts
         self._lib = library()
         self._source = acquirer.data_streams[0]
@@ -94,7 +92,7 @@ class Stream:
                 self._acquirer.stop()  # the stream may be running without the camera
             raise CameraError("The camera does not start", got=message_of(error)) from None
 
-    def fetch(self) -> Grabbed | None:
+    def fetch(self) -> RawFrame | None:
         """Return the next frame, or None if there is none yet.
 
         Raises
@@ -137,10 +135,10 @@ class Stream:
     def _running_underrun(self) -> int:
         return int(attribute(self._source, "num_underrun", 0))
 
-    def _copied(self, buffer: Any) -> Grabbed | None:
+    def _copied(self, buffer: Any) -> RawFrame | None:
         now_ns = unix_ns()
         self._check(buffer)
-        pixel_format, height_px, width_px = self._image
+        pixel_format, height_px, width_px = self._format
         padding = int(attribute(buffer, "padding_x", 0))
         offset = int(attribute(buffer, "image_offset", 0))
         needed = pixel_format.bytes_for(height_px, width_px, padding)
@@ -150,7 +148,7 @@ class Stream:
             self._counts["short"] += 1
             return None
         chunks = self._chunks.read(buffer) if self._chunks is not None else {}
-        return Grabbed(
+        return RawFrame(
             raw=np.frombuffer(memory, np.uint8, needed, offset).copy(),
             padding_bytes=padding,
             big_endian=attribute(buffer, "pixel_endianness") == self._lib.gentl.PIXELENDIANNESS_IDS.PIXELENDIANNESS_BIG,
@@ -171,7 +169,7 @@ class Stream:
                 got=f"payload type {payload}",
                 hint="Select one component, without compression and multi-part transfer.",
             )
-        pixel_format, height_px, width_px = self._image
+        pixel_format, height_px, width_px = self._format
         code = attribute(buffer, "pixel_format", 0) or pixel_format.code
         size = (attribute(buffer, "height", 0) or height_px, attribute(buffer, "width", 0) or width_px)
         if (code, size) != (pixel_format.code, (height_px, width_px)):

@@ -1,4 +1,4 @@
-"""Out-of-memory errors of a device: detection and error messages."""
+"""Memory of a device: what a solve needs, how frames are cut into chunks, and the error when it runs out."""
 
 from __future__ import annotations
 

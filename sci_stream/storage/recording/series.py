@@ -52,6 +52,10 @@ class FrameStack(Sequence[Array]):
     def __len__(self) -> int:
         return self.shape[0]
 
+    def between(self, first: int | None, last: int | None) -> list[int]:
+        """Return the stored sequence numbers from ``first`` to ``last``, both included; None for no limit."""
+        return [seq for seq in self.seqs.tolist() if (first or 0) <= seq and (last is None or seq <= last)]
+
     def __getitem__(self, key: Any) -> Any:
         """Read; see the class."""
         first, *rest = key if isinstance(key, tuple) else (key,)

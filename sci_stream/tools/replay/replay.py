@@ -190,19 +190,18 @@ def replay(
 
 
 def _chosen(series: RecordedSeries, plan: ReplayPlan) -> list[int]:
-    stored = series.raw.seqs
+    stored = series.raw
     if not len(stored):
         raise FileFormatError(
             f"The recording {series.path} holds no raw snapshots to reconstruct",
             hint="It was recorded without raw counts and holds only video.",
         )
-    first, last = plan.first or 0, int(stored[-1]) if plan.last is None else plan.last
-    seqs: list[int] = stored[(stored >= first) & (stored <= last)].tolist()
+    seqs = stored.between(plan.first, plan.last)
     if not seqs:
         raise InputError(
             f"No snapshot of {series.path} is in that range",
-            expected=f"seq from {stored[0]} to {stored[-1]}",
-            got=f"{first} to {last}",
+            expected=f"seq from {stored.seqs[0]} to {stored.seqs[-1]}",
+            got=f"{plan.first or 0} to {stored.seqs[-1] if plan.last is None else plan.last}",
         )
     return seqs
 
