@@ -16,7 +16,6 @@ Unknown values are absent. Recordings do not contain ``measured/``.
 from __future__ import annotations
 
 import enum
-import os
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,7 +23,7 @@ import h5py
 import numpy as np
 
 from sci_stream.calibration.measurement import Field, Measured
-from sci_stream.errors import CalibrationError, FileFormatError, StorageError
+from sci_stream.errors import CalibrationError, FileFormatError
 from sci_stream.model import BayerPhase
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.hdf5 import (
@@ -36,6 +35,7 @@ from sci_stream.storage.hdf5 import (
     read_attribute,
     write_mark,
 )
+from sci_stream.storage.output import complete_output
 
 C = TypeVar("C", bound=enum.StrEnum)
 
@@ -78,22 +78,14 @@ def save_calibration(
     StorageError
         If the file exists (without ``overwrite``) or cannot be written.
     """
-    if path.exists() and not overwrite:
-        raise StorageError(f"The calibration file {path} exists", hint="Choose another name, or allow overwriting.")
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
 
     def fill(file: h5py.File) -> None:
         write_calibration(file, calibration)
         if measured is not None:
             _write_measured(file.create_group("measured"), measured)
 
-    image = build_image(fill)
-    try:
-        partial.write_bytes(image)
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StorageError(f"The calibration file {path} cannot be written", got=error) from error
+    with complete_output(path, replace=overwrite) as partial:
+        partial.write_bytes(build_image(fill))
 
 
 def load_calibration(path: Path) -> Calibration:

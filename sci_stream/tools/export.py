@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import enum
-import os
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -15,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from sci_stream.errors import InputError, StorageError
+from sci_stream.errors import InputError
 from sci_stream.imaging.rendering import render, render_counts
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array
 from sci_stream.storage.image_stacks import Stack, write_png, write_tiff, write_zarr
+from sci_stream.storage.output import complete_output
 from sci_stream.storage.recording.nexus import experiment_of
 from sci_stream.storage.recording.series import RecordedSeries
 from sci_stream.storage.video_file import MovieFile
@@ -121,33 +119,6 @@ def export(
         job = _Job(series, seqs, chosen, options, progress)
         job.write(partial)
     return Exported(out, chosen, len(seqs), len(seqs) * job.frames_each, seqs[-1] - seqs[0] + 1 - len(seqs))
-
-
-@contextmanager
-def complete_output(out: Path, *, replace: bool) -> Iterator[Path]:
-    """Provide a hidden path that takes the name ``out`` once it is written, and is removed on an error.
-
-    Raises
-    ------
-    StorageError
-        If ``out`` exists and is not to be replaced, its folder does not exist, or it cannot be written.
-    """
-    if out.exists() and not replace:
-        raise StorageError(f"{out} exists", hint="Choose another name, or --force to replace it.")
-    if not out.parent.is_dir():
-        raise StorageError(f"The folder {out.parent} does not exist", hint="Create it first.")
-    partial = out.with_name(f".{out.name}.{os.getpid()}.part")
-    try:
-        yield partial
-        if out.exists():
-            _remove(out)
-        partial.replace(out)
-    except (StorageError, OSError) as error:
-        # Name the requested path in the error, not the temporary one.
-        got = error.got if isinstance(error, StorageError) else error.strerror
-        raise StorageError(f"{out} cannot be written", got=got or error) from error
-    finally:
-        _remove(partial)
 
 
 def _chosen(series: RecordedSeries, options: ExportOptions, source: Path) -> list[int]:
@@ -262,10 +233,3 @@ def _notes(series: RecordedSeries, seqs: list[int]) -> dict[str, str]:
         "bayer": "none" if info.bayer is None else info.bayer.value,
         "calibration_hash": info.calibration_hash,
     }
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

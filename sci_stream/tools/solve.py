@@ -22,8 +22,8 @@ from sci_stream.recon.array_interface import ArrayOptions, ArraySolver, Progress
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.storage.image_stacks import Stack, write_tiff, write_zarr
 from sci_stream.storage.measurement_file import Measurements
+from sci_stream.storage.output import complete_output
 from sci_stream.storage.video_file import MovieFile, write_gif
-from sci_stream.tools.export import complete_output
 
 U8 = npt.NDArray[np.uint8]
 Video = npt.NDArray[np.float32]

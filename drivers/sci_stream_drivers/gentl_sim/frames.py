@@ -23,7 +23,6 @@ offset  type      meaning
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,8 +30,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sci_stream.errors import FileFormatError, StorageError
+from sci_stream.errors import FileFormatError
 from sci_stream.model import Array, BayerPhase
+from sci_stream.storage.output import complete_output
 
 _LAYOUT = struct.Struct("<8s8I3d")
 _MARK = b"SCIFRAME"
@@ -89,29 +89,22 @@ def write_frames(path: Path, header: Header, frames: Iterable[Array]) -> None:
         If the file cannot be written.
     """
     shape, top = (header.height_px, header.width_px), (1 << header.bit_depth) - 1
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     written = 0
-    try:
-        with partial.open("wb") as file:
-            file.write(
-                _LAYOUT.pack(
-                    _MARK, _VERSION, _LAYOUT.size, header.width_px, header.height_px, header.frames, header.bit_depth,
-                    _MOSAICS.index(header.bayer), 0, header.black_dn, header.exposure_us, header.rate_hz,
+    with complete_output(path, replace=True) as partial, partial.open("wb") as file:
+        file.write(
+            _LAYOUT.pack(
+                _MARK, _VERSION, _LAYOUT.size, header.width_px, header.height_px, header.frames, header.bit_depth,
+                _MOSAICS.index(header.bayer), 0, header.black_dn, header.exposure_us, header.rate_hz,
+            )
+        )  # fmt: skip
+        for frame in frames:
+            if frame.shape != shape or int(frame.max()) > top or int(frame.min()) < 0:
+                raise FileFormatError(
+                    f"Frame {written} does not match the header",
+                    expected=f"{shape}, values of 0 to {top}",
+                    got=f"{frame.shape}, values of {frame.min()} to {frame.max()}",
                 )
-            )  # fmt: skip
-            for frame in frames:
-                if frame.shape != shape or int(frame.max()) > top or int(frame.min()) < 0:
-                    raise FileFormatError(
-                        f"Frame {written} does not match the header",
-                        expected=f"{shape}, values of 0 to {top}",
-                        got=f"{frame.shape}, values of {frame.min()} to {frame.max()}",
-                    )
-                file.write(np.ascontiguousarray(frame, "<u2").tobytes())
-                written += 1
+            file.write(np.ascontiguousarray(frame, "<u2").tobytes())
+            written += 1
         if written != header.frames:
             raise FileFormatError("The number of frames does not match the header", expected=header.frames, got=written)
-        partial.replace(path)
-    except OSError as error:
-        raise StorageError(f"The frame file {path} cannot be written", got=error) from error
-    finally:
-        partial.unlink(missing_ok=True)

@@ -14,9 +14,10 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from sci_stream.errors import FileFormatError, StorageError
+from sci_stream.errors import FileFormatError
 from sci_stream.storage.calibration_file import write_calibration
 from sci_stream.storage.hdf5 import LIBVER, write_mark, write_text
+from sci_stream.storage.output import complete_output
 from sci_stream.storage.recording.columns import columns_of, describe_column
 from sci_stream.storage.recording.layout import (
     FRAME_FLAGS,
@@ -48,7 +49,6 @@ def write_virtual_recording(path: Path) -> Path:
         If the file cannot be written.
     """
     out = virtual_path(path)
-    partial = out.with_name(f".{out.name}.part")
     with RecordedSeries(path) as series:
         for segment in series.segments:
             if not segment.finished:
@@ -56,13 +56,8 @@ def write_virtual_recording(path: Path) -> Path:
                     f"{segment.path} was not closed cleanly",
                     hint=f"Run first: sci-stream repair {segment.path}",
                 )
-        try:
-            with h5py.File(partial, "w", libver=LIBVER) as file:
-                _fill(file, series)
-            partial.replace(out)
-        except (OSError, RuntimeError) as error:
-            partial.unlink(missing_ok=True)
-            raise StorageError(f"The file {out} over all segments cannot be written", got=error) from error
+        with complete_output(out, replace=True) as partial, h5py.File(partial, "w", libver=LIBVER) as file:
+            _fill(file, series)
     return out
 
 

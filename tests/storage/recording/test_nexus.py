@@ -159,6 +159,7 @@ def test_segments_of_different_types_are_not_joined(tmp_path: Path, series) -> N
     second.close({"closed": True})
     with pytest.raises(FileFormatError, match="store video of different types; got float16, uint16"):
         write_virtual_recording(tmp_path / "run.h5")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.h5", "run_001.h5"]
 
 
 def test_rgb_renders_pictures_on_demand(tmp_path: Path, series) -> None:
