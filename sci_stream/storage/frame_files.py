@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 
 from sci_stream.errors import InputError, StorageError
+from sci_stream.file_guard import writing
 from sci_stream.model import Array, CameraFrame
 
 FrameFormat = Literal["npy", "tiff", "png"]
@@ -34,7 +35,7 @@ def write_frame(path: Path, counts: Array) -> None:
         raise InputError(
             f"A frame of {counts.dtype} cannot be written to {path.name}", expected=", ".join(get_args(FrameFormat))
         )
-    try:
+    with writing(path):
         if suffix == "npy":
             np.save(path, counts)
         else:
@@ -42,11 +43,9 @@ def write_frame(path: Path, counts: Array) -> None:
             if not done:
                 raise StorageError(f"{path} cannot be encoded")
             path.write_bytes(encoded.tobytes())
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written", got=error.strerror) from None
 
 
-def write_frames(folder: Path, frames: Sequence[CameraFrame], form: FrameFormat) -> None:
+def write_frames(folder: Path, frames: Sequence[CameraFrame], suffix: FrameFormat) -> None:
     """Write frames as ``000000.npy`` and so on, and ``frames.csv`` with ids, times and chunk data.
 
     Raises
@@ -55,15 +54,13 @@ def write_frames(folder: Path, frames: Sequence[CameraFrame], form: FrameFormat)
         As `write_frame`.
     """
     chunks = sorted({name for frame in frames for name in frame.chunks})
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for number, frame in enumerate(frames):
-            write_frame(folder / f"{number:06d}.{form}", frame.counts)
+            write_frame(folder / f"{number:06d}.{suffix}", frame.counts)
         with (folder / "frames.csv").open("w", newline="") as file:
             table = csv.writer(file)
             table.writerow(["number", "frame_id", "camera_time_ns", "host_time_ns", *chunks])
             for number, frame in enumerate(frames):
                 values = [frame.chunks.get(name, "") for name in chunks]
                 table.writerow([number, frame.frame_id, frame.camera_time_ns, frame.host_time_ns, *values])
-    except OSError as error:
-        raise StorageError(f"{folder} cannot be written", got=error.strerror) from None

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sci_stream.errors import StorageError
+from sci_stream.file_guard import writing
 from sci_stream.imaging.rendering import encode_png
 from sci_stream.model import Array
 from sci_stream.optional import require_optional
@@ -68,17 +69,14 @@ def write_tiff(path: Path, stack: Stack) -> None:
     if stack.times_s:
         units = ["s"] * stack.count
         metadata["Plane"] = {"DeltaT": list(stack.times_s), "DeltaTUnit": units}
-    try:
-        with tifffile.TiffWriter(path, bigtiff=True, ome=True) as writer:
-            writer.write(
-                iter(stack.frames),
-                shape=(stack.count, *stack.shape),
-                dtype=stack.dtype,
-                photometric="rgb" if stack.colour else "minisblack",
-                metadata=metadata,
-            )
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written", got=error) from error
+    with writing(path), tifffile.TiffWriter(path, bigtiff=True, ome=True) as writer:
+        writer.write(
+            iter(stack.frames),
+            shape=(stack.count, *stack.shape),
+            dtype=stack.dtype,
+            photometric="rgb" if stack.colour else "minisblack",
+            metadata=metadata,
+        )
 
 
 def write_zarr(path: Path, stack: Stack) -> None:
@@ -104,7 +102,7 @@ def write_zarr(path: Path, stack: Stack) -> None:
         "axes": [time_axis, *channel, *space],
         "datasets": [{"path": "0", "coordinateTransformations": [{"type": "scale", "scale": scale}]}],
     }
-    try:
+    with writing(path):
         group = zarr.open_group(path, mode="w", zarr_format=3)
         group.attrs.update({"ome": {"version": "0.5", "multiscales": [multiscale]}, "sci_stream": _zarr_notes(stack)})
         array = group.create_array(
@@ -116,8 +114,6 @@ def write_zarr(path: Path, stack: Stack) -> None:
         )
         for index, frame in enumerate(stack.frames):
             array[index] = np.moveaxis(frame, -1, 0) if stack.colour else frame
-    except OSError as error:
-        raise StorageError(f"{path} cannot be written", got=error) from error
 
 
 def _zarr_notes(stack: Stack) -> dict[str, object]:
