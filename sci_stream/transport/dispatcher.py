@@ -60,11 +60,6 @@ class Dispatcher(RouterServer[ReconstructPeer]):
     at once. The first HELLO is answered with the calibration; a node sends credit 0 until it has loaded the
     calibration, and again when it accepts no more snapshots. A node that holds snapshots and settles none for
     ``solve_timeout_s`` is lost, too, however lively its heartbeats.
-
-    Parameters
-    ----------
-    welcome, limits, configure
-        As for `RouterServer`.
     """
 
     def __init__(

@@ -37,13 +37,7 @@ def _is_ms(value: object) -> TypeGuard[float]:
 
 
 class ResultsServer(RouterServer[ReportingPeer]):
-    """Receive from acquire and reconstruct nodes; count and survive malformed input.
-
-    Parameters
-    ----------
-    welcome, limits, configure
-        As for `RouterServer`.
-    """
+    """Receive from acquire and reconstruct nodes; count and survive malformed input."""
 
     def __init__(
         self,

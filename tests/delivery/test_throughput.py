@@ -8,7 +8,7 @@ from sci_stream.delivery.throughput import ThroughputMeter
 
 
 def test_rate_covers_last_seconds_and_falls_to_zero() -> None:
-    rate = ThroughputMeter(window_s=5.0)
+    rate = ThroughputMeter()
     for second in range(11):
         rate.update(float(second), 3 * second)
     assert rate.per_s(10.0) == pytest.approx(3.0)
@@ -16,7 +16,7 @@ def test_rate_covers_last_seconds_and_falls_to_zero() -> None:
 
 
 def test_rare_steps_have_rate_between_two_of_them() -> None:
-    rate = ThroughputMeter(window_s=5.0)
+    rate = ThroughputMeter()
     rate.update(0.0, 0)
     for second in range(8, 81, 8):
         rate.update(float(second), second * 1e6)

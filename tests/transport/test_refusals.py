@@ -13,7 +13,7 @@ from sci_stream.config import PreviewSection
 from sci_stream.control_client import RigControl
 from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.errors import TransportError, WireError
-from sci_stream.transport import router as reception
+from sci_stream.transport import router
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.results_server import ResultsServer
@@ -132,14 +132,14 @@ def test_flooding_node_is_not_answered_and_log_is_limited(door: Door, caplog: py
     raw = door.knock()
     for _ in range(1000):
         raw.send_multipart(encode(Ping(sent_ns=0)))
-    until(lambda: door.server.wire_errors["rate"] == 1000 - reception._CONTROL_BURST, door.poll)
+    until(lambda: door.server.wire_errors["rate"] == 1000 - router._CONTROL_BURST, door.poll)
     lines = caplog.text.count("rate limit exceeded at results: Ping")
-    assert 1 <= lines <= reception._LINES_BURST
+    assert 1 <= lines <= router._LINES_BURST
     pongs = 0
     while raw.poll(0):
         raw.recv_multipart()
         pongs += 1
-    assert pongs <= reception._CONTROL_BURST
+    assert pongs <= router._CONTROL_BURST
     door.now_s += 1.0
     raw.send_multipart(encode(Ping(sent_ns=1)))
     door.answer(raw)
@@ -150,15 +150,15 @@ def test_bad_messages_are_all_counted_and_few_logged(door: Door, caplog: pytest.
     for _ in range(500):
         raw.send_multipart([b"nonsense", b""])
     until(lambda: door.server.wire_errors["unknown_kind"] == 500, door.poll)
-    assert caplog.text.count("refused") <= reception._LINES_BURST
+    assert caplog.text.count("refused") <= router._LINES_BURST
     door.now_s += 1.0
     raw.send_multipart([b"nonsense", b""])
     until(lambda: door.server.wire_errors["unknown_kind"] == 501, door.poll)
-    assert f"and {500 - reception._LINES_BURST} more before" in caplog.text
+    assert f"and {500 - router._LINES_BURST} more before" in caplog.text
 
 
 def test_too_many_nodes_are_refused(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reception, "MOST_PEERS", 2)
+    monkeypatch.setattr(router, "MOST_PEERS", 2)
     for index in range(3):
         raw = door.knock(f"reconstruct-{index}@a")
         raw.send_multipart(encode(hello(f"reconstruct-{index}")))
@@ -182,7 +182,7 @@ def test_calibration_requests_are_rate_limited(context: zmq.Context, free_endpoi
     raw.connect(endpoint)
     for _ in range(100):
         raw.send_multipart(encode(CalibrationRequest(hash="0" * 32)))
-    until(lambda: dispatcher.wire_errors["rate"] == 100 - reception._CALIBRATIONS_BURST, lambda: dispatcher.poll(5.0))
+    until(lambda: dispatcher.wire_errors["rate"] == 100 - router._CALIBRATIONS_BURST, lambda: dispatcher.poll(5.0))
     raw.close(linger=0)
     dispatcher.close()
 

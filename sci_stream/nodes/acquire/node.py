@@ -51,8 +51,6 @@ class AcquireNode:
 
     Parameters
     ----------
-    rig
-        The rig's configuration.
     camera
         Not yet open; from now on used only by the camera thread.
     calibration
@@ -110,7 +108,7 @@ class AcquireNode:
             self._reader, self._dispatcher, self._link, self._recovery, budget=self._budget, in_flight=self._in_flight
         )
         self._reason = ""
-        self._health = HealthReporter(rig, "acquire", "acquire")
+        self._health = HealthReporter(rig, "acquire")
         self._phase = AcquirePhase.OPENING
         self._info: SeriesInfo | None = None
         self._is_announced = False

@@ -166,7 +166,7 @@ def wait_for_start(rig: Rig, until: StopRequest, actions: Mapping[str, Callable[
         Actions that operators may request meanwhile, by name.
     """
     network = NodeNetwork(rig, until)
-    health = HealthReporter(rig, "acquire", "acquire")
+    health = HealthReporter(rig, "acquire")
     hello = Hello("acquire", "acquire", new_instance_id(), versions=versions())
     connection = network.connect("sink", hello)
     network.watch(connection.socket, connection.monitor.socket)

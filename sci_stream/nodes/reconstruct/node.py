@@ -62,7 +62,7 @@ class ReconstructNode:
             device=self._solver.device_name,
             versions=versions(),
         )
-        self._health = HealthReporter(rig, self._hello.node, "reconstruct", index)
+        self._health = HealthReporter(rig, "reconstruct", index)
         self._dispatch = self._network.connect("acquire", self._hello)
         self._link = SinkClient(self._network.connect("sink", self._hello))
         self._controls = ControlHandler(self._hello.node, self._link.connection.send, self._solver.change)

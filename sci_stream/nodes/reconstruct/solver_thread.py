@@ -45,6 +45,7 @@ _T = TypeVar("_T")
 
 # The current calibration and the previous one, whose last snapshots may still be in flight.
 _ENGINES_KEPT = 2
+_UTILISATION_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +68,14 @@ class _UnderWay:
 
 
 class Utilisation:
-    """Utilisation over the last seconds, from a running total of busy time."""
+    """Utilisation over the last two seconds, from a running total of busy time."""
 
-    def __init__(self, window_s: float = 2.0) -> None:
-        self._window_s = window_s
+    def __init__(self) -> None:
         self._seen: deque[tuple[float, float]] = deque([(float("-inf"), 0.0)])
 
     def of(self, busy_s: float, now_s: float) -> float:
         """Return the utilisation, 0–1, since the last call."""
-        while len(self._seen) > 1 and now_s - self._seen[1][0] >= self._window_s:
+        while len(self._seen) > 1 and now_s - self._seen[1][0] >= _UTILISATION_S:
             self._seen.popleft()
         began_s, before_s = self._seen[0]
         self._seen.append((now_s, busy_s))

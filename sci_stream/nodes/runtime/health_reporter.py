@@ -30,14 +30,14 @@ class HealthReporter:
 
     Parameters
     ----------
-    node, kind_of_node, index
+    kind, index
         Identity of the node; the index distinguishes reconstruct nodes.
     page_refused
         Requests refused by the live page, by reason, if this node serves it.
     """
 
     def __init__(
-        self, rig: Rig, node: str, kind_of_node: str, index: int = 0, *, page_refused: Counter[str] | None = None
+        self, rig: Rig, kind: str, index: int | None = None, *, page_refused: Counter[str] | None = None
     ) -> None:
         section = rig.health
         self._manager = SystemdNotifier()
@@ -50,9 +50,9 @@ class HealthReporter:
             from sci_stream.health import Health, NodeMetrics  # noqa: PLC0415
             from sci_stream.health.server import HealthServer  # noqa: PLC0415
 
-            port = section.port(kind_of_node, index)
+            port = section.port(kind, index or 0)
             expires_s = expiry_s(section.token_expires)
-            self._health = Health(NodeMetrics(node, kind_of_node, versions()))
+            self._health = Health(NodeMetrics(kind if index is None else f"{kind}-{index}", kind, versions()))
             self._server = HealthServer(self._health, section.host, port, section.token or None, expires_s)
             if section.token and host_s() >= expires_s:
                 log.error("[health] token has expired (token_expires): status and metrics are not accessible")

@@ -55,8 +55,6 @@ class Movie:
     ----------
     recording
         Path of the series' recording; the movie has the same name, ``run.mp4``, and replaces no existing file.
-    options
-        Movie options.
     """
 
     def __init__(self, recording: Path, options: MovieOptions) -> None:

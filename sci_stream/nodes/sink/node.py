@@ -113,7 +113,7 @@ class SinkNode:
         )
         self._preview = self._operators.preview
         page_refused = None if self._preview is None else self._preview.refused
-        self._health = HealthReporter(rig, "sink", "sink", page_refused=page_refused)
+        self._health = HealthReporter(rig, "sink", page_refused=page_refused)
         if self._preview is not None and rig.preview.token and host_s() >= expiry_s(rig.preview.token_expires):
             log.error("[preview] token has expired (token_expires): the live page is not accessible")
         self._preview_url = ""

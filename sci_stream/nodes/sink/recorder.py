@@ -65,8 +65,6 @@ class Recorder:
 
     Parameters
     ----------
-    options
-        Recorder options.
     free
         Returns the bytes free on the disk of a path; replaced in tests.
     """

@@ -30,8 +30,6 @@ class RecordingController:
 
     Parameters
     ----------
-    info, calibration
-        Of the series.
     options
         Returns the recorder options; called only when recording starts.
     """

@@ -96,8 +96,6 @@ class SeriesSession:
 
     Parameters
     ----------
-    info, calibration
-        Of the series.
     rig
         Source of the recording options.
     callbacks

@@ -282,7 +282,7 @@ def test_changed_calibration_starts_cold_with_reason(calibration: Calibration) -
 
 
 def test_utilisation_covers_last_seconds() -> None:
-    utilisation = Utilisation(window_s=2.0)
+    utilisation = Utilisation()
     assert utilisation.of(0.0, 10.0) == 0.0
     output = [utilisation.of(0.25 * n, 10.0 + 0.5 * n) for n in range(1, 9)]
     assert output[-1] == 0.5
