@@ -65,14 +65,9 @@ def filmed_scene(scene: str | Path, *, snapshots: int, **options: object) -> Foo
 
 
 def filmed(name: str, driver: str, /, **options: object) -> Footage:
-    """Return every snapshot of a camera that ends by itself.
+    """Return every snapshot of a camera, which must end by itself and deliver ground truth.
 
-    Parameters
-    ----------
-    name
-        Name in the tables.
-    driver, options
-        The camera's driver and options; the camera must end by itself and deliver ground truth.
+    ``name`` is that of the footage in the tables, ``options`` are those of the driver.
 
     Raises
     ------

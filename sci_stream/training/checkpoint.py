@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from sci_stream.errors import FileFormatError
 from sci_stream.file_guard import writing
 from sci_stream.model import JsonObject
 from sci_stream.recon.denoisers.weights import read_pickled
+from sci_stream.storage.output import complete_output
 from sci_stream.training.learner import LearnerState
 
 # The `format` entry of checkpoints; the number increases with every incompatible change.
@@ -114,22 +114,16 @@ def _of_other_kinds(values: object, kinds: Mapping[str, type | UnionType]) -> li
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file atomically: to a temporary name, fsync, then rename.
+    """Write a file, in a folder that is created if missing: after a crash, it is complete or as it was.
 
     Raises
     ------
     StorageError
         If the disk is full, gone or not writable.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as file:
-                write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    with complete_output(path, replace=True) as partial, partial.open("wb") as file:
+        write(file)
+        file.flush()
+        os.fsync(file.fileno())

@@ -65,8 +65,6 @@ def export_weights(
         Source and licence of the clips, one line each.
     plan
         Evaluation for the card; None to skip it.
-    progress
-        Called with a line per measurement.
 
     Returns
     -------

@@ -42,13 +42,7 @@ def orthogonalised(matrices: torch.Tensor) -> torch.Tensor:
 
 
 class Muon:
-    """Optimizer of kernels that share one shape, (C_out, C_in, 3, 3).
-
-    Parameters
-    ----------
-    kernels
-        Kernels, changed in place.
-    """
+    """Optimizer of kernels that share one shape, (C_out, C_in, 3, 3); changes them in place."""
 
     def __init__(self, kernels: Sequence[torch.Tensor]) -> None:
         self._kernels = list(kernels)

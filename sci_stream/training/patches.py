@@ -102,14 +102,7 @@ def add_noise(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.T
 class PhotographData:
     """Noisy patches of photographs: the `sci_stream.training.data.TrainingData` of networks that see single frames.
 
-    Parameters
-    ----------
-    images
-        All photographs.
-    held_out
-        How many of them only validate.
-    settings, device
-        Of the training.
+    ``held_out`` of the photographs only validate.
 
     Raises
     ------

@@ -182,14 +182,7 @@ class Until:
     def planned_steps(self, settings: TrainingSettings, *, step: int, step_s: float, spent_s: float) -> int | None:
         """Return the total number of steps once it must be fixed, else None.
 
-        Parameters
-        ----------
-        step
-            Steps taken so far.
-        step_s
-            Seconds per step.
-        spent_s
-            Seconds of this session so far.
+        ``step`` and ``spent_s`` are the steps so far and the seconds of this session so far, ``step_s`` those per step.
         """
         if self.steps is not None or self.minutes is None:
             return None

@@ -7,7 +7,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -143,64 +143,58 @@ def _require_clips_if_needed(settings: TrainingSettings, clips: Path | None) -> 
         )
 
 
+@dataclass
 class _Session:
     """One session of a run: from its checkpoint, or a new start, to the next checkpoint."""
 
-    def __init__(
-        self,
-        run: Path,
-        settings: TrainingSettings,
-        until: Until,
-        *,
-        data: TrainingData,
-        device: torch.device,
-    ) -> None:
-        self._run = run
-        self._settings = settings
-        self._until = until
-        self._data = data
-        self._device = device
-        self._steps = until.steps
-        self._elapsed_before_s = 0.0
-        self._sessions: list[SessionRecord] = []
-        self._begun_with = ""
-        self.curve: list[CurvePoint] = []
+    run: Path
+    settings: TrainingSettings
+    until: Until
+    data: TrainingData
+    device: torch.device
+    elapsed_before_s: float = 0.0
+    sessions: list[SessionRecord] = field(default_factory=list)
+    begun_with: str = ""
+    curve: list[CurvePoint] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.steps = self.until.steps
 
     def begin(self, start_from: Path | None) -> None:
-        shape = variant_shape(self._settings.variant)
-        start = initial_weights(shape, self._settings.seed) if start_from is None else _start(start_from, shape)
+        shape = variant_shape(self.settings.variant)
+        start = initial_weights(shape, self.settings.seed) if start_from is None else _start(start_from, shape)
         if start_from is not None:
-            self._begun_with = hashlib.sha256(start_from.read_bytes()).hexdigest()
+            self.begun_with = hashlib.sha256(start_from.read_bytes()).hexdigest()
         self._start_learner(start)
-        write_curve(self._run, [])
+        write_curve(self.run, [])
 
     def resume(self) -> None:
-        saved = load_checkpoint(self._run)
-        mine = dataclasses.asdict(self._settings)
+        saved = load_checkpoint(self.run)
+        mine = dataclasses.asdict(self.settings)
         differing = {name: value for name, value in saved["settings"].items() if mine.get(name) != value}
-        if differing or saved["data_id"] != self._data.id:
+        if differing or saved["data_id"] != self.data.id:
             raise ConfigError(
-                f"The run in {self._run} was started with other settings or images",
+                f"The run in {self.run} was started with other settings or images",
                 expected=differing or f"images {saved['data_id']}",
-                got={name: mine.get(name) for name in differing} or f"images {self._data.id}",
+                got={name: mine.get(name) for name in differing} or f"images {self.data.id}",
                 hint="Use the same ones, or start a new run in another folder.",
             )
-        start = initial_weights(variant_shape(self._settings.variant), 0)
-        with reading(checkpoint_path(self._run), f"a training of {self._settings.variant}"):
+        start = initial_weights(variant_shape(self.settings.variant), 0)
+        with reading(checkpoint_path(self.run), f"a training of {self.settings.variant}"):
             self._start_learner(start, saved["learner"])
         step = self.learner.step
-        if self._until.steps is not None and self._until.steps <= step:
-            raise ConfigError(f"The run in {self._run} has {step} steps", expected="more", got=self._until.steps)
-        if self._until.steps is None and saved["steps"] is not None and saved["steps"] > step:
-            self._steps = saved["steps"]
-        self._elapsed_before_s = saved["elapsed_s"]
-        self._sessions = saved["sessions"]
-        self._begun_with = saved["begun_with"]
+        if self.until.steps is not None and self.until.steps <= step:
+            raise ConfigError(f"The run in {self.run} has {step} steps", expected="more", got=self.until.steps)
+        if self.until.steps is None and saved["steps"] is not None and saved["steps"] > step:
+            self.steps = saved["steps"]
+        self.elapsed_before_s = saved["elapsed_s"]
+        self.sessions = saved["sessions"]
+        self.begun_with = saved["begun_with"]
         # Points beyond the checkpoint belong to steps that will be repeated.
-        self.curve = [point for point in read_curve(self._run) if point["step"] <= step]
+        self.curve = [point for point in read_curve(self.run) if point["step"] <= step]
 
     def _start_learner(self, start: FfdnetWeights, state: LearnerState | None = None) -> None:
-        self.learner = Learner(start, self._device, self._settings.ema_decay)
+        self.learner = Learner(start, self.device, self.settings.ema_decay)
         if state is not None:
             self.learner.restore(state)
         self._first_step = self.learner.step
@@ -209,10 +203,10 @@ class _Session:
     def go(self, stop: Callable[[], bool], bar: Progress, console: Console | None) -> bool:
         """Take steps until the session ends; return whether the run is complete."""
         task = bar.add_task("", total=1.0)
-        learner, settings = self.learner, self._settings
-        with self._data.batches(learner.step, learner.weights) as batches:
+        learner, settings = self.learner, self.settings
+        with self.data.batches(learner.step, learner.weights) as batches:
             while not self._finished and not self._until_now(stop):
-                share = settings.share(learner.step, self._steps)
+                share = settings.share(learner.step, self.steps)
                 rate = share * settings.learning_rate
                 kernel_rate = share * settings.kernel_rate
                 learner.learn(next(batches), rate=rate, kernel_rate=kernel_rate)
@@ -231,67 +225,67 @@ class _Session:
 
     @property
     def _finished(self) -> bool:
-        return self._steps is not None and self.learner.step >= self._steps
+        return self.steps is not None and self.learner.step >= self.steps
 
     def _until_now(self, stop: Callable[[], bool]) -> bool:
         # Once minutes have fixed the number of steps, all are taken: a decay cut short would waste the run.
-        timed = self._until.steps is not None or self._steps is None
-        return stop() or (timed and self._until.out_of_time(self._spent_s))
+        timed = self.until.steps is not None or self.steps is None
+        return stop() or (timed and self.until.out_of_time(self._spent_s))
 
     def _plan(self) -> None:
         """Fix the number of steps once the remaining time requires it."""
-        if self._steps is None:
+        if self.steps is None:
             step_s = self._spent_s / (self.learner.step - self._first_step)
-            self._steps = self._until.planned_steps(
-                self._settings, step=self.learner.step, step_s=step_s, spent_s=self._spent_s
+            self.steps = self.until.planned_steps(
+                self.settings, step=self.learner.step, step_s=step_s, spent_s=self._spent_s
             )
 
     @property
     def _fraction(self) -> float:
-        if self._steps is not None:
-            return self.learner.step / self._steps
-        return self._spent_s / (60 * (self._until.minutes or 1.0))
+        if self.steps is not None:
+            return self.learner.step / self.steps
+        return self._spent_s / (60 * (self.until.minutes or 1.0))
 
     @property
     def _description(self) -> str:
-        of = f"/{self._steps}" if self._steps is not None else ""
+        of = f"/{self.steps}" if self.steps is not None else ""
         return f"step {self.learner.step}{of}" + (f"  {_in_words(self.curve[-1])}" if self.curve else "")
 
     def _validate(self, rate: float, console: Console | None) -> None:
-        elapsed_s = self._elapsed_before_s + self._spent_s
+        elapsed_s = self.elapsed_before_s + self._spent_s
         point: CurvePoint = {
             "step": self.learner.step,
             "minutes": round(elapsed_s / 60, 3),
             "learning_rate": rate,
             "loss": self.learner.take_loss(),
-            "psnr_db": self._data.psnr_db(self.learner.weights()),
+            "psnr_db": self.data.psnr_db(self.learner.weights()),
         }
         self.curve.append(point)
         # Before the checkpoint: a surplus point is dropped on resuming, a missing one would be lost.
-        write_curve(self._run, self.curve)
+        write_curve(self.run, self.curve)
         if console is not None and not console.is_terminal:
             console.print(f"step {point['step']}, {point['minutes']:.1f} min: {_in_words(point)}", highlight=False)
 
     def _save(self) -> None:
         session: SessionRecord = {
-            "device": describe_device(self._device),
+            "device": describe_device(self.device),
             "torch": str(torch.__version__),  # a str subclass, which weights_only loading would refuse
             "steps": self.learner.step - self._first_step,
             "minutes": round(self._spent_s / 60, 2),
         }
         content: Checkpoint = {
-            "settings": dataclasses.asdict(self._settings),
-            "data_id": self._data.id,
-            "n_images": self._data.n_images,
-            "clips": list(self._data.clips),
-            "steps": self._steps,
-            "elapsed_s": self._elapsed_before_s + self._spent_s,
-            "sessions": [*self._sessions, session],
-            "begun_with": self._begun_with,
+            "settings": dataclasses.asdict(self.settings),
+            "data_id": self.data.id,
+            "n_images": self.data.n_images,
+            "clips": list(self.data.clips),
+            "steps": self.steps,
+            "elapsed_s": self.elapsed_before_s + self._spent_s,
+            "sessions": [*self.sessions, session],
+            "begun_with": self.begun_with,
             "learner": self.learner.state(),
         }
-        self._data.save()
-        save_checkpoint(self._run, content)
+        self.data.save()
+        save_checkpoint(self.run, content)
 
 
 def _in_words(point: CurvePoint) -> str:

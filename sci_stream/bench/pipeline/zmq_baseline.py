@@ -98,20 +98,8 @@ class StreamPart:
 def measure_zmq_baseline(folder: Path, name: str, nbytes: int, count: int, rate_hz: float, *, tcp: bool) -> StreamPart:
     """Send blocks through a relay process to one that discards them.
 
-    Parameters
-    ----------
-    folder
-        Folder for local sockets.
-    name
-        Name of this part.
-    nbytes, count, rate_hz
-        Size, number and rate of the blocks; rate 0 for full speed.
-    tcp
-        Use loopback TCP instead of local sockets.
-
-    Returns
-    -------
-    Figures like those of a pipeline part.
+    ``nbytes``, ``count`` and ``rate_hz`` are those of the blocks, rate 0 for full speed. Local sockets are in the
+    folder, unless loopback ``tcp`` is used.
 
     Raises
     ------

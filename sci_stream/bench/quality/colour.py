@@ -92,14 +92,7 @@ _CHART_COLUMNS = (
 def bench(folder: Path, section: ReconstructSection, device: str, progress: Progress) -> ColourResult:
     """Measure the demosaicing methods on photographs, and a colour chart filmed by the simulated camera.
 
-    Parameters
-    ----------
-    folder
-        Photographs; each is turned into mosaics of all four phases.
-    section
-        Prior that reconstructs the chart.
-    device
-        Device to reconstruct on.
+    Each photograph is turned into mosaics of all four phases; ``section`` names the prior that reconstructs the chart.
 
     Returns
     -------

@@ -241,10 +241,6 @@ def bench(
 
     Parameters
     ----------
-    sets
-        Sets with ground truth.
-    methods
-        Rows of the table.
     progress
         Called with a line per shot, and every 20 s during a solve.
     weights

@@ -152,8 +152,6 @@ def bench(
         Sequences; those of a single snapshot are skipped with a message.
     section
         Denoiser, weights and the rest, as in a rig.
-    device_name
-        Device to compute on.
     iterations
         Numbers of iterations to compare at.
     reference

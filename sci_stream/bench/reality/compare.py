@@ -176,10 +176,6 @@ def bench(
 
     Parameters
     ----------
-    plan
-        What to measure.
-    spec
-        Prior, settings, iterations and device.
     settings
         Settings of the run, for the record.
     jobs

@@ -56,14 +56,8 @@ def bench(
 ) -> PageResult:
     """Measure the messages of reconstructed snapshots of the simulated camera, B = 8, Bayer.
 
-    Parameters
-    ----------
-    size_px, rate_hz
-        Height and width of the sensor, and the pace at which snapshots are shown.
-    snapshots
-        How many are reconstructed; all are encoded in turn, as in a running series.
-    denoiser, device
-        As in a rig.
+    ``size_px`` is the height and width of the sensor, ``rate_hz`` the pace at which snapshots are shown. All are
+    encoded in turn, as in a running series.
     """
     footage = filmed_scene("fast", snapshots=snapshots, height_px=size_px, width_px=size_px, n_frames=8)
     options = PreviewSection()

@@ -331,10 +331,7 @@ def time_chunks(
 ) -> tuple[ChunkSpeed, ...]:
     """Time the network alone for several chunk sizes, to choose `PIXELS_PER_CHUNK` for a device.
 
-    Parameters
-    ----------
-    make
-        Makes the denoiser for a number of pixels per chunk.
+    ``make`` makes the denoiser for a number of pixels per chunk.
     """
     planes = 4 if size.bayer else 1
     frame = (size.height // 2, size.width // 2) if size.bayer else (size.height, size.width)

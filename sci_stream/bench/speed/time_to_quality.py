@@ -108,14 +108,8 @@ def time_to_reach(
 ) -> TimeToQuality:
     """Run the published loop, then the instrument with more and more iterations until it is as good on average.
 
-    Parameters
-    ----------
-    footage
-        The shots.
-    weights, prior
-        The same network, for the published loop and as the instrument's denoiser on ``device``.
-    settings
-        Settings of the instrument, except for the number of iterations.
+    ``weights`` and ``prior`` are the same network, for the published loop and as the instrument's denoiser on
+    ``device``; ``settings`` are the instrument's, except for the number of iterations.
     """
     start = "published"
     seconds, cpu_seconds, scores = _baselines(footage, weights, device, progress)

@@ -60,18 +60,8 @@ class VideoData:
     uninterrupted one. Where they are missing, their entries are made again with the weights of the checkpoint: the same
     videos, but other iterates and weights of the errors, so that the run goes on well but not bit for bit the same.
 
-    Parameters
-    ----------
-    clips
-        All clips.
-    photographs
-        Photographs to set moving; none is held out.
-    run
-        Folder of the run.
-    settings, device
-        Of the training.
-    held_out
-        How many clips only validate.
+    ``held_out`` of the clips only validate, but none of the photographs, which are set moving; ``run`` is the folder of
+    the run.
 
     Raises
     ------

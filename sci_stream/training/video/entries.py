@@ -166,15 +166,7 @@ def solve_entries(drawn: CodedVideo, denoiser: VideoDenoiser, device: torch.devi
 
 
 class IterateRecorder:
-    """A denoiser of videos that keeps what enters and leaves another one in some of its calls.
-
-    Parameters
-    ----------
-    denoiser
-        The other one.
-    recorded
-        Which calls to keep, counted from 0.
-    """
+    """A denoiser of videos that keeps what enters and leaves another one in the ``recorded`` calls, counted from 0."""
 
     name = "recorder"
 

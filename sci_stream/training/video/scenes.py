@@ -32,15 +32,7 @@ _MOST_DRAWS = 10
 
 
 class Scenes:
-    """Draw short videos.
-
-    Parameters
-    ----------
-    clips
-        Grey clips, all at least as large as the videos to draw.
-    photographs
-        Colour photographs of any size.
-    """
+    """Draw short videos from clips at least as large as these, and from photographs of any size."""
 
     def __init__(self, clips: Sequence[Clip], photographs: Sequence[Image]) -> None:
         self._clips = clips
