@@ -46,15 +46,15 @@ class SinkClient:
         self.connection = connection
         self.outbox: Outbox[Key] = Outbox(_PATIENCE_S)
 
-    def post(self, message: Snapshot | Reconstruction | Dropped | SeriesInfo | SeriesEnd, now_s: float) -> Key:
-        """Send a message and keep it until it is safe; return the key under which it will be confirmed."""
-        key = key_of(message)
-        self.outbox.put(key, encode(message), now_s)
-        return key
-
-    def post_first(self, info: SeriesInfo, now_s: float) -> None:
-        """Post the start of a series ahead of everything in the outbox: a restarted sink needs it first."""
-        self.outbox.put(key_of(info), encode(info), now_s, first=True)
+    def post(
+        self,
+        message: Snapshot | Reconstruction | Dropped | SeriesInfo | SeriesEnd,
+        now_s: float,
+        *,
+        first: bool = False,
+    ) -> None:
+        """Send a message, ahead of all others if ``first``, and keep it until it is safe."""
+        self.outbox.put(key_of(message), encode(message), now_s, first=first)
 
     def poll(self, now_s: float) -> LinkNews:
         """Receive, process acknowledgements, send what is due. Never blocks."""

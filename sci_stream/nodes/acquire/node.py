@@ -294,7 +294,7 @@ class AcquireNode:
             return
         self._link.connection.try_send(encode(self._calibration))
         self._link.outbox.confirm(("series_start", self._series, 0), now_s)
-        self._link.post_first(self._info, now_s)
+        self._link.post(self._info, now_s, first=True)  # a restarted sink needs it before all other messages
         self._is_announced = True
 
     def _wait_for_nodes(self, now_s: float) -> None:
