@@ -9,8 +9,11 @@ from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
 from sci_stream.transport.client_connection import ClientConnection, PeerEvent
 from sci_stream.wire import Acceptable, Accepted, Dropped, Message, SeriesEnd, encode
 
+Acknowledged = Snapshot | Reconstruction | Dropped | SeriesInfo | SeriesEnd
+"""Messages that the sink acknowledges once they are safe."""
+
 Key = tuple[Acceptable, str, int]
-"""(kind, series, seq) of a message that the sink confirms."""
+"""(kind, series, seq) of such a message."""
 
 _PATIENCE_S = 5.0
 
@@ -24,7 +27,7 @@ class LinkNews:
     events: list[PeerEvent]
 
 
-def key_of(message: Snapshot | Reconstruction | Dropped | SeriesInfo | SeriesEnd) -> Key:
+def key_of(message: Acknowledged) -> Key:
     """Return the key under which the sink confirms a message."""
     match message:
         case Snapshot():
@@ -46,13 +49,7 @@ class SinkClient:
         self.connection = connection
         self.outbox: Outbox[Key] = Outbox(_PATIENCE_S)
 
-    def post(
-        self,
-        message: Snapshot | Reconstruction | Dropped | SeriesInfo | SeriesEnd,
-        now_s: float,
-        *,
-        first: bool = False,
-    ) -> None:
+    def post(self, message: Acknowledged, now_s: float, *, first: bool = False) -> None:
         """Send a message, ahead of all others if ``first``, and keep it until it is safe."""
         self.outbox.put(key_of(message), encode(message), now_s, first=first)
 

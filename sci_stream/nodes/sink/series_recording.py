@@ -197,13 +197,14 @@ class SeriesRecording:
             self._stop(RecorderState.FAILED, str(error))
 
     def _measure(self) -> None:
-        """Return the write rate: recent while recording, average afterwards."""
+        """Update the write rate, which is the recent one while recording."""
         now_s, written = time.monotonic(), self.bytes_written
         self._rate.update(now_s, written)
         if self.state is RecorderState.RECORDING:
             self.mb_per_s = round(self._rate.per_s(now_s) / 1e6, 3)
 
     def _settle_rate(self) -> None:
+        """Set the write rate to the average of the whole recording."""
         self.mb_per_s = round(self.bytes_written / max(time.monotonic() - self._began_s, 1e-6) / 1e6, 3)
 
     def _segment_is_full(self) -> bool:
