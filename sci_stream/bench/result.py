@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -133,10 +132,6 @@ def _plain(value: object) -> object:
         return {"title": value.title, "units": units}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Path):
-        return str(value)
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 

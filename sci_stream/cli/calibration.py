@@ -26,6 +26,11 @@ app.add_typer(calibration_app, name="calibration")
 CalibrationPath = Annotated[Path, typer.Argument(metavar="FILE.h5", help="A calibration, or a recording with one.")]
 OutPath = Annotated[Path, typer.Option("--output", "-o", metavar="FILE.h5", help="Where to write the calibration.")]
 ReportPath = Annotated[Path | None, typer.Option(help="Picture file; by default next to the calibration.")]
+Unattended = Annotated[bool, typer.Option("--yes", "-y", help="Unattended: the camera must show the patterns itself.")]
+Brightness = Annotated[
+    float, typer.Option(min=0.0, help="Brightness of the white field, 1 = white; 0 for the camera's value.")
+]
+ExposureUs = Annotated[float, typer.Option(min=0.0, help="Exposure time, µs; by default the camera's value.")]
 
 _INTERRUPTED = 130
 
@@ -37,19 +42,13 @@ def calibrate(
     frames: Annotated[int, typer.Option(min=1, max=10_000, help="Frames averaged for each pattern.")] = 32,
     settle: Annotated[int, typer.Option(min=0, help="Frames discarded after each change of pattern.")] = 2,
     masks: Annotated[int, typer.Option(min=0, help="Number of masks B; 0 for the camera's value.")] = 0,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Unattended: the camera must show the patterns itself.")
-    ] = False,
+    yes: Unattended = False,
     manual: Annotated[bool, typer.Option(help="Ask for each pattern, even if the camera can show it.")] = False,
     white_field: Annotated[str, typer.Option(help="even: an integrating sphere; uneven: anything else.")] = "even",
-    brightness: Annotated[
-        float, typer.Option(min=0.0, help="Brightness of the white field, 1 = white; 0 for the camera's value.")
-    ] = 0.0,
+    brightness: Brightness = 0.0,
     held: Annotated[bool, typer.Option(help="Patterns are shown for whole exposures, not for 1/B of one.")] = True,
     reverse: Annotated[bool, typer.Option(help="Request the patterns from last to first.")] = False,
-    exposure_us: Annotated[
-        float, typer.Option(min=0.0, help="Exposure time, µs; by default the camera's value.")
-    ] = 0.0,
+    exposure_us: ExposureUs = 0.0,
     gain_db: Annotated[float | None, typer.Option(help="Gain, dB; by default the camera's value.")] = None,
     report: ReportPath = None,
     force: Force = False,

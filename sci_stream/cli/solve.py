@@ -14,25 +14,29 @@ from sci_stream.errors import InputError
 if TYPE_CHECKING:
     from sci_stream.tools.solve import SolvedFile
 
+Measurement = Annotated[
+    Path,
+    typer.Argument(
+        metavar="MEAS",
+        help="Coded snapshots: .mat, .npy, .npz, HDF5, TIFF, a folder of images, or a recording.",
+        show_default=False,
+    ),
+]
+MaskPath = Annotated[
+    Path | None,
+    typer.Option("--mask", help="The masks, if MEAS has none: the same formats, or a calibration."),
+]
+OutPath = Annotated[
+    Path | None,
+    typer.Option("-o", "--out", help=".mp4, .mkv, .gif, .tif, .zarr, .npy, .h5; .png for one snapshot."),
+]
+
 
 @app.command()
 def solve(
-    measurement: Annotated[
-        Path,
-        typer.Argument(
-            metavar="MEAS",
-            help="Coded snapshots: .mat, .npy, .npz, HDF5, TIFF, a folder of images, or a recording.",
-            show_default=False,
-        ),
-    ],
-    mask: Annotated[
-        Path | None,
-        typer.Option("--mask", help="The masks, if MEAS has none: the same formats, or a calibration."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", help=".mp4, .mkv, .gif, .tif, .zarr, .npy, .h5; .png for one snapshot."),
-    ] = None,
+    measurement: Measurement,
+    mask: MaskPath = None,
+    out: OutPath = None,
     truth: Annotated[Path | None, typer.Option(help="The true frames, for PSNR, if MEAS has none.")] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Per snapshot; chosen for the denoiser.")] = None,
     denoiser: Annotated[str, typer.Option(help="auto, tv, ffdnet-lite, ffdnet, a plug-in or module:Class.")] = "auto",

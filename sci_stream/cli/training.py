@@ -13,15 +13,19 @@ from sci_stream.cli.common import Device, Force, app, echo, new_console, start_l
 weights_app = typer.Typer(help="Denoiser weights.", no_args_is_help=True)
 app.add_typer(weights_app, name="weights")
 
+Minutes = Annotated[float | None, typer.Option(help="Minutes of this session; without --steps they set the steps.")]
+HeldOut = Annotated[int | None, typer.Option(help="Photographs, or clips, held out for validation; 8 or 2 if unset.")]
+DecayShare = Annotated[
+    float | None, typer.Option(help="Share of the steps over which the rates fall; by variant if unset.")
+]
+
 
 @app.command()
 def train(
     data: Annotated[Path, typer.Argument(help="Folder of photographs.", show_default=False)],
     run: Annotated[Path, typer.Argument(help="Folder of the training run: checkpoint and curve.", show_default=False)],
     steps: Annotated[int | None, typer.Option(help="Total number of steps.")] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Minutes of this session; without --steps they set the steps.")
-    ] = None,
+    minutes: Minutes = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the folder.")] = False,
     start_from: Annotated[Path | None, typer.Option(help="Weights that a new run starts from.")] = None,
     variant: Annotated[str, typer.Option(help="ffdnet, ffdnet-lite, video or video-lite.")] = "ffdnet-lite",
@@ -31,16 +35,12 @@ def train(
     patch: Annotated[int, typer.Option(help="Height and width of a patch in pixels, even.")] = 64,
     learning_rate: Annotated[float | None, typer.Option(help="Learning rate of Adam; by variant if unset.")] = None,
     kernel_rate: Annotated[float, typer.Option(help="Learning rate of Muon, for the inner kernels.")] = 0.01,
-    decay: Annotated[
-        float | None, typer.Option(help="Share of the steps over which the rates fall; by variant if unset.")
-    ] = None,
+    decay: DecayShare = None,
     noise_steps: Annotated[int, typer.Option(help="Clips: steps before those that learn from solves too.")] = 4000,
     clip_size: Annotated[int, typer.Option(help="Clips: height and width of the videos, in pixels.")] = 128,
     pool: Annotated[int, typer.Option(help="Clips: videos kept to draw patches from, about 2 MB each.")] = 1200,
     validate_every: Annotated[int, typer.Option(help="Steps between checkpoints and points of the curve.")] = 1000,
-    held_out: Annotated[
-        int | None, typer.Option(help="Photographs, or clips, held out for validation; 8 or 2 if unset.")
-    ] = None,
+    held_out: HeldOut = None,
     memory_mib: Annotated[
         int, typer.Option(min=1, help="Memory limit for decoded photographs, and for clips, MiB.")
     ] = 4096,

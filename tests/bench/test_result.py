@@ -40,7 +40,7 @@ class Row:
 @dataclass(frozen=True)
 class Result(BenchResult):
     rows: tuple[Row, ...] = ()
-    path: Path = Path()
+    best: Row | None = None
 
 
 COLUMNS = (
@@ -56,7 +56,7 @@ RESULT = Result(
     notes=("all [bold]done",),
     settings={"iterations": 12},
     rows=ROWS,
-    path=Path("out"),
+    best=ROWS[0],
 )
 
 
@@ -84,7 +84,7 @@ def test_write_json_into_missing_folder_raises(tmp_path: Path) -> None:
 
 def test_write_json_of_unknown_type_raises(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="set cannot be written"):
-        write_json(dataclasses.replace(RESULT, path={1}), tmp_path / "out.json")  # type: ignore[arg-type]
+        write_json(dataclasses.replace(RESULT, best={1}), tmp_path / "out.json")  # type: ignore[arg-type]
 
 
 def test_write_markdown_has_environment_tables_and_notes(tmp_path: Path) -> None:
