@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -88,12 +87,15 @@ def acquire(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0) ->
     from sci_stream.nodes.acquire.series_loop import acquire_series
     from sci_stream.nodes.runtime.camera_drivers import make_camera
     from sci_stream.nodes.runtime.process import stop_on_signals
-    from sci_stream.storage.calibration_file import load_calibration
 
     start_logging("acquire")
     loaded = load_rig(rig)
+    calibration = None
     with stop_on_signals() as stop:
-        calibration = load_calibration(loaded.calibration.file) if loaded.calibration.file else None
+        if loaded.calibration.file:
+            from sci_stream.storage.calibration_file import load_calibration
+
+            calibration = load_calibration(loaded.calibration.file)
         acquire_series(loaded, make_camera(loaded), calibration, stop, snapshots=snapshots, duration_s=duration)
 
 
@@ -112,11 +114,8 @@ def reconstruct(
     # Before torch is imported, which takes seconds: an error in the rig file is reported at once.
     loaded = load_rig(rig)
     limit_threads()
-    gc.disable()  # what torch creates stays: to look for garbage among it takes 0.2 s
     from sci_stream.nodes.reconstruct.node import ReconstructNode
     from sci_stream.nodes.reconstruct.solver_thread import SolverThread
-
-    gc.enable()
 
     devices = loaded.reconstruct.devices
     with stop_on_signals() as stop:

@@ -17,9 +17,8 @@ from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import Denoiser
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
-from sci_stream.recon.denoisers.registry import DENOISERS, chosen_denoiser, make_denoiser
+from sci_stream.recon.denoisers.registry import DENOISERS, Weights, chosen_denoiser, make_denoiser
 from sci_stream.recon.settings import SolverSettings, default_settings
-from sci_stream.storage.matconvnet import read_matconvnet
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +48,11 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoi
     if "iterations" in given and "min_iterations" not in given:
         given["min_iterations"] = min(settings.min_iterations, given["iterations"])
     settings = dataclasses.replace(settings, **given)
-    matconvnet = weights is not None and weights.suffix == ".mat"
-    checkpoint = read_matconvnet(weights) if matconvnet and weights else weights
+    checkpoint: Weights = weights
+    if weights is not None and weights.suffix == ".mat":
+        from sci_stream.storage.matconvnet import read_matconvnet  # noqa: PLC0415 - loads HDF5
+
+        checkpoint = read_matconvnet(weights)
     precision = Precision(section.precision)
     prior = make_denoiser(name, device, checkpoint, precision, switch_sigma=settings.switch_sigma)
     if isinstance(prior, FfdnetDenoiser) and prior.stack_trials:
