@@ -39,7 +39,6 @@ class RecordingController:
         self._calibration = calibration
         self._options = options
         self._closing: Recorder | None = None
-        self._last_status: RecorderStatus | None = None
         self.recorder: Recorder | None = None
         self.failure = ""
         """Why the recording of a resumed series could not be started; ``""`` if it was, or is not wanted."""
@@ -49,7 +48,7 @@ class RecordingController:
     @property
     def is_on(self) -> bool:
         """Whether new snapshots are recorded."""
-        return self.recorder is not None and self._is_open(self.recorder)
+        return self.recorder is not None and self.recorder.status().state is RecorderState.RECORDING
 
     @property
     def is_wanted(self) -> bool:
@@ -82,7 +81,7 @@ class RecordingController:
         StorageError
             If the file cannot be created.
         """
-        if self.recorder is not None and self._is_open(self.recorder):
+        if self.is_on:
             raise InputError("The series is already being recorded")
         if self._closing is not None and self._closing.is_open:
             raise InputError("The previous file is still being written", hint="Try again in a moment.")
@@ -129,18 +128,14 @@ class RecordingController:
 
     def status(self) -> RecorderStatus | None:
         """Return the status of the recorder, or of the last one; None if nothing has been recorded."""
-        if self.recorder is not None:
-            self._last_status = self.recorder.status()
-        elif self._closing is not None:
-            status = self._closing.status()
-            # Keep showing a failed file; one stopped on request is off.
-            if status.state in {RecorderState.RECORDING, RecorderState.IDLE}:
-                status = replace(status, state=RecorderState.CLOSING if self._closing.is_open else RecorderState.OFF)
-            self._last_status = status
         if self.failure:
             return RecorderStatus(state=RecorderState.FAILED, reason=self.failure)
-        return self._last_status
-
-    @staticmethod
-    def _is_open(recorder: Recorder) -> bool:
-        return recorder.status().state is RecorderState.RECORDING
+        if self.recorder is not None:
+            return self.recorder.status()
+        if self._closing is None:
+            return None
+        status = self._closing.status()
+        # Keep showing a failed file; one stopped on request is off.
+        if status.state in {RecorderState.RECORDING, RecorderState.IDLE}:
+            return replace(status, state=RecorderState.CLOSING if self._closing.is_open else RecorderState.OFF)
+        return status
