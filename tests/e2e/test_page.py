@@ -84,7 +84,7 @@ class Viewer:
         deadline_s = time.monotonic() + timeout_s
         while not self.page.evaluate(script):
             assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s: {what or script}"
-            time.sleep(0.05)
+            time.sleep(0.1)
 
     def until_live(self) -> None:
         # On a busy machine it plays but is late or loses snapshots, and shows that.

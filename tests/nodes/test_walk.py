@@ -84,14 +84,14 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
     return walk
 
 
-def test_snapshot_from_camera_to_recording_passes_at_most_twenty_modules(walk: Walk) -> None:
+def test_snapshot_passes_at_most_twenty_modules(walk: Walk) -> None:
     text = (ROOT / "docs" / "architecture.md").read_text().partition("\nTo follow one snapshot")[2]
     documented = set(re.findall(r"^\|[a-z ]*\| `([a-z_/]+)` \|", text, re.MULTILINE))
     assert walk.modules - BESIDE_THE_WAY == documented
     assert len(documented) <= 20
 
 
-def test_result_from_message_to_file_passes_at_most_five_modules_of_sink(walk: Walk) -> None:
+def test_result_passes_at_most_five_modules_of_sink(walk: Walk) -> None:
     found = {module for module in walk.modules if Path(module).parent == Path("nodes/sink")}
     assert {"nodes/sink/node", "nodes/sink/series_recording"} <= found, "it was followed from the message to the file"
     assert len(found) <= 5, found
