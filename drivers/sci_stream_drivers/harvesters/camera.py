@@ -35,7 +35,7 @@ _NAP_S = 0.0005
 
 
 @dataclass(slots=True)
-class _OpenCamera:
+class _OpenDevice:
     """An open camera; ``watch`` is renewed with each start, since frame ids may begin again."""
 
     session: Session
@@ -58,7 +58,7 @@ class HarvestersCamera:
     def __init__(self, options: HarvestersOptions) -> None:
         self._options = options
         self._files: list[Path] = []
-        self._camera: _OpenCamera | None = None
+        self._camera: _OpenDevice | None = None
         self._held: deque[RawFrame] = deque()
         self._lost: CameraLost | None = None
         self._counts: Counter[str] = Counter()
@@ -126,7 +126,7 @@ class HarvestersCamera:
             release()
             raise
         watch = RestartDetector(capabilities.frame_ids)
-        self._camera = _OpenCamera(session, release, capabilities, image, stream, watch)
+        self._camera = _OpenDevice(session, release, capabilities, image, stream, watch)
         return capabilities
 
     def settings(self) -> list[Parameter]:
@@ -240,7 +240,7 @@ class HarvestersCamera:
                 return
             self._held.append(frame)
 
-    def _delivered(self, camera: _OpenCamera, frame: RawFrame) -> CameraFrame:
+    def _delivered(self, camera: _OpenDevice, frame: RawFrame) -> CameraFrame:
         self._last_contact_s = time.monotonic()
         if camera.watch.restarted(frame.frame_id, frame.camera_time_ns):
             self._counts["restarts"] += 1
@@ -314,7 +314,7 @@ class HarvestersCamera:
             self._camera.release()
             self._camera = None
 
-    def _opened(self) -> _OpenCamera:
+    def _opened(self) -> _OpenDevice:
         if self._camera is None:
             raise RuntimeError("the camera is not open: call open() first")
         return self._camera
