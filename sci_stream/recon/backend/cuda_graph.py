@@ -253,27 +253,21 @@ class Graphs:
 
 @dataclass(slots=True, eq=False)
 class _Buffers:
-    """The tensors that all recorded iterations on videos of one shape read and write."""
+    """The tensors that all recorded iterations on videos of one shape read and write, made when first needed."""
 
-    v: torch.Tensor
-    accumulated: torch.Tensor
-    y: torch.Tensor
-    r_inv: torch.Tensor
-    sigma: torch.Tensor
-    optional: dict[str, torch.Tensor] = field(default_factory=dict)
-    """``x``, ``noise_ratio``, ``relative`` and ``where``, as they are first needed."""
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     loaded: dict[str, torch.Tensor] = field(default_factory=dict)
     """The tensor that each was last filled from, or returned as."""
 
-    def load(self, name: str, value: torch.Tensor | None) -> torch.Tensor | None:
+    def like(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        """Return one of them, which has the shape of ``value``."""
+        if name not in self.tensors:
+            self.tensors[name] = torch.empty_like(value, memory_format=torch.contiguous_format)
+        return self.tensors[name]
+
+    def load(self, name: str, value: torch.Tensor) -> torch.Tensor:
         """Fill one of them, unless it holds its value already; return it."""
-        if value is None:
-            return None
-        own = getattr(self, name, None)
-        if own is None:
-            own = self.optional.get(name)
-        if own is None:
-            own = self.optional[name] = torch.empty_like(value, memory_format=torch.contiguous_format)
+        own = self.like(name, value)
         if self.loaded.get(name) is not value:
             own.copy_(value)
             self.loaded[name] = value
@@ -304,75 +298,57 @@ class CudaGraphStep:
         graph_key: Hashable = None if own_key is None else own_key(sigma)
         if self._graphs.fault or graph_key is None or state.v.numel() > MOST_PIXELS:
             return self._step(state, sigma, problem)
-        buffers = self._buffers_for(state, problem)
-        own = _loaded(buffers, state, problem)
-        observed = problem.observe is not None
-        if observed and "x" not in buffers.optional:
-            buffers.optional["x"] = torch.empty_like(buffers.v)
-        buffers.sigma.fill_(sigma)
-        level = NoiseLevel(sigma, buffers.sigma)
+        buffers = self._buffers.setdefault((state.v.shape, state.accumulated.shape), _Buffers())
+        if state.iteration == 0:  # of another solve: the same tensors may hold other values
+            buffers.loaded.clear()
+        own_v, accumulated = buffers.load("v", state.v), buffers.load("accumulated", state.accumulated)
+        own = _loaded(buffers, problem, state.iteration)
+        own_x = None if problem.observe is None else buffers.like("x", own_v)
+        level = NoiseLevel(sigma, buffers.like("sigma", problem.y.new_empty(())).fill_(sigma))
 
         def work() -> None:
-            after = self._step(State(buffers.v, buffers.accumulated), level, own)
-            buffers.v.copy_(after.v)
-            buffers.accumulated.copy_(after.accumulated)
-            if after.x is not None:
-                buffers.optional["x"].copy_(after.x)
+            after = self._step(State(own_v, accumulated), level, own)
+            own_v.copy_(after.v)
+            accumulated.copy_(after.accumulated)
+            if own_x is not None and after.x is not None:
+                own_x.copy_(after.x)
 
         key = (
             *(state.v.shape, state.v.dtype, self._step, id(problem.phi), prior, graph_key),
-            *(problem.relaxation, problem.gamma, observed),
+            *(problem.relaxation, problem.gamma, own_x is None),
             *(problem.noise_ratio is None, problem.relative is None),
             None if own.correlated is None else own.correlated.posterior_mean,
         )
-        if key not in self._graphs and not self._record(key, work, buffers):
-            return self._step(State(buffers.v, buffers.accumulated, iteration=state.iteration), sigma, problem)
+        if key not in self._graphs and not self._record(key, work, own_v, accumulated):
+            return self._step(State(own_v, accumulated, iteration=state.iteration), sigma, problem)
         self._graphs.replay(key)
-        v, x = buffers.v, None
-        if observed:  # the observer may keep them
-            v, x = buffers.v.clone(), buffers.optional["x"].clone()
-        buffers.loaded["v"], buffers.loaded["accumulated"] = v, buffers.accumulated
-        return State(v, buffers.accumulated, x, state.iteration + 1)
+        v, x = own_v, None
+        if own_x is not None:  # the observer may keep them
+            v, x = own_v.clone(), own_x.clone()
+        buffers.loaded["v"], buffers.loaded["accumulated"] = v, accumulated
+        return State(v, accumulated, x, state.iteration + 1)
 
-    def _record(self, key: Hashable, work: Callable[[], None], buffers: _Buffers) -> bool:
+    def _record(self, key: Hashable, work: Callable[[], None], *changed: torch.Tensor) -> bool:
         """Record an iteration, and put back the state that it changed."""
-        before = buffers.v.clone(), buffers.accumulated.clone()
+        before = [tensor.clone() for tensor in changed]
         recorded = self._graphs.record(key, work)
-        for own, value in zip((buffers.v, buffers.accumulated), before, strict=True):
+        for own, value in zip(changed, before, strict=True):
             own.copy_(value)
         return recorded
 
-    def _buffers_for(self, state: State, problem: Problem) -> _Buffers:
-        shapes = state.v.shape, state.accumulated.shape
-        if shapes not in self._buffers:
-            tensors = state.v, state.accumulated, problem.y, problem.r_inv
-            v, accumulated, y, r_inv = (_own(tensor) for tensor in tensors)
-            self._buffers[shapes] = _Buffers(v, accumulated, y, r_inv, sigma=problem.y.new_zeros(()))
-        return self._buffers[shapes]
 
-
-def _loaded(buffers: _Buffers, state: State, problem: Problem) -> Problem:
-    """Copy all that the next iteration reads into the buffers; return the problem of this iteration, with them."""
-    if state.iteration == 0:  # of another solve: the same tensors may hold other values
-        buffers.loaded.clear()
-    for name, value in (
-        ("v", state.v),
-        ("accumulated", state.accumulated),
-        ("y", problem.y),
-        ("r_inv", problem.r_inv),
-    ):
-        buffers.load(name, value)
-    correlated = problem.correlated_at(state.iteration)
+def _loaded(buffers: _Buffers, problem: Problem, iteration: int) -> Problem:
+    """Return the problem of one iteration, with all that it reads copied into the buffers."""
+    noise_ratio, relative, correlated = problem.noise_ratio, problem.relative, problem.correlated_at(iteration)
     if correlated is not None:
         where = buffers.load("where", correlated.where)
-        assert where is not None
         correlated = CorrelatedResidual(correlated.posterior_mean, where, 1)
     return problem._replace(
-        y=buffers.y,
-        r_inv=buffers.r_inv,
-        noise_ratio=buffers.load("noise_ratio", problem.noise_ratio),
-        relative=buffers.load("relative", problem.relative),
-        priors=(problem.denoise(state.iteration),),
+        y=buffers.load("y", problem.y),
+        r_inv=buffers.load("r_inv", problem.r_inv),
+        noise_ratio=None if noise_ratio is None else buffers.load("noise_ratio", noise_ratio),
+        relative=None if relative is None else buffers.load("relative", relative),
+        priors=(problem.denoise(iteration),),
         correlated=correlated,
     )
 
