@@ -98,14 +98,13 @@ class FusedGap:
             given, now = self._run(packed), after
         clean = F.pixel_shuffle(given[:, :4], 2).view(image.shape)
         clean = image - clean if self._network.gives_noise else clean.to(image.dtype)
-        clean = (clean - now.offset.view(-1, 1, 1)) / now.scale.view(-1, 1, 1)
-        return _mixed(now.back, clean)
+        return now.frames(clean)
 
     def _packed(
         self, x: torch.Tensor, now: FramesToImages, sigma: float, around: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the images for the network, (P, B, H, W), and its input, (P·B, 8, H/2, W/2)."""
-        image = _mixed(now.forth, x) * now.scale.view(-1, 1, 1) + now.offset.view(-1, 1, 1)
+        image = now.images(x)
         limit = self._network.limit
         parts = F.pixel_unshuffle(image.clamp(-limit, limit).flatten(0, 1).unsqueeze(1), 2)
         planes, n_frames = x.shape[:2]
@@ -130,12 +129,6 @@ def _only_network(prior: FfdnetDenoiser, lowest: float) -> Network | None:
     # The means of the longest groups are denoised at the lowest levels.
     network = prior.network_from(lowest * GROUPS[-1] ** -0.25)
     return network if network is not None and network.channels == _CHANNELS else None
-
-
-def _mixed(matrix: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
-    """Return the product along time with a matrix that is filled up with zeros."""
-    n = frames.shape[-3]
-    return torch.matmul(matrix[:n, :n], frames.flatten(-2)).view(frames.shape)
 
 
 def fused_gap(

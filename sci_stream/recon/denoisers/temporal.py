@@ -55,6 +55,16 @@ class FramesToImages(NamedTuple):
         forth = torch.nn.functional.pad(matrix, (0, more, 0, more))
         return cls(forth, forth.mT.contiguous(), scale, offset, level)
 
+    def images(self, frames: torch.Tensor) -> torch.Tensor:
+        """Return the images of frames, (…, B, H, W) both, a new tensor."""
+        n = len(self.scale)
+        return transformed(self.forth[:n, :n], frames) * self.scale.view(-1, 1, 1) + self.offset.view(-1, 1, 1)
+
+    def frames(self, images: torch.Tensor) -> torch.Tensor:
+        """Undo `images`."""
+        n = len(self.scale)
+        return transformed(self.back[:n, :n], (images - self.offset.view(-1, 1, 1)) / self.scale.view(-1, 1, 1))
+
 
 def padded_frames(n_frames: int) -> int:
     """Return frames filled up to a power of two that a matrix product takes."""
