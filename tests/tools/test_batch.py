@@ -327,16 +327,18 @@ def test_twice_the_workers_give_nearly_twice_the_throughput(
     assert seconds[1] / seconds[2] >= 1.8
 
 
-def test_batch_command_runs_and_resumes(recordings: list[Path], tmp_path: Path) -> None:
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.filterwarnings("ignore")
+def test_batch_command_runs_and_resumes(recordings: list[Path], tmp_path: Path, monkeypatch, capsys) -> None:
     pytest.importorskip("distributed")
     (tmp_path / "manifest.txt").write_text("shelf/run00[01].h5\n")
-    command = [sys.executable, "-P", "-m", "sci_stream", "batch", "manifest.txt", "--out", "out", "--device", "cpu"]
-    command += ["--workers", "1", "--threads", "1", "--dashboard", "", "--json"]
+    arguments = ("batch", tmp_path / "manifest.txt", "--out", tmp_path / "out", "--device", "cpu", "--json")
     (earlier,) = run_jobs(plan_jobs(recordings[:1], tmp_path / "out", ReplayPlan(device="cpu")))
     assert earlier.state is JobState.DONE
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    cluster = ("--workers", 1, "--threads", 1, "--dashboard", "")
+    status, out, said = run(monkeypatch, capsys, *arguments, *cluster)
+    assert status == 0, out + said
+    lines = [json.loads(line) for line in out.splitlines()]
     assert {Path(line["out"]).name: line["state"] for line in lines} == {"run000.h5": "present", "run001.h5": "done"}
 
 
