@@ -21,6 +21,7 @@ def command_here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[s
 
     def run(*arguments: str | Path, cwd: Path) -> Ended:
         monkeypatch.chdir(cwd)
+        monkeypatch.setenv("COLUMNS", "200")  # as in the environment of processes
         monkeypatch.setattr(sys, "argv", ["sci-stream", *map(str, arguments)])
         capfd.readouterr()
         root = logging.getLogger()

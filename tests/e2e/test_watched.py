@@ -15,7 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests import plain_http
 from tests.deploy.test_deploy import dashboard_queries
-from tests.e2e.kit import COMMAND, ITERATIONS, PATIENCE_S, RunningRig, environment, sci_stream, wait_for, write_rig
+from tests.e2e.conftest import CommandHere
+from tests.e2e.kit import COMMAND, ITERATIONS, PATIENCE_S, RunningRig, environment, wait_for, write_rig
 from tests.ports import free_ports
 
 KINDS = ("acquire", "sink", "reconstruct")
@@ -90,9 +91,9 @@ def test_every_node_reports_status(watched: WatchedRig) -> None:
     assert sink["sci_stream_disk_free_bytes"][""] > 0
 
 
-def test_top_shows_whole_rig(watched: WatchedRig, tmp_path: Path) -> None:
+def test_top_shows_whole_rig(watched: WatchedRig, tmp_path: Path, command_here: CommandHere) -> None:
     rig, _ = watched
-    shown = sci_stream("top", rig.path, "--once", cwd=tmp_path)
+    shown = command_here("top", rig.path, "--once", cwd=tmp_path)
     assert shown.status == 0, shown.output
     for words in ("reconstruct-0", "acquire", "ledger", "in flight", "video frames/s", "p99"):
         assert words in shown.output
@@ -115,22 +116,22 @@ def test_acquire_is_not_ready_without_reconstruct_node(watched: WatchedRig) -> N
     wait_for(lambda: is_ready(urls["reconstruct"]) and has_results(urls), "the restarted node reports a snapshot")
 
 
-def test_top_without_rig_reports_error(tmp_path: Path) -> None:
+def test_top_without_rig_reports_error(tmp_path: Path, command_here: CommandHere) -> None:
     path = tmp_path / "rig.toml"
     path.write_text(f"[health]\nsink_port = {free_ports(1)[0]}\n")
-    shown = sci_stream("top", path, cwd=tmp_path)
+    shown = command_here("top", path, cwd=tmp_path)
     assert shown.status == 3
     assert "No sink answers" in shown.output
     path.write_text("[health]\nenabled = false\n")
-    off = sci_stream("top", path, cwd=tmp_path)
+    off = command_here("top", path, cwd=tmp_path)
     assert off.status == 2
     assert "sink_port" in off.output
 
 
-def test_public_health_without_token_is_refused(tmp_path: Path) -> None:
+def test_public_health_without_token_is_refused(tmp_path: Path, command_here: CommandHere) -> None:
     path = tmp_path / "rig.toml"
     path.write_text('[health]\nhost = "0.0.0.0"\n')
-    refused = sci_stream("check", path, cwd=tmp_path)
+    refused = command_here("check", path, cwd=tmp_path)
     assert refused.status == 2
     assert "SCI_STREAM_RIG__HEALTH__TOKEN" in refused.output
 
