@@ -3,13 +3,13 @@ r"""Estimate the errors of single masks over snapshots: shift and gain of each m
 Each snapshot gives a linear model of the residual, r ≈ J θ, from blocks in which the scene is eliminated
 (`sci_stream.calibration.mask_registration`). Information JᵀWJ and score JᵀWr are averaged over snapshots, not added up:
 a scene that stays repeats its own misfit. The prior is the errors that rigs have, so that what snapshots do not show
-stays at 0. Two things reduce the information: if scores of blocks scatter more than it says, since texture is no white
-noise; and if those of snapshots do, since only errors of the masks say the same each time, and a lamp that is turned up
-does not. Whether to correct anything is decided by evidence: the probability of what was measured with errors of the
+stays at 0. The information is reduced if scores of blocks scatter more than it predicts, since texture is no white
+noise, and if those of snapshots do, since only errors of the masks are the same each time; a lamp that is turned up is
+not. Whether to correct anything is decided by evidence: the probability of what was measured with errors of the
 prior's size against that with none, for shapes (shift and blur), gains and black level in all combinations.
 
 Within a snapshot a gain that rises linearly looks like a scene that fades in. But one snapshot continues the other: a
-scene goes on where it ended, and gains begin again. The jump of the brightness of all blocks from the end of one
+scene continues where it ended, and gains begin again. The jump of the brightness of all blocks from the end of one
 snapshot to the beginning of the next shows the trend. A gain of all frames alike remains unknown: it is the scene's
 brightness.
 
@@ -97,7 +97,7 @@ class MaskErrorEstimator:
             self._trends.append(_trend(self._before, brightness, self._n_frames))
         self._before = brightness
         if self.snapshots:
-            # What this snapshot says beyond the earlier ones, against what chance allows for: twice the information,
+            # What this snapshot shows beyond the earlier ones, against what chance allows for: twice the information,
             # since they are uncertain too. Only errors of the masks say the same in each.
             surprise = score - information @ self._mean(np.arange(len(score)))
             self._scatter += float((surprise**2 / (2 * information.diagonal() + _TINY)).mean())

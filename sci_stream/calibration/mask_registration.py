@@ -231,7 +231,7 @@ class MaskFitter:
     def blocks(
         self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], at: Displacement, most: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return y, (N, p), and the masks, (N, B, p), of at most so many blocks, and the functions of a plane, (3, p).
+        """Return y, (N, p), and the masks, (N, B, p), of at most ``most`` blocks, and the functions of a plane, (3, p).
 
         Parameters
         ----------

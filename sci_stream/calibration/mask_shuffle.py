@@ -101,7 +101,7 @@ class ShuffleDetector:
         every = np.array(self._gains)
         if (every.sum(1) > 0).mean() < _AGREED:
             return 0.0, 0.0
-        # The sum over snapshots first: a scene that stays says the same each time.
+        # The sum over snapshots first: a scene that stays gives the same each time.
         gains = np.delete(every, every.sum(1).argmax(), 0).sum(0)
         return float(gains.sum()), float(gains.sum() / (np.sqrt(np.square(gains).sum()) + 1e-9))
 

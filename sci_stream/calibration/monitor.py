@@ -40,8 +40,8 @@ _MOST_SD_PX = 0.1
 _LEAST_MATCH = 0.2
 # Search for the masks again when their correlation falls below this fraction of its best value.
 _LOST = 0.6
-# Blocks in which another order of the masks is looked for; in one assessment of so many at first, and once the given
-# order is confirmed.
+# Blocks in which another order of the masks is looked for, and its interval in assessments: at first, and once the
+# given order is confirmed.
 _ORDER_BLOCKS, _ORDER_EVERY_AT_FIRST, _ORDER_EVERY = 128, 2, 8
 # The mask order is recognised after four pairs (research/shift-tracking.md); static ones among the first do not count.
 _FIRST_PAIRS = 9

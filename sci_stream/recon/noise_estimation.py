@@ -41,7 +41,7 @@ import torch.nn.functional as F  # noqa: N812 - the usual name
 
 _WINDOW_PX = 5
 _STRIDE_PX = 3
-# Of larger images so many windows are used, evenly spread: more would not make the estimate better.
+# Of larger images this many windows are used, evenly spread: more would not make the estimate better.
 _MOST_WINDOWS = 4096
 # With fewer, chance decides how much of their residual is texture.
 _FEWEST_WINDOWS = 240

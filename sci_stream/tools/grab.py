@@ -99,7 +99,7 @@ def grab(
         If the frames to keep exceed the memory limit.
     """
     frames: list[CameraFrame] = []
-    seen: list[tuple[int | None, int | None, int]] = []
+    stamps: list[tuple[int | None, int | None, int]] = []
     chunks: dict[str, list[Value]] = {}
     try:
         capabilities = camera.open()
@@ -107,23 +107,23 @@ def grab(
             opened(capabilities)
         _check_memory(capabilities, count if keep else 0)
         camera.start()
-        while len(seen) < count and not camera.exhausted:
-            frame = _next(camera, timeout_s, len(seen))
+        while len(stamps) < count and not camera.exhausted:
+            frame = _next(camera, timeout_s, len(stamps))
             if frame is None:
                 break
-            seen.append((frame.frame_id, frame.camera_time_ns, frame.host_time_ns))
+            stamps.append((frame.frame_id, frame.camera_time_ns, frame.host_time_ns))
             for name, value in frame.chunks.items():
                 chunks.setdefault(name, []).append(value)
             if keep:
                 frames.append(frame)
             if progress is not None:
-                progress(len(seen))
+                progress(len(stamps))
         counters = camera.counters()
     finally:
         camera.stop()
         camera.close()
     summaries = {name: ChunkValues.of(values, capabilities.chunks.get(name, "")) for name, values in chunks.items()}
-    return _report(capabilities, seen, counters, summaries), frames
+    return _report(capabilities, stamps, counters, summaries), frames
 
 
 def _next(camera: Camera, timeout_s: float, received: int) -> CameraFrame | None:
@@ -153,22 +153,22 @@ def _check_memory(capabilities: CameraCapabilities, count: int) -> None:
 
 def _report(
     capabilities: CameraCapabilities,
-    seen: list[tuple[int | None, int | None, int]],
+    stamps: list[tuple[int | None, int | None, int]],
     counters: Mapping[str, int],
     chunks: Mapping[str, ChunkValues],
 ) -> GrabReport:
-    ids = [frame_id for frame_id, _, _ in seen if frame_id is not None]
+    ids = [frame_id for frame_id, _, _ in stamps if frame_id is not None]
     steps = [capabilities.frame_ids.missed(a, b) for a, b in itertools.pairwise(ids)]
-    host_ns = [stamp for _, _, stamp in seen]
-    took_s = (host_ns[-1] - host_ns[0]) * 1e-9 if len(seen) > 1 else 0.0
+    host_ns = [stamp for _, _, stamp in stamps]
+    took_s = (host_ns[-1] - host_ns[0]) * 1e-9 if len(stamps) > 1 else 0.0
     return GrabReport(
-        frames=len(seen),
-        rate_hz=(len(seen) - 1) / took_s if took_s > 0 else 0.0,
+        frames=len(stamps),
+        rate_hz=(len(stamps) - 1) / took_s if took_s > 0 else 0.0,
         gaps=sum(step > 0 for step in steps),
         missed=sum(step for step in steps if step > 0),
         repeated=sum(step < 0 for step in steps),
         host=Intervals.of(host_ns),
-        camera=Intervals.of([stamp for _, stamp, _ in seen]),
+        camera=Intervals.of([stamp for _, stamp, _ in stamps]),
         clock=capabilities.clock,
         counters=dict(counters),
         chunks=chunks,

@@ -15,7 +15,7 @@ SCENES = ("fast", "slow", "static", "cut")
 
 
 MOST_DEVIATIONS = 3
-"""Errors of single masks are at most so many standard deviations."""
+"""Largest error of a single mask, in standard deviations."""
 
 
 class FaultOptions(DriverOptions):

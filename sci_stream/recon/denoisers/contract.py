@@ -104,7 +104,7 @@ class DenoiserContract:
         assert left.square().mean() < noise.square().mean() * 2 / 3, "noise was not reduced"
 
     def test_less_memory_gives_the_same(self) -> None:
-        """One that can reduce its memory gives the same result with less, until it says that nothing is left."""
+        """One that can reduce its memory gives the same result with less, until nothing is left."""
         denoiser = self.make(self.device)
         if not isinstance(denoiser, MemoryReducible):
             return

@@ -170,7 +170,7 @@ def fastest_stack(layers: Layers, ways: Sequence[str]) -> tuple[Stack, tuple[Sta
 
 
 def trial_features(layers: Layers, channels: int = 0) -> torch.Tensor:
-    """Return random features as the first layer takes them, or of so many channels."""
+    """Return random features as the first layer takes them, or of this number of channels."""
     kernel = layers.kernels[0]
     shape = (_TRIAL_IMAGES, channels or kernel.shape[1], _TRIAL_SIDE, _TRIAL_SIDE)
     random = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(kernel.device, kernel.dtype)

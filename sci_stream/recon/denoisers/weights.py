@@ -221,11 +221,11 @@ def _from_own(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], 
         )
     layers = _by_layer(tensors, _OWN_KEY, path)
     weights = _assembled(layers.values(), gives_noise=output == "noise", origin="own", path=path)
-    said = {key: metadata[key] for key in ("layers", "channels") if key in metadata}
-    if not said.items() <= _shape_metadata(weights).items():
+    stated = {key: metadata[key] for key in ("layers", "channels") if key in metadata}
+    if not stated.items() <= _shape_metadata(weights).items():
         raise WeightsError(
             f"The shape of the weights file {path} contradicts its metadata",
-            expected=said,
+            expected=stated,
             got=_shape_metadata(weights),
         )
     return weights

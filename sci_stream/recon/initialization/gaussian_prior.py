@@ -107,7 +107,7 @@ class CodedField:
         self.measured = measured
         # Transforming the masks once keeps the temporal transform out of the loop.
         self.frames = transformed(cosines(phi.shape[1]).to(phi), phi).mul_(measured.unsqueeze(1))
-        self.alike = phi.sum(1, keepdim=True).mul_(measured.unsqueeze(1))
+        self.still = phi.sum(1, keepdim=True).mul_(measured.unsqueeze(1))
         exposure = self.frames.square().sum((1, 2, 3)) / measured.sum((1, 2)).clamp_min(1.0)
         self.noise = _NOISE * exposure.clamp_min(_TINY).view(-1, 1, 1)
         """ν, (P, 1, 1)."""
@@ -136,7 +136,7 @@ class GaussianPrior:
     ----------
     masks
         (P, B, H, W), by temporal frequencies, 0 where nothing is measured: `CodedField.frames`, or with B = 1
-        `CodedField.alike` for equal frames.
+        `CodedField.still` for equal frames.
     """
 
     def __init__(self, masks: torch.Tensor, field: CodedField, covariance: Covariance) -> None:

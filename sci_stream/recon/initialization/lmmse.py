@@ -83,7 +83,7 @@ class LmmseEstimator:
     def _models(self) -> tuple[GaussianPrior, GaussianPrior]:
         """Models of moving frames and of equal frames."""
         field = self._field
-        return GaussianPrior(field.frames, field, FRAMES), GaussianPrior(field.alike, field, FRAMES)
+        return GaussianPrior(field.frames, field, FRAMES), GaussianPrior(field.still, field, FRAMES)
 
     @functools.cached_property
     def _field(self) -> CodedField:
@@ -106,7 +106,7 @@ class LeaveOneOutError:
         self._y = y * self._measured
         self._phi = phi
         self._noise = noise
-        self._moving, self._alike = models
+        self._moving, self._still = models
 
     def cold(self, still: torch.Tensor, *, linear: bool = True) -> InitialGuess:
         """Return the cold start.
@@ -123,10 +123,10 @@ class LeaveOneOutError:
         -------
         New tensors, finite. It fits the measurement approximately.
         """
-        alike = InitialGuess(still, self._alike_error)
+        equal = InitialGuess(still, self._still_error)
         if not linear or self._phi.shape[1] == 1:  # with a single frame ȳ is exact
-            return alike
-        return self.blended(self.refined(self._mean.unsqueeze(1).expand_as(self._phi)), alike)
+            return equal
+        return self.blended(self.refined(self._mean.unsqueeze(1).expand_as(self._phi)), equal)
 
     @functools.cached_property
     def _mean(self) -> torch.Tensor:
@@ -136,7 +136,7 @@ class LeaveOneOutError:
     @functools.cached_property
     def _transmission(self) -> torch.Tensor:
         """Σφ where something valid was measured, else 0, (P, H, W)."""
-        return self._alike.masks[:, 0] * self._measured
+        return self._still.masks[:, 0] * self._measured
 
     @functools.cached_property
     def _contrast(self) -> torch.Tensor:
@@ -145,10 +145,10 @@ class LeaveOneOutError:
         return (exposure - self._transmission.square() / self._phi.shape[1]).clamp_min_(0.0)
 
     @functools.cached_property
-    def _alike_error(self) -> torch.Tensor:
+    def _still_error(self) -> torch.Tensor:
         """Local mean of the squared prediction errors of equal frames, (P, H, W)."""
         return self._squared_error(
-            self._alike, self._alike.solve(self._y - self._transmission * self._mean, self._measured).dual
+            self._still, self._still.solve(self._y - self._transmission * self._mean, self._measured).dual
         )
 
     def refined(self, video: torch.Tensor) -> InitialGuess:
@@ -181,7 +181,7 @@ class LeaveOneOutError:
 
     def moving(self, guess: InitialGuess) -> torch.Tensor:
         """Return the degree of motion, (P, H, W), 0–1: 2w − 1, w ≥ ½ the weight of the guess against equal frames."""
-        return (2 * _weight(guess.error, self._alike_error) - 1).clamp_(0.0, 1.0)
+        return (2 * _weight(guess.error, self._still_error) - 1).clamp_(0.0, 1.0)
 
     def start_error(self, guess: InitialGuess, moves: torch.Tensor) -> InitialErrorMap:
         """Return the estimated error of a guess.

@@ -160,13 +160,13 @@ def _warped(
 ) -> Iterator[tuple[slice, torch.Tensor]]:
     """Yield images (C, h, w) extrapolated to the next frames, as (slice of frames, (C, frames, h', w'))."""
     at = flow[:, ::stride, ::stride]
-    course = Trajectory.of(at, images.shape[-2:], stride)
+    trajectory = Trajectory.of(at, images.shape[-2:], stride)
     most = _PIXELS_AT_ONCE.get(images.device.type, 2**20)
     chunk = max(1, most // (images.shape[0] * at[0].numel()))
     for first in range(0, n_frames, chunk):
         end = min(first + chunk, n_frames)
         ages = torch.arange(first + 1, end + 1, dtype=images.dtype, device=images.device)
-        moved = course.carry(images.unsqueeze(0), ages, cubic=cubic)
+        moved = trajectory.carry(images.unsqueeze(0), ages, cubic=cubic)
         yield slice(first, end), moved.transpose(0, 1)
 
 

@@ -133,7 +133,7 @@ class RecordingWriter:
         self._identity = self._on_disk()
 
     def _begin(self, hidden: Path, named: Path) -> h5py.File:
-        """Open the new file under its hidden name for writing beside live readers."""
+        """Open the new file under its hidden name for writing with live readers."""
         self.path = named
         with self._guard("started"):
             # The file was written as plain bytes: creating it through HDF5 on a full disk crashed the process in close.

@@ -45,8 +45,8 @@ class Search:
     count
         How many patches, those most similar to the reference, which is one of them.
     per_frame
-        Whether each frame contributes so many: a group then has B·count patches, frame by frame, the most similar ones
-        first.
+        Whether each frame contributes ``count``: a group then has B·count patches, frame by frame, the most similar
+        ones first.
     """
 
     patch: int
