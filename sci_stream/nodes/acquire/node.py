@@ -105,7 +105,7 @@ class AcquireNode:
         self._controls = ControlHandler("acquire", self._link.connection.send, self._reader.change, self._actions)
         self._in_flight = InFlightSnapshots(self._budget, self._recovery)
         self._report = AcquireReport(
-            self._reader, self._dispatcher, self._link, self._recovery, budget=self._budget, in_flight=self._in_flight
+            self._reader, self._dispatcher, self._link, self._recovery, self._budget, self._in_flight
         )
         self._reason = ""
         self._health = HealthReporter(rig, "acquire")
@@ -377,7 +377,7 @@ class AcquireNode:
             frame = dataclasses.replace(frame, counts=with_checksum(frame.counts))
         snapshot = make_snapshot(captured, frame, self._info, self._reader.opened.capabilities.clock)
         self._recovery.keep(snapshot, missed)
-        return dataclasses.replace(captured, frame=frame, snapshot=snapshot)
+        return dataclasses.replace(captured, snapshot=snapshot)
 
     def _accept(self, captured: Captured, now_s: float) -> None:
         seq, snapshot = captured.seq, captured.snapshot

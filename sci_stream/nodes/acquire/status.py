@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sci_stream.model import JsonObject
@@ -31,48 +32,39 @@ class AcquirePhase(enum.StrEnum):
     ENDED = "ended"
 
 
+@dataclass(frozen=True, slots=True)
 class AcquireReport:
     """Derive the status of an acquire node from its parts."""
 
-    def __init__(
-        self,
-        reader: CameraReader,
-        dispatcher: Dispatcher,
-        link: SinkClient,
-        recovery: CrashRecovery,
-        *,
-        budget: MemoryBudget,
-        in_flight: InFlightSnapshots,
-    ) -> None:
-        self._reader = reader
-        self._dispatcher = dispatcher
-        self._link = link
-        self._recovery = recovery
-        self._budget = budget
-        self._in_flight = in_flight
+    reader: CameraReader
+    dispatcher: Dispatcher
+    link: SinkClient
+    recovery: CrashRecovery
+    budget: MemoryBudget
+    in_flight: InFlightSnapshots
 
     @property
     def wire_errors(self) -> Counter[str]:
         """Refused messages by reason."""
-        return self._dispatcher.wire_errors + self._link.connection.wire_errors
+        return self.dispatcher.wire_errors + self.link.connection.wire_errors
 
     def must_progress(self, phase: AcquirePhase) -> bool:
         """Return whether progress is due: frames from a free-running camera or, when draining, results."""
         if phase is AcquirePhase.RUNNING:
-            period_ns = self._dispatcher.period_ns
+            period_ns = self.dispatcher.period_ns
             # A triggered camera may deliver nothing for any time, a slow one rarely.
-            return 0 < period_ns < _SLOW_CAMERA_NS and not self._reader.lost
-        return phase is AcquirePhase.DRAINING and self._dispatcher.ready_nodes > 0
+            return 0 < period_ns < _SLOW_CAMERA_NS and not self.reader.lost
+        return phase is AcquirePhase.DRAINING and self.dispatcher.ready_nodes > 0
 
     def not_ready(self, phase: AcquirePhase, sink: str) -> str:
         """Return why no snapshots are delivered, ``""`` if they are; ``sink`` is the sink's address."""
         if phase is AcquirePhase.OPENING:
             return "opening the camera"
-        if self._reader.lost:
-            return f"camera lost: {self._reader.lost}"
-        if not self._link.connection.connected:
+        if self.reader.lost:
+            return f"camera lost: {self.reader.lost}"
+        if not self.link.connection.connected:
             return f"no answer from the sink at {sink}"
-        if not self._dispatcher.ready_nodes:
+        if not self.dispatcher.ready_nodes:
             return "no reconstruct node is ready"
         return "" if phase in {AcquirePhase.WAITING, AcquirePhase.RUNNING} else f"the series is over: {phase}"
 
@@ -81,20 +73,20 @@ class AcquireReport:
         return {
             "phase": phase.value,
             "series": series,
-            "acquired": self._reader.acquired,
-            "held": len(self._in_flight),
-            **self._recovery.status(),
-            "ring_mib": round(self._budget.used_bytes / 2**20, 1),
-            "unsafe": len(self._link.outbox),
-            "resent": self._link.outbox.resent,
-            "reconstruct_nodes": self._dispatcher.ready_nodes,
-            "redelivered": self._dispatcher.redelivered,
-            "epoch": self._reader.epoch,
+            "acquired": self.reader.acquired,
+            "held": len(self.in_flight),
+            **self.recovery.status(),
+            "ring_mib": round(self.budget.used_bytes / 2**20, 1),
+            "unsafe": len(self.link.outbox),
+            "resent": self.link.outbox.resent,
+            "reconstruct_nodes": self.dispatcher.ready_nodes,
+            "redelivered": self.dispatcher.redelivered,
+            "epoch": self.reader.epoch,
             "health": health_url,
             "wire_errors": self.wire_errors.total(),
-            **{f"chunk_{name}": value for name, value in self._reader.chunks.items()},
-            **{f"camera_{name}": count for name, count in self._reader.counts.items()},
-            **{f"driver_{name}": count for name, count in self._reader.driver_counts.items()},
+            **{f"chunk_{name}": value for name, value in self.reader.chunks.items()},
+            **{f"camera_{name}": count for name, count in self.reader.counts.items()},
+            **{f"driver_{name}": count for name, count in self.reader.driver_counts.items()},
         }
 
     def metrics(self, status: JsonObject) -> dict[str, Value]:
@@ -114,7 +106,7 @@ class AcquireReport:
             "reconstruct_nodes": status["reconstruct_nodes"],
             "redelivered": status["redelivered"],
             "wire_errors": dict(self.wire_errors),
-            **self._dispatcher.queue_figures,
+            **self.dispatcher.queue_figures,
         }
 
 

@@ -285,6 +285,7 @@ _TONE = ("exposure_ev", "black", "gamma", "white_balance", "false_colour", "demo
 _LEAST_GAMMA = 0.1
 
 
+@dataclass(frozen=True, slots=True)
 class SinkControls:
     """The sink's own parameters. Used from its loop.
 
@@ -298,21 +299,18 @@ class SinkControls:
         Starts or stops the recording for an operator and notes it. Raises `SciStreamError` on failure.
     """
 
-    def __init__(
-        self, display: Display | None, recording: Callable[[], bool | None], switch: Callable[[bool, str], str]
-    ) -> None:
-        self._display = display
-        self._recording = recording
-        self._switch = switch
+    display: Display | None
+    recording: Callable[[], bool | None]
+    switch: Callable[[bool, str], str]
 
     def parameters(self) -> list[Parameter]:
         """Declare the parameters with their current values."""
-        recording = self._recording()
+        recording = self.recording()
         found = []
         if recording is not None:
             found.append(Parameter("recording", "flag", recording, description="Whether the series is being recorded."))
-        if self._display is not None:
-            tone = self._display.tone.as_dict()
+        if self.display is not None:
+            tone = self.display.tone.as_dict()
             lows = {"gamma": _LEAST_GAMMA}
             found += [declare(PreviewSection, name, tone[name], low=lows.get(name)) for name in _TONE]
         return found
@@ -323,8 +321,8 @@ class SinkControls:
         Tone changes are not recorded, because tone never affects the data.
         """
         recording = changes.get("recording")
-        if isinstance(recording, bool) and recording != self._recording():
-            self._switch(recording, who)
+        if isinstance(recording, bool) and recording != self.recording():
+            self.switch(recording, who)
         tone = {name: value for name, value in changes.items() if name in _TONE}
-        if tone and self._display is not None:
-            self._display.set_tone(tone)
+        if tone and self.display is not None:
+            self.display.set_tone(tone)
