@@ -141,7 +141,6 @@ def settings_for(spec: DenoiserSpec, device: torch.device, *, linear_start: bool
     linear = spec.linear_start if linear_start is None else linear_start
     return SolverSettings(
         relaxation=spec.relaxation,
-        lambda_rule=spec.lambda_rule,
         iterations=spec.iterations_on(device),
         min_iterations=spec.min_iterations,
         sigma_first=spec.sigma_first if linear else spec.sigma_still,

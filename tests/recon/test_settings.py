@@ -23,11 +23,6 @@ def test_slow_prior_has_fewer_iterations_on_slow_device() -> None:
     assert cpu.iterations < cuda.iterations
 
 
-def test_every_prior_follows_the_schedule() -> None:
-    rules = {name: default_settings(torch.device("cpu"), name).lambda_rule for name in DENOISERS}
-    assert set(rules.values()) == {"monotone"}
-
-
 def test_single_frame_denoisers_run_along_time_by_default() -> None:
     along_time = {name for name in DENOISERS if default_settings(torch.device("cpu"), name).along_time}
     finished_by_frames = {"video", "video-lite"}

@@ -14,7 +14,7 @@ import torch
 
 from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.ports import Denoiser
-from sci_stream.recon.algorithms.schedule import LambdaRule, SigmaSchedule
+from sci_stream.recon.algorithms.schedule import SigmaSchedule
 from sci_stream.recon.backend.device import is_large_gpu
 from sci_stream.recon.denoisers.external import (
     CallableDenoiser,
@@ -88,10 +88,10 @@ class DenoiserSpec:
     ``make(device, weights, precision)`` builds it; ``takes_weights``: whether it accepts other weights than the shipped
     ones; ``sigma_first`` and ``sigma_last`` (0–1 scale) are its schedule, and ``sigma_still`` the first level if solves
     start from ȳ everywhere, which is further from the truth; ``iterations`` by type of device without a time limit,
-    ``min_iterations`` the least for a recognisable picture; ``relaxation`` is GAP's α; ``lambda_rule`` is the rule for
-    σ; ``along_time``: whether to denoise along time as well; ``linear_start``: whether to use the LMMSE start, which
-    costs about an iteration of a small network; ``offline``: a running rig does not offer it, because it takes minutes
-    per snapshot, or because its weights do not ship.
+    ``min_iterations`` the least for a recognisable picture; ``relaxation`` is GAP's α; ``along_time``: whether to
+    denoise along time as well; ``linear_start``: whether to use the LMMSE start, which costs about an iteration of a
+    small network; ``offline``: a running rig does not offer it, because it takes minutes per snapshot, or because its
+    weights do not ship.
     """
 
     make: Callable[[torch.device, Weights, Precision], Denoiser]
@@ -102,7 +102,6 @@ class DenoiserSpec:
     iterations: Mapping[str, int]
     min_iterations: int
     relaxation: float = 1.0
-    lambda_rule: LambdaRule = LambdaRule.MONOTONE
     along_time: bool = False
     linear_start: bool = False
     offline: bool = False
@@ -248,19 +247,15 @@ def _sequence_spec(first: DenoiserSpec, then: DenoiserSpec) -> DenoiserSpec:
         switch_sigma = SigmaSchedule(sigma_first, then.sigma_last).sigma(0.5)
         return _make_sequence(first, then, device, weights, precision, switch_sigma=switch_sigma)
 
-    return DenoiserSpec(
+    return replace(
+        then,
         make=make,
         takes_weights=first.takes_weights or then.takes_weights,
         sigma_first=sigma_first,
         sigma_still=max(first.sigma_still, then.sigma_last),
-        sigma_last=then.sigma_last,
-        iterations=then.iterations,
         min_iterations=max(first.min_iterations, then.min_iterations),
         # The smaller α is stable with both.
         relaxation=min(first.relaxation, then.relaxation),
-        lambda_rule=then.lambda_rule,
-        along_time=then.along_time,
-        linear_start=then.linear_start,
     )
 
 
