@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeGuard
 from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
 from sci_stream.delivery.interval_set import IntervalSet
-from sci_stream.delivery.ledger import DropReason, Outcome
+from sci_stream.delivery.ledger import DropReason, Ledger, Outcome
 from sci_stream.delivery.reorder_buffer import ReorderBuffer
 from sci_stream.model import JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.sink.control_broker import SettingChange
@@ -46,6 +46,9 @@ _LONGEST_SOLVER = 1500
 # is faster than this. Each number that is accepted may cost a row of 300 bytes in the recording.
 _MOST_SNAPSHOTS_PER_S = 1 << 17
 _MOST_COUNT = 2**48
+
+MessageKey = tuple[Acceptable, int]
+"""Kind and number of a message of the series."""
 
 Solvers = Mapping[str, Mapping[str, int | float | str]]
 """Solver settings by id, as reconstruct nodes report them."""
@@ -113,8 +116,13 @@ class SeriesSession:
         file: LedgerFile | None = None,
     ) -> None:
         self.name = info.series
-        self.statistics = SeriesStatistics(info)
-        self.ledger = self.statistics.ledger
+        self._rig = rig
+        self._file = file
+        saved = None if file is None else file.read(info.series)
+        if saved is not None:
+            log.warning("series %s: the ledger of the sink's earlier process is continued", info.series)
+        self.ledger = Ledger() if saved is None else saved.ledger
+        self.statistics = SeriesStatistics(info, self.ledger)
         self._callbacks = callbacks or Callbacks()
         nodes = max(1, rig.reconstruct.nodes)
         self._reorder: ReorderBuffer[Reconstruction] = ReorderBuffer(
@@ -123,25 +131,17 @@ class SeriesSession:
             patience_s=_REORDER_PATIENCE_S,
         )
         self._raw_safe = IntervalSet()
-        self._pending: dict[tuple[Acceptable, int], _Pending] = {}
+        self._pending: dict[MessageKey, _Pending] = {}
         # Keys that found the recorder's queue full, in order; while there are any, the node receives nothing more.
-        self._deferred: deque[tuple[Acceptable, int]] = deque()
-        self._written: queue.SimpleQueue[tuple[tuple[Acceptable, int], Written | None]] = queue.SimpleQueue()
+        self._deferred: deque[MessageKey] = deque()
+        self._written: queue.SimpleQueue[tuple[MessageKey, Written | None]] = queue.SimpleQueue()
         self.ended_by: bytes | None = None
         self._ahead = int(_MOST_SNAPSHOTS_PER_S * max(1.0, rig.network.heartbeat_s))
-        self._warn_shift_px = rig.calibration.warn_shift_px
-        self._stop_after_bytes = rig.record.stop_after_mib << 20
-        self._records_raw = rig.record.raw
         self.recording = RecordingController(info, calibration, lambda: recorder_options(rig))
         self._movie: Movie | None = None
         self._solvers: dict[str, Mapping[str, int | float | str]] = {}
         self._folder = Path(rig.record.folder)
-        self._file = file
         self._unreadable = ""
-        saved = None if file is None else file.read(info.series)
-        if saved is not None:
-            self.ledger.restore(saved.ledger.state())
-            log.warning("series %s: the ledger of the sink's earlier process is continued", info.series)
         self._restore()
         if rig.record.enabled and saved is None:
             self.recording.start()
@@ -238,7 +238,7 @@ class SeriesSession:
 
     def _receive_reconstruction(self, sender: bytes, reconstruction: Reconstruction, now_s: float) -> Receipt:
         seq = reconstruction.id.seq
-        key: tuple[Acceptable, int] = ("reconstruction", seq)
+        key: MessageKey = ("reconstruction", seq)
         if self._is_pending(key, sender):
             self.ledger.duplicates += 1
             return Receipt.DEFERRED
@@ -267,7 +267,7 @@ class SeriesSession:
 
     def _receive_raw(self, sender: bytes, snapshot: Snapshot) -> Receipt:
         seq = snapshot.id.seq
-        key: tuple[Acceptable, int] = ("snapshot", seq)
+        key: MessageKey = ("snapshot", seq)
         if self._is_pending(key, sender):
             return Receipt.DEFERRED
         if seq in self._raw_safe:
@@ -281,7 +281,7 @@ class SeriesSession:
 
     def _receive_dropped(self, sender: bytes, dropped: Dropped, now_s: float) -> Receipt:
         seq = dropped.seq
-        key: tuple[Acceptable, int] = ("dropped", seq)
+        key: MessageKey = ("dropped", seq)
         if self._is_pending(key, sender):
             return Receipt.DEFERRED
         if self.ledger.is_settled(seq):
@@ -295,7 +295,7 @@ class SeriesSession:
             lambda _written: self.ledger.settle(seq, outcome, reason),
         )
 
-    def _is_pending(self, key: tuple[Acceptable, int], sender: bytes) -> bool:
+    def _is_pending(self, key: MessageKey, sender: bytes) -> bool:
         """Return whether this message is already being recorded; its sender will be acknowledged too."""
         pending = self._pending.get(key)
         if pending is not None and sender not in pending.senders:
@@ -304,7 +304,7 @@ class SeriesSession:
 
     def _defer(
         self,
-        key: tuple[Acceptable, int],
+        key: MessageKey,
         sender: bytes,
         submit: Callable[[Recorder, OnDurable], SubmitResult],
         finish: Callable[[Written | None], object],
@@ -315,7 +315,7 @@ class SeriesSession:
             self._deferred.append(key)
         return Receipt.DEFERRED
 
-    def _submit(self, key: tuple[Acceptable, int]) -> bool:
+    def _submit(self, key: MessageKey) -> bool:
         """Submit a pending message to the recorder; return False if its queue is full."""
 
         def done(written: Written | None) -> None:  # also called from the recorder's thread
@@ -323,7 +323,7 @@ class SeriesSession:
             self._callbacks.wake()
 
         kind, _ = key
-        wanted = kind != "snapshot" or self._records_raw
+        wanted = kind != "snapshot" or self._rig.record.raw
         recorder = self.recording.recorder if wanted else None
         if recorder is None:
             done(Written.LOST if wanted and self.recording.failure else None)
@@ -379,7 +379,7 @@ class SeriesSession:
     def recording_is_long_enough(self) -> bool:
         """Whether the recording has as much data as ``[record] stop_after_mib`` admits."""
         status = self.recording.status() if self.recording.is_on else None
-        return status is not None and 0 < self._stop_after_bytes <= status.bytes
+        return status is not None and 0 < (self._rig.record.stop_after_mib << 20) <= status.bytes
 
     def switch_recording(self, on: bool) -> str:
         """Start or stop the recording during the series; return the file name.
@@ -505,7 +505,7 @@ class SeriesSession:
             noise=last.report.noise if last else None,
             mismatch=last.report.mismatch if last else None,
             calibration=statistics.health.figures(),
-            calibration_alerts=statistics.health.alerts(self._warn_shift_px),
+            calibration_alerts=statistics.health.alerts(self._rig.calibration.warn_shift_px),
             recording=self._recording_status(),
         )
 

@@ -81,9 +81,9 @@ def stage_seconds(times: StageTimes, acquire_ns: int | None = 0, node_ns: int | 
 class SeriesStatistics:
     """Ledger and statistics of one series. Percentiles are over the most recent snapshots, means over all."""
 
-    def __init__(self, info: SeriesInfo) -> None:
+    def __init__(self, info: SeriesInfo, ledger: Ledger) -> None:
         self.info = info
-        self.ledger = Ledger()
+        self.ledger = ledger
         self.rate = ThroughputMeter()
         self.acquired_rate = ThroughputMeter()
         self.end_reason = ""

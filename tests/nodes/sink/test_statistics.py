@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sci_stream.delivery.ledger import Outcome
+from sci_stream.delivery.ledger import Ledger, Outcome
 from sci_stream.model import (
     Policy,
     Reconstruction,
@@ -50,7 +50,7 @@ def reconstruction(
 
 
 def book_of(*taken: Reconstruction) -> SeriesStatistics:
-    book = SeriesStatistics(INFO)
+    book = SeriesStatistics(INFO, Ledger())
     for number, each in enumerate(taken):
         book.add(each, stage_seconds(each.times), float(number))
         book.ledger.settle(each.id.seq, Outcome.RECONSTRUCTED)
