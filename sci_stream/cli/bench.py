@@ -26,9 +26,9 @@ app.add_typer(bench_app, name="bench")
 
 def _plottable(path: Path | None) -> Path | None:
     """Raise unless a plot can be written to this file: before the measurements, not after them."""
-    from sci_stream.bench.result import require_matplotlib
-
     if path is not None:
+        from sci_stream.bench.result import require_matplotlib
+
         require_matplotlib(path)
     return path
 

@@ -40,8 +40,6 @@ CHART_SRGB = (
 )
 """The 24 patches of the usual colour chart as sRGB, rows from the top (McCamy, Marcus, Davidson 1976)."""
 
-U8 = npt.NDArray[np.uint8]
-
 
 @dataclass(frozen=True, slots=True)
 class DemosaicQuality:
@@ -182,11 +180,6 @@ def _measure(
         psnr_db[method][phase].append(float(-10 * np.log10(max(float((error**2).mean()), 1e-12))))
 
 
-def chart_picture(patch_px: int = _PATCH_PX) -> U8:
-    """Draw the chart without gaps, (4·p, 6·p, 3) uint8 sRGB."""
-    return np.asarray(np.kron(np.array(CHART_SRGB, np.uint8), np.ones((patch_px, patch_px, 1), np.uint8)), np.uint8)
-
-
 def chart_delta_e(
     phase: BayerPhase, section: ReconstructSection, device: str, tone: ToneSettings | None = None
 ) -> npt.NDArray[np.float64]:
@@ -196,7 +189,8 @@ def chart_delta_e(
     -------
     (4, 6) CIEDE2000 between each patch's mean on the screen and its nominal colour.
     """
-    chart = chart_picture()
+    # Without gaps between the patches: (4·p, 6·p, 3), sRGB.
+    chart = np.asarray(np.kron(CHART_SRGB, np.ones((_PATCH_PX, _PATCH_PX, 1))), np.uint8)
     height, width = chart.shape[:2]
     with tempfile.TemporaryDirectory(prefix="sci-stream-chart-") as folder:
         path = Path(folder) / "chart.png"
