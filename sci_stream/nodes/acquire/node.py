@@ -14,7 +14,7 @@ from sci_stream.config import Rig
 from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.delivery.ledger import DropReason
 from sci_stream.errors import CameraError, EnvironmentFault
-from sci_stream.model import CameraCapabilities, Policy, SeriesInfo
+from sci_stream.model import CameraCapabilities, Policy, SeriesInfo, Snapshot
 from sci_stream.nodes.acquire.camera_reader import Answer, CameraReader, Captured, make_snapshot
 from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
 from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget, frame_bytes
@@ -79,7 +79,7 @@ class AcquireNode:
         self._stop = stop
         self._calibration = calibration
         self._duration_s = duration_s
-        self._policy = Policy(rig.policy.mode)
+        self._records_raw = Policy(rig.policy.mode) is Policy.RECORD
         self._network = NodeNetwork(rig, stop)
         stepped_s = read_again() / 1e9
         if abs(stepped_s) > _NOTEWORTHY_STEP_S:
@@ -271,14 +271,10 @@ class AcquireNode:
         self._reader.resume(left.next_seq, left.epoch + 1, left.camera_missed)
         self._in_flight.released = left.next_seq - len(left.snapshots)
         self._reason = left.ending
-        record = self._policy is Policy.RECORD
         for recovered in left.snapshots:
             snapshot = recovered.snapshot
-            nbytes = frame_bytes(snapshot)
-            self._budget.hold(nbytes)
-            self._in_flight.hold(snapshot.id.seq, snapshot.id.epoch, nbytes, raw_pending=record)
-            if record:
-                self._link.post(dataclasses.replace(snapshot, truth=None), now_s)
+            self._budget.hold(frame_bytes(snapshot))
+            self._hold(snapshot, now_s)
             if recovered.delivered:
                 self._in_flight.settle(snapshot.id.seq)
             else:
@@ -303,7 +299,7 @@ class AcquireNode:
         series_known = ("series_start", self._series, 0) not in self._link.outbox and self._link.connection.connected
         left = self._recovery.recovered
         # A resumed series loses frames while it waits: one node is enough, and under `record` none is needed.
-        needed = self._rig.reconstruct.nodes if left is None else int(self._policy is not Policy.RECORD)
+        needed = self._rig.reconstruct.nodes if left is None else int(not self._records_raw)
         nodes_there = self._dispatcher.ready_nodes >= needed
         may_wait = waited_s < self._rig.policy.wait_for_nodes_s
         if self._stop or self._reader.finished or self._reason:
@@ -362,7 +358,7 @@ class AcquireNode:
     @property
     def _outcome_without_video(self) -> Literal["raw_only", "dropped"]:
         """Outcome to report for a snapshot that is not reconstructed."""
-        return "raw_only" if self._policy is Policy.RECORD else "dropped"
+        return "raw_only" if self._records_raw else "dropped"
 
     def _keep(self, captured: Captured) -> Captured:
         """Build the snapshot and write it to the spool, where it survives a crash. Called in the camera thread."""
@@ -372,7 +368,7 @@ class AcquireNode:
             return captured
         assert self._info is not None
         assert self._reader.opened is not None
-        if self._recovery.spool is not None or self._policy is Policy.RECORD:
+        if self._recovery.spool is not None or self._records_raw:
             # Compute the checksum once: the snapshot is spooled and sent, possibly twice.
             frame = dataclasses.replace(frame, counts=with_checksum(frame.counts))
         snapshot = make_snapshot(captured, frame, self._info, self._reader.opened.capabilities.clock)
@@ -380,17 +376,20 @@ class AcquireNode:
         return dataclasses.replace(captured, snapshot=snapshot)
 
     def _accept(self, captured: Captured, now_s: float) -> None:
-        seq, snapshot = captured.seq, captured.snapshot
+        snapshot = captured.snapshot
         if snapshot is None:
             self._in_flight.skip()
-            self._link.post(Dropped(self._series, captured.epoch, seq, DropReason.RING_FULL), now_s)
+            self._link.post(Dropped(self._series, captured.epoch, captured.seq, DropReason.RING_FULL), now_s)
             return
-        record = self._policy is Policy.RECORD
-        self._in_flight.hold(seq, captured.epoch, frame_bytes(snapshot), raw_pending=record)
-        if record:
-            self._link.post(dataclasses.replace(snapshot, truth=None), now_s)
+        self._hold(snapshot, now_s)
         for displaced in self._dispatcher.offer(snapshot):
             self._settle(Settled(displaced, DropReason.QUEUE_FULL), now_s)
+
+    def _hold(self, snapshot: Snapshot, now_s: float) -> None:
+        """Hold a snapshot until it is settled, and send its raw counts if they are recorded."""
+        self._in_flight.hold(snapshot.id.seq, snapshot.id.epoch, frame_bytes(snapshot), raw_pending=self._records_raw)
+        if self._records_raw:
+            self._link.post(dataclasses.replace(snapshot, truth=None), now_s)
 
     def _settle(self, settled: Settled, now_s: float) -> None:
         epoch = self._in_flight.settle(settled.seq)
