@@ -8,7 +8,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; the demo speaks before its libraries load, which takes seconds on a busy machine."""
+    """Run the command line; `demo` prints a line before its libraries load, which takes seconds on a busy machine."""
     # Imports create a hundred thousand objects that stay. With Python's threshold of 700, the search for garbage among
     # them takes an eighth of the start of every process.
     gc.set_threshold(10_000)

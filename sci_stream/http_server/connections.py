@@ -15,7 +15,7 @@ _UNREAD_MS = 30_000
 
 
 class LimitedConnection(H11Protocol):
-    """An HTTP connection that must complete each request in time. The oldest one without a request makes room.
+    """An HTTP connection that must complete each request in time. Too many: the oldest one without a request is closed.
 
     The limits are those of the live page: a browser opens about six connections, and there are at most 64 viewers
     (`[preview] most_viewers`).
@@ -49,7 +49,7 @@ class LimitedConnection(H11Protocol):
         return self.has_short_answers or self._deadline is not None or self.timeout_keep_alive_task is not None
 
     def data_received(self, data: bytes) -> None:
-        """Handle a part of a request; its first one starts the time for all of them."""
+        """Handle a part of a request; the first part starts the timeout of the whole request."""
         super().data_received(data)
         if self.has_short_answers:
             return
@@ -59,7 +59,7 @@ class LimitedConnection(H11Protocol):
             self._deadline = self.loop.call_later(self.request_s, self.transport.abort)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP. A request before it that is still being answered ends without its answer."""
+        """Refuse an invalid request. An earlier request that is still being answered ends without its answer."""
         with contextlib.suppress(h11.LocalProtocolError):  # its answer has begun
             super().send_400_response(msg)
         self.transport.close()
@@ -70,7 +70,7 @@ class LimitedConnection(H11Protocol):
             cycle.message_event.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Stop the timeout of the connection."""
         self._disarm()
         super().connection_lost(exc)
 

@@ -27,7 +27,7 @@ _LINES_AT_ONCE = 10
 _SETTLED_S = 2.0
 
 
-def plain(socket: zmq.Socket[bytes]) -> None:
+def unencrypted(socket: zmq.Socket[bytes]) -> None:
     """Leave a socket unencrypted."""
 
 
@@ -90,7 +90,7 @@ class AllowList:
 
 
 class CurveServer:
-    """The encrypted sockets of one process, as servers and as clients.
+    """The encrypted server sockets of one process.
 
     Parameters
     ----------
@@ -126,13 +126,9 @@ class CurveServer:
         socket.setsockopt(zmq.CURVE_SECRETKEY, self._own.secret)
         socket.setsockopt_string(zmq.ZAP_DOMAIN, _DOMAIN)
 
-    def reach(self, server_key: str) -> SocketConfig:
-        """Return the configuration of a client socket that connects only to the host with this public key."""
-        return present(self._own, server_key)
 
-
-def present(own: KeyPair, server_key: str) -> SocketConfig:
-    """Return the configuration of a socket that presents its own key and accepts only the host with this public key."""
+def client_config(own: KeyPair, server_key: str) -> SocketConfig:
+    """Return the configuration of a socket that connects with its own key, to the host with this public key only."""
 
     def configure(socket: zmq.Socket[bytes]) -> None:
         socket.setsockopt(zmq.CURVE_SERVERKEY, server_key.encode())

@@ -15,7 +15,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.delivery.clock_offset import ClockOffset
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.errors import WireError
-from sci_stream.security.curve import SocketConfig, plain
+from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.liveness import MISSED_HEARTBEATS, PauseDetector, TcpProgress
 from sci_stream.transport.local_sockets import preferred_endpoint
 from sci_stream.transport.remote_memory import UNREADABLE, can_read, export_frames, memory_probe, read_incoming
@@ -95,7 +95,7 @@ class ClientConnection:
         *,
         heartbeat_s: float,
         limits: Limits,
-        configure: SocketConfig = plain,
+        configure: SocketConfig = unencrypted,
     ) -> None:
         self.endpoint = endpoint
         self.hello = hello

@@ -15,7 +15,7 @@ from sci_stream.delivery.dispatch_queue import DispatchQueue, Entry
 from sci_stream.delivery.ledger import DropReason
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
-from sci_stream.security.curve import SocketConfig, plain
+from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.remote_memory import export_frames
 from sci_stream.transport.router import Peer, RouterServer
 from sci_stream.wire import (
@@ -70,7 +70,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         queue: DispatchQueue[Snapshot],
         *,
         limits: Limits,
-        configure: SocketConfig = plain,
+        configure: SocketConfig = unencrypted,
         solve_timeout_s: float = math.inf,
     ) -> None:
         super().__init__(

@@ -12,7 +12,7 @@ import zmq
 
 from sci_stream.errors import TransportError, WireError
 from sci_stream.model import Reconstruction
-from sci_stream.security.curve import SocketConfig, plain
+from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.connection_limit import ConnectionLimit, PeerState
 from sci_stream.transport.sockets import Monitor, bind, make_socket, receive, send_frames
 from sci_stream.wire import Heartbeat, Limits, Message, decode, encode
@@ -34,7 +34,9 @@ class TapPublisher:
     XPUB, not PUB, because it reports subscriptions: topics without subscribers are not encoded.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, configure: SocketConfig = plain) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, configure: SocketConfig = unencrypted
+    ) -> None:
         self._socket = make_socket(
             context,
             zmq.XPUB,
@@ -155,7 +157,7 @@ def subscribe(
     *,
     timeout_s: float | None = None,
     every: bool = False,
-    configure: SocketConfig = plain,
+    configure: SocketConfig = unencrypted,
 ) -> Iterator[Reconstruction]:
     """Yield reconstructions from a running sink, in order of seq, the newest when the caller is slow.
 
@@ -168,7 +170,7 @@ def subscribe(
     every
         Keep all that arrive in the meantime, not only the newest (memory grows while the caller is slow).
     configure
-        For an encrypted rig: ``present(read_key_pair(KEY_FILE), SINK_KEY)`` of `sci_stream.security.curve` and
+        For an encrypted rig: ``client_config(read_key_pair(KEY_FILE), SINK_KEY)`` of `sci_stream.security.curve` and
         `sci_stream.security.keys`.
 
     Yields
@@ -185,7 +187,7 @@ def subscribe(
 
 
 def subscribe_status(
-    endpoint: str, *, timeout_s: float | None = None, configure: SocketConfig = plain
+    endpoint: str, *, timeout_s: float | None = None, configure: SocketConfig = unencrypted
 ) -> Iterator[Heartbeat]:
     """Yield the sink's status reports, the newest when the caller is slow."""
     return _newest(endpoint, b"heartbeat", Heartbeat, timeout_s, every=False, configure=configure)

@@ -10,7 +10,7 @@ from typing import TypeGuard
 import zmq
 
 from sci_stream.delivery.clock_offset import significant_ns
-from sci_stream.security.curve import SocketConfig, plain
+from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.router import MOST_PEERS, Peer, RouterServer
 from sci_stream.transport.sockets import BYTES_PER_CALL
 from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Welcome
@@ -46,7 +46,7 @@ class ResultsServer(RouterServer[ReportingPeer]):
         welcome: Welcome,
         *,
         limits: Limits,
-        configure: SocketConfig = plain,
+        configure: SocketConfig = unencrypted,
     ) -> None:
         super().__init__(
             context,

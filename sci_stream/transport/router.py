@@ -17,7 +17,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.delivery.rate_limit import KeyedRateLimiter, TokenBucket
 from sci_stream.errors import SciStreamError, WireError
 from sci_stream.optics.calibration import Calibration
-from sci_stream.security.curve import SocketConfig, plain
+from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.client_connection import UNKNOWN_PEER, identity_of
 from sci_stream.transport.connection_limit import ConnectionLimit, PeerState
 from sci_stream.transport.liveness import MISSED_HEARTBEATS, PauseDetector
@@ -108,7 +108,7 @@ class RouterServer(Generic[P]):
         limits: Limits,
         send_queue: int,
         receive_queue: int,
-        configure: SocketConfig = plain,
+        configure: SocketConfig = unencrypted,
     ) -> None:
         self.peers: dict[bytes, P] = {}
         """Connected nodes by identity; a subclass adds and removes them."""

@@ -14,7 +14,7 @@ CODED_EVERY_NS = 500_000_000
 
 
 class TimelineEntry(NamedTuple):
-    """A kept picture: what the time line needs of it. A list in JSON, so its order is part of the page's protocol."""
+    """A kept picture on the timeline. It is a list in JSON: the order of the fields is part of the page's protocol."""
 
     number: int
     series: str

@@ -151,7 +151,7 @@ def split_message(message: bytes) -> tuple[JsonObject, list[bytes]]:
 
 
 def merge_patch(old: JsonObject, new: JsonObject) -> JsonObject:
-    """Return what turns ``old`` into ``new`` (RFC 7396): changed members only, null for one that is gone or null."""
+    """Return the JSON merge patch from ``old`` to ``new`` (RFC 7396): changed members, null for removed ones."""
     patch: JsonObject = {key: None for key in old if key not in new and old[key] is not None}
     for key, value in new.items():
         before = old.get(key)

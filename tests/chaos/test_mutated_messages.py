@@ -20,7 +20,7 @@ import pytest
 import zmq
 
 from sci_stream.errors import WireError
-from sci_stream.security.curve import SocketConfig, plain, present
+from sci_stream.security.curve import SocketConfig, client_config, unencrypted
 from sci_stream.security.keys import read_key_pair
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.results_server import ResultsServer
@@ -168,11 +168,11 @@ def test_rig_survives_mutated_messages(tmp_path: Path, command_here: CommandHere
         "health": {"enabled": True, "acquire_port": acquire, "sink_port": sink, "reconstruct_port": reconstruct},
         "preview": {"enabled": True, "port": page},
     }
-    configure = plain
+    configure = unencrypted
     if encrypted:
         changes["security"] = security = keys(tmp_path, command_here)
         # Only a peer with an allowed key gets this far.
-        configure = present(read_key_pair(tmp_path / "key"), str(security["sink_key"]))
+        configure = client_config(read_key_pair(tmp_path / "key"), str(security["sink_key"]))
     with RunningRig(tmp_path, changes) as rig:
         wait_for(lambda: reconstructed(sink) >= 10, "every node has reached its working size")
         network = rig.rig.network

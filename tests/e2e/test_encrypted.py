@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import zmq
 
-from sci_stream.security.curve import present
+from sci_stream.security.curve import client_config
 from sci_stream.security.keys import read_key_pair
 from sci_stream.transport.pubsub import subscribe_status
 from sci_stream.transport.sockets import make_socket
@@ -56,7 +56,7 @@ def unknown_peers(rig: RunningRig) -> Iterator[tuple[zmq.Socket[bytes], zmq.Sock
 def test_encrypted_rig_rejects_unknown_keys(tmp_path: Path, command_here: CommandHere) -> None:
     security = keys(tmp_path, command_here)
     with RunningRig(tmp_path, {"security": security}, "--snapshots", "30") as rig:
-        own = present(read_key_pair(tmp_path / "key"), str(security["sink_key"]))
+        own = client_config(read_key_pair(tmp_path / "key"), str(security["sink_key"]))
         for report in subscribe_status(rig.rig.network.taps, timeout_s=60.0, configure=own):
             if report.status.get("ledger.reconstructed", 0) >= 2:
                 break

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from sci_stream.security.curve import AllowList, CurveServer, SocketConfig, plain, present
+from sci_stream.security.curve import AllowList, CurveServer, SocketConfig, client_config, unencrypted
 from sci_stream.security.keys import KeyPair, allow_key, make_key_pair, read_key_pair
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.results_server import ResultsServer
@@ -73,7 +73,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 def test_host_with_an_allowed_key_connects(lab: Lab) -> None:
-    dealer = lab.dealer(present(lab.keys("camera-host", allowed=True), lab.server_key))
+    dealer = lab.dealer(client_config(lab.keys("camera-host", allowed=True), lab.server_key))
     assert lab.until(dealer, lambda: dealer.connected)
     end = SeriesEnd(series="s", acquired=3, reason="finished", camera_dropped=0)
     assert dealer.try_send(encode(end))
@@ -82,14 +82,14 @@ def test_host_with_an_allowed_key_connects(lab: Lab) -> None:
 
 
 def test_own_host_needs_no_entry(lab: Lab) -> None:
-    dealer = lab.dealer(present(read_key_pair(lab.folder / "server"), lab.server_key))
+    dealer = lab.dealer(client_config(read_key_pair(lab.folder / "server"), lab.server_key))
     assert lab.until(dealer, lambda: dealer.connected)
     dealer.close()
 
 
 def test_unknown_key_is_refused_and_both_sides_log_the_remedy(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     unknown = lab.keys("unknown", allowed=False)
-    dealer = lab.dealer(present(unknown, lab.server_key))
+    dealer = lab.dealer(client_config(unknown, lab.server_key))
     assert lab.until(dealer, lambda: dealer.monitor.refused)
     assert not dealer.connected
     assert not lab.server.peers
@@ -101,7 +101,7 @@ def test_unknown_key_is_refused_and_both_sides_log_the_remedy(lab: Lab, caplog: 
 
 def test_key_allowed_at_run_time_connects_without_restart(lab: Lab) -> None:
     late = lab.keys("late", allowed=False)
-    dealer = lab.dealer(present(late, lab.server_key))
+    dealer = lab.dealer(client_config(late, lab.server_key))
     assert lab.until(dealer, lambda: lab.curve.allow_list.refused)
     allow_key(lab.folder / "allowed_keys", late.public.decode(), "late")
     assert lab.until(dealer, lambda: dealer.connected)
@@ -109,7 +109,7 @@ def test_key_allowed_at_run_time_connects_without_restart(lab: Lab) -> None:
 
 
 def test_unencrypted_client_is_refused_counted_and_logged(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
-    dealer = lab.dealer(plain)
+    dealer = lab.dealer(unencrypted)
     assert lab.until(dealer, lambda: lab.server.wire_errors["handshake"])
     assert "refused in the handshake" in caplog.text
     assert not dealer.connected
@@ -119,7 +119,7 @@ def test_unencrypted_client_is_refused_counted_and_logged(lab: Lab, caplog: pyte
 
 def test_server_with_an_unexpected_key_is_refused(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     impostor = make_key_pair(lab.folder / "impostor")
-    dealer = lab.dealer(present(lab.keys("camera-host", allowed=True), impostor))
+    dealer = lab.dealer(client_config(lab.keys("camera-host", allowed=True), impostor))
     assert lab.until(dealer, lambda: dealer.monitor.refused and lab.server.wire_errors["handshake"])
     assert not dealer.connected
     assert "its key is not the one that [security] names here" in caplog.text

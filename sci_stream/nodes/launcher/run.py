@@ -23,7 +23,7 @@ from sci_stream.model import JsonObject
 from sci_stream.nodes.launcher.supervisor import Supervisor
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.nodes.runtime.logs import LossyOutput, as_line, set_up_logging
-from sci_stream.nodes.runtime.network import reach_taps
+from sci_stream.nodes.runtime.network import client_security
 from sci_stream.nodes.runtime.process import NEXT_SERIES, stop_on_signals
 from sci_stream.nodes.runtime.runtime_folder import RunFolder
 from sci_stream.transport.pubsub import subscribe_status
@@ -136,7 +136,7 @@ class StatusLine:
 
     def __init__(self, rig: Rig, console: Console, *, total: int) -> None:
         self._rig = rig
-        self._configure_socket = reach_taps(rig)
+        self._configure_socket = client_security(rig, "sink")
         self._console = console
         self._total = total
         self._text = "starting: nodes are loading and connecting …"

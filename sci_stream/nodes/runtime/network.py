@@ -9,7 +9,7 @@ import zmq
 
 from sci_stream.config import Rig
 from sci_stream.nodes.runtime.process import StopRequest
-from sci_stream.security.curve import CurveServer, SocketConfig, plain, present
+from sci_stream.security.curve import CurveServer, SocketConfig, client_config, unencrypted
 from sci_stream.security.keys import read_key_pair
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.sockets import Wakeup
@@ -46,18 +46,18 @@ class NodeNetwork:
     @property
     def serve(self) -> SocketConfig:
         """Configuration of a socket that nodes connect to."""
-        return plain if self._curve is None else self._curve.serve
+        return unencrypted if self._curve is None else self._curve.serve
 
     def connect(self, host: Literal["acquire", "sink"], hello: Hello) -> ClientConnection:
         """Connect to the acquire node or the sink."""
-        network, security = self._rig.network, self._rig.security
+        network = self._rig.network
         return ClientConnection(
             self.context,
             network.dispatch if host == "acquire" else network.results,
             hello,
             heartbeat_s=network.heartbeat_s,
             limits=self.limits,
-            configure=plain if self._curve is None else self._curve.reach(security.key_of(host)),
+            configure=client_security(self._rig, host),
         )
 
     def watch(self, *sockets: zmq.Socket[bytes], receiving: bool = True) -> None:
@@ -79,6 +79,8 @@ class NodeNetwork:
         self.wakeup.close()
 
 
-def reach_taps(rig: Rig) -> SocketConfig:
-    """Return the configuration of a socket that subscribes to the sink's taps."""
-    return present(read_key_pair(rig.security.key), rig.security.key_of("sink")) if rig.encrypted else plain
+def client_security(rig: Rig, host: Literal["acquire", "sink"]) -> SocketConfig:
+    """Return the configuration of a socket that connects to a node on another host."""
+    if not rig.encrypted:
+        return unencrypted
+    return client_config(read_key_pair(rig.security.key), rig.security.key_of(host))
