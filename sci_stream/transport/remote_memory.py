@@ -177,7 +177,7 @@ def export_frames(frames: Sequence[bytes | memoryview]) -> list[bytes | memoryvi
 def fetch_frames(
     incoming: ReceivedMessage, frames: Sequence[memoryview], most_bytes: int
 ) -> tuple[Sequence[memoryview], dict[int, int]]:
-    """Return the frames of a message with references replaced by the data, and the checksums of these by index.
+    """Return the frames of a message with references replaced by the data, and checksums of these, by payload index.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def fetch_frames(
         if nbytes > most_bytes:
             raise WireError(LENT, "Memory reference too large", expected=f"≤ {most_bytes} bytes", got=nbytes)
         try:
-            out[index], sums[index] = _read(process, address, nbytes)
+            out[index], sums[index - _KIND_AND_HEADER] = _read(process, address, nbytes)
         except OSError as error:
             # After the first reason the sender stops sending references; the second concerns this message only.
             if error.errno in _FORBIDDEN:

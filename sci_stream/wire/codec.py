@@ -66,7 +66,7 @@ def decode(
     limits
         Limits on the size of a message.
     sums
-        Checksums of payload frames computed earlier, by index in ``frames``.
+        Checksums of payloads computed earlier, by index of the payload.
 
     Raises
     ------
@@ -90,9 +90,7 @@ def decode(
         refuse(
             "header_field", f"{error.field or 'The header'} of a {kind.name}", expected=error.expected, got=error.got
         )
-    arrays = unpack_payloads(
-        kind.payloads, descriptions, views[2:], limits, {index - 2: crc for index, crc in sums.items()}
-    )
+    arrays = unpack_payloads(kind.payloads, descriptions, views[2:], limits, sums)
     return _build(kind, fields, arrays)
 
 

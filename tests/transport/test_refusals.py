@@ -25,7 +25,7 @@ BEAT_S = 60.0
 """Nothing is said by itself in these tests."""
 
 
-class Door:
+class Bench:
     """A server with raw sockets connected to it."""
 
     def __init__(self, context: zmq.Context, endpoint: str) -> None:
@@ -35,7 +35,7 @@ class Door:
         self.now_s = 1000.0
         self._raw: list[zmq.Socket[bytes]] = []
 
-    def knock(self, identity: str = "reconstruct-0@a") -> zmq.Socket[bytes]:
+    def connect(self, identity: str = "reconstruct-0@a") -> zmq.Socket[bytes]:
         raw: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         raw.setsockopt(zmq.IDENTITY, identity.encode())
         raw.connect(self._endpoint)
@@ -57,25 +57,25 @@ class Door:
 
 
 @pytest.fixture
-def door(context: zmq.Context, free_endpoint: Callable[[], str]) -> Iterator[Door]:
-    made = Door(context, free_endpoint())
+def bench(context: zmq.Context, free_endpoint: Callable[[], str]) -> Iterator[Bench]:
+    made = Bench(context, free_endpoint())
     yield made
     made.close()
 
 
 def test_other_release_is_named_on_both_sides(
-    door: Door, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    raw = door.knock()
+    raw = bench.connect()
     other = header.SCHEMA_VERSION - 1
     with monkeypatch.context() as another_release:
         another_release.setattr(header, "SCHEMA_VERSION", other)
         said = encode(hello())
     raw.send_multipart(said)
-    until(lambda: raw.poll(0), door.poll)
+    until(lambda: raw.poll(0), bench.poll)
     answer = raw.recv_multipart()
-    assert door.server.wire_errors == {"version": 1}
-    assert not door.server.peers
+    assert bench.server.wire_errors == {"version": 1}
+    assert not bench.server.peers
     words = (f"expected version {header.SCHEMA_VERSION}", f"got {other}", "same release")
     assert all(word in caplog.text for word in words)
     refused = decode(answer)
@@ -90,49 +90,49 @@ def test_other_release_is_named_on_both_sides(
 
 
 def test_refusal_is_logged_once_by_the_refused_node(
-    door: Door, context: zmq.Context, caplog: pytest.LogCaptureFixture
+    bench: Bench, context: zmq.Context, caplog: pytest.LogCaptureFixture
 ) -> None:
-    endpoint = door.server.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+    endpoint = bench.server.socket.getsockopt_string(zmq.LAST_ENDPOINT)
     dealer = ClientConnection(context, endpoint, hello(), heartbeat_s=BEAT_S, limits=Limits())
 
     def poll() -> None:
-        door.poll()
-        heard.extend(dealer.receive(door.now_s)[0])
+        bench.poll()
+        heard.extend(dealer.receive(bench.now_s)[0])
 
     heard: list[Message] = []
     until(lambda: dealer.connected, poll)
     for _ in range(5):
-        door.server.reply(b"reconstruct-0@a", Refused(reason="version", text="of another release"))
-    door.server.reply(b"reconstruct-0@a", CalibrationRequest(hash="0" * 32))
+        bench.server.reply(b"reconstruct-0@a", Refused(reason="version", text="of another release"))
+    bench.server.reply(b"reconstruct-0@a", CalibrationRequest(hash="0" * 32))
     until(lambda: heard, poll)
     assert caplog.text.count("of another release") == 1
     dealer.close()
 
 
-def test_two_nodes_of_one_name_are_named(door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    first, second = door.knock("reconstruct-0@a"), door.knock("reconstruct-0@b")
+def test_two_nodes_of_one_name_are_named(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = bench.connect("reconstruct-0@a"), bench.connect("reconstruct-0@b")
     for _ in range(3):
         for raw, incarnation in ((first, "a"), (second, "b")):
             raw.send_multipart(encode(hello(incarnation=incarnation)))
-            door.answer(raw)
-    assert set(door.server.peers) == {b"reconstruct-0@a", b"reconstruct-0@b"}, "neither replaces the other"
+            bench.answer(raw)
+    assert set(bench.server.peers) == {b"reconstruct-0@a", b"reconstruct-0@b"}, "neither replaces the other"
     assert caplog.text.count("two nodes are named reconstruct-0") == 1
     assert "--index" in caplog.text
 
 
-def test_restarted_node_replaces_its_predecessor(door: Door) -> None:
+def test_restarted_node_replaces_its_predecessor(bench: Bench) -> None:
     for incarnation in "ab":
-        raw = door.knock(f"reconstruct-0@{incarnation}")
+        raw = bench.connect(f"reconstruct-0@{incarnation}")
         raw.send_multipart(encode(hello(incarnation=incarnation)))
-        door.answer(raw)
-    assert set(door.server.peers) == {b"reconstruct-0@b"}
+        bench.answer(raw)
+    assert set(bench.server.peers) == {b"reconstruct-0@b"}
 
 
-def test_flooding_node_is_not_answered_and_log_is_limited(door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    raw = door.knock()
+def test_flooding_node_is_not_answered_and_log_is_limited(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    raw = bench.connect()
     for _ in range(1000):
         raw.send_multipart(encode(Ping(sent_ns=0)))
-    until(lambda: door.server.wire_errors["rate"] == 1000 - router._CONTROL_BURST, door.poll)
+    until(lambda: bench.server.wire_errors["rate"] == 1000 - router._CONTROL_BURST, bench.poll)
     lines = caplog.text.count("rate limit exceeded at results: Ping")
     assert 1 <= lines <= router._LINES_BURST
     pongs = 0
@@ -140,33 +140,33 @@ def test_flooding_node_is_not_answered_and_log_is_limited(door: Door, caplog: py
         raw.recv_multipart()
         pongs += 1
     assert pongs <= router._CONTROL_BURST
-    door.now_s += 1.0
+    bench.now_s += 1.0
     raw.send_multipart(encode(Ping(sent_ns=1)))
-    door.answer(raw)
+    bench.answer(raw)
 
 
-def test_bad_messages_are_all_counted_and_few_logged(door: Door, caplog: pytest.LogCaptureFixture) -> None:
-    raw = door.knock()
+def test_bad_messages_are_all_counted_and_few_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    raw = bench.connect()
     for _ in range(500):
         raw.send_multipart([b"nonsense", b""])
-    until(lambda: door.server.wire_errors["unknown_kind"] == 500, door.poll)
+    until(lambda: bench.server.wire_errors["unknown_kind"] == 500, bench.poll)
     assert caplog.text.count("refused") <= router._LINES_BURST
-    door.now_s += 1.0
+    bench.now_s += 1.0
     raw.send_multipart([b"nonsense", b""])
-    until(lambda: door.server.wire_errors["unknown_kind"] == 501, door.poll)
+    until(lambda: bench.server.wire_errors["unknown_kind"] == 501, bench.poll)
     assert f"and {500 - router._LINES_BURST} more before" in caplog.text
 
 
-def test_too_many_nodes_are_refused(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_nodes_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router, "MOST_PEERS", 2)
     for index in range(3):
-        raw = door.knock(f"reconstruct-{index}@a")
+        raw = bench.connect(f"reconstruct-{index}@a")
         raw.send_multipart(encode(hello(f"reconstruct-{index}")))
-        answer = door.answer(raw)
+        answer = bench.answer(raw)
     assert isinstance(answer, Refused)
     assert answer.reason == "too_many"
-    assert len(door.server.peers) == 2
-    assert door.server.wire_errors == {"rate": 1}
+    assert len(bench.server.peers) == 2
+    assert bench.server.wire_errors == {"rate": 1}
 
 
 def test_calibration_requests_are_rate_limited(context: zmq.Context, free_endpoint: Callable[[], str]) -> None:
