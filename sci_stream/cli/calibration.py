@@ -270,7 +270,7 @@ def _finish(
     picture = report or path.with_suffix(".png")
     write_report(picture, path.name, calibration, figures, measured)
     written = f"{path} and {picture}; [calibration] file = {json.dumps(str(path))}" if wrote else str(picture)
-    new_console().print(f"wrote {escape(written)}", highlight=False, soft_wrap=True)
+    typer.echo(f"wrote {written}")
 
 
 def _print(figures: list[QualityFigure]) -> None:

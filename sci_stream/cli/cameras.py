@@ -119,7 +119,7 @@ def grab(
         )  # fmt: skip
     if out is not None:
         write_frames(out, frames, form)  # type: ignore[arg-type] # checked above
-        console.print(f"{len(frames)} frames written to {escape(str(out))}", highlight=False, soft_wrap=True)
+        echo(f"{len(frames)} frames written to {out}")
     if as_json:
         _print_json(dataclasses.asdict(report))
     else:

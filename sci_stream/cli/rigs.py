@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from sci_stream.cli.common import (
     Device,
@@ -178,7 +177,7 @@ def config_init(
         path.write_text(example_toml(driver, options))
     except OSError as error:
         raise ConfigError(f"{path} cannot be written", got=error.strerror) from None
-    new_console().print(f"wrote {escape(str(path))}; next: sci-stream check {escape(str(path))}", highlight=False)
+    typer.echo(f"wrote {path}; next: sci-stream check {path}")
 
 
 @app.command()

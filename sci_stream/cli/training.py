@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from sci_stream.cli.common import Device, Force, app, echo, new_console, start_logging
 
@@ -66,7 +65,6 @@ def train(
         noise_steps=noise_steps,
         validate_every=validate_every,
     )
-    console = new_console(stderr=True)
     with stop_on_signals() as stop:
         result = train_network(
             data,
@@ -80,11 +78,11 @@ def train(
             held_out=held_out,
             memory_mib=memory_mib,
             stop=lambda: bool(stop),
-            console=console,
+            console=new_console(stderr=True),
         )
     skipped = f"; {n} files skipped" if (n := result.unreadable + result.too_small) else ""
     next_step = "sci-stream weights export" if result.finished else "continue with --resume"
-    console.print(f"{result.step} steps{skipped}; next: {next_step}", highlight=False)
+    echo(f"{result.step} steps{skipped}; next: {next_step}")
 
 
 @weights_app.command("export")
@@ -104,7 +102,7 @@ def weights_export(
 
     plan = TestPlan(test_on, beside, pick_device(device))
     export_weights(run, path, data=photographs, clip_data=clips, licence=licence, plan=plan, progress=echo)
-    new_console().print(f"wrote {escape(str(path))} and {escape(str(path.with_suffix('.md')))}", highlight=False)
+    typer.echo(f"wrote {path} and {path.with_suffix('.md')}")
 
 
 @weights_app.command("import")
@@ -131,4 +129,4 @@ def weights_show(path: Annotated[Path, typer.Argument(help="Checkpoint of any la
 def _print_weights(rows: list[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
-        new_console().print(f"{name:<{width}}  {escape(value)}", highlight=False, soft_wrap=True)
+        typer.echo(f"{name:<{width}}  {value}")
