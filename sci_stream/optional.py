@@ -7,18 +7,14 @@ from types import ModuleType
 
 from sci_stream.errors import ConfigError
 
-# Libraries that whole modules are built on, so that a command without them fails at its imports.
-_EXTRAS = {"torch": "reconstruct"}
-
 
 def missing_library(error: ModuleNotFoundError) -> ConfigError | None:
-    """Return the error that explains the failed import of an optional library; None for any other module."""
-    name = (error.name or "").partition(".")[0]
-    if name not in _EXTRAS:
+    """Return the error that explains the failed import of torch, on which whole modules depend; None for any other."""
+    if (error.name or "").partition(".")[0] != "torch":
         return None
     return ConfigError(
-        f"The library {name} is not installed on this machine: it can acquire, record and export, but not reconstruct",
-        hint=f'Install it: pip install "sci-stream[{_EXTRAS[name]}]"',
+        "The library torch is not installed on this machine: it can acquire, record and export, but not reconstruct",
+        hint='Install it: pip install "sci-stream[reconstruct]"',
     )
 
 

@@ -7,34 +7,16 @@
 from sci_stream.config.error_messages import validate_options
 from sci_stream.config.example import example_toml
 from sci_stream.config.loader import load_rig, parse_rig
-from sci_stream.config.network_sections import NetworkSection
-from sci_stream.config.overrides import PREFIX as OVERRIDE_PREFIX
 from sci_stream.config.reconstruct_section import ReconstructSection
 from sci_stream.config.rig import Rig
-from sci_stream.config.sections import (
-    CalibrationSection,
-    CameraSection,
-    DrainSection,
-    ExperimentSection,
-    PolicySection,
-    PreviewSection,
-    RecordSection,
-    RigSection,
-)
+from sci_stream.config.sections import CalibrationSection, ExperimentSection, PreviewSection
 
 __all__ = [
-    "OVERRIDE_PREFIX",
     "CalibrationSection",
-    "CameraSection",
-    "DrainSection",
     "ExperimentSection",
-    "NetworkSection",
-    "PolicySection",
     "PreviewSection",
     "ReconstructSection",
-    "RecordSection",
     "Rig",
-    "RigSection",
     "example_toml",
     "load_rig",
     "parse_rig",
