@@ -12,7 +12,6 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.errors import InputError
 from sci_stream.optional import require_optional
 
 # Visually close to JPEG at quality 85 (`sci-stream bench page`); the bit rate is bounded below.
@@ -123,15 +122,7 @@ def decode(units: Sequence[bytes], height: int, width: int) -> U8:
 def write_mp4(
     path: Path, snapshots: Sequence[tuple[int, Sequence[bytes]]], height: int, width: int, period_ms: float
 ) -> None:
-    """Write snapshots, ``(time_ms, access units)``, as MP4 at their true times, without encoding again.
-
-    Raises
-    ------
-    InputError
-        If there is none.
-    """
-    if not snapshots:
-        raise InputError("There is no video of that time", hint="Choose a longer time.")
+    """Write one or more snapshots, ``(time_ms, access units)``, as MP4 at their true times, without encoding again."""
     av = require_optional("av", "video", "MP4")
     # Players in browsers want the index first.
     with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as container:
