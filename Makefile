@@ -26,8 +26,8 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 test-unit: install  ## Tests of single parts, three at a time
 	$(PYTEST) -n 3 --dist worksteal $(addprefix --ignore=,$(RIG_TESTS)) $(ARGS)
 
-test-rigs: install  ## Tests of whole rigs and of processes, with real sockets and files, four at a time
-	$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder $(RIG_TESTS) $(ARGS)
+test-rigs: install  ## Tests of whole rigs and of processes, with real sockets and files, five at a time
+	$(PYTEST) -n 5 --dist loadfile --no-loadscope-reorder $(RIG_TESTS) $(ARGS)
 
 test-long: install  ## The long tests: about an hour
 	$(BIN)/python -m pytest -m slow $(ARGS)
