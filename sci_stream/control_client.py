@@ -76,8 +76,8 @@ class RigControl:
         """
         found = {}
         for entry in self.status().get("controls", []):
-            report = (parameter_of(parameter) for parameter in entry["parameters"])
-            parameters = {parameter.name: parameter for parameter in report if parameter is not None}
+            listed = (parameter_of(parameter) for parameter in entry["parameters"])
+            parameters = {parameter.name: parameter for parameter in listed if parameter is not None}
             found[entry["node"]] = Controllable(entry["node"], entry["kind"], parameters, tuple(entry["actions"]))
         return found
 

@@ -177,10 +177,10 @@ class ReceivedMessage:
     def process(self) -> int:
         """Process id of the peer of a local socket, from the kernel; 0 for other sockets."""
         try:
-            report = _LOCAL_PEER.fullmatch(str(self._origin.get("Peer-Address")))
+            local_peer = _LOCAL_PEER.fullmatch(str(self._origin.get("Peer-Address")))
         except zmq.ZMQError:
             return 0
-        return int(report[1]) if report is not None else 0
+        return int(local_peer[1]) if local_peer is not None else 0
 
     @property
     def descriptor(self) -> int:

@@ -115,8 +115,8 @@ class _Answers:
     def timeline(self, request: Request) -> Response:
         archive = self._hub.archive
         oldest, entries = archive.timeline(_query(_TimelineQuery, request).after)
-        report = {"oldest": oldest, "bytes": archive.n_bytes, "most_bytes": archive.most_bytes, "snapshots": entries}
-        return JSONResponse(report)
+        listing = {"oldest": oldest, "bytes": archive.n_bytes, "most_bytes": archive.most_bytes, "snapshots": entries}
+        return JSONResponse(listing)
 
     def picture(self, request: Request) -> Response:
         wanted = _query(_PictureQuery, request)
@@ -135,10 +135,10 @@ class _Answers:
         region = None
         if wanted.width is not None and wanted.height is not None:
             region = Region(wanted.x, wanted.y, wanted.width, wanted.height)
-        report = describe_region(shown, wanted.frame, region, self._display.bit_depth)
+        description = describe_region(shown, wanted.frame, region, self._display.bit_depth)
         if region is not None and wanted.pixels:
-            report["pixels"] = pixel_values(shown, wanted.frame, region)
-        return JSONResponse(report)
+            description["pixels"] = pixel_values(shown, wanted.frame, region)
+        return JSONResponse(description)
 
     def frame(self, request: Request) -> Response:
         shown, frame = self._shown(request)

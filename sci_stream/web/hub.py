@@ -159,8 +159,8 @@ class Hub:
             "history": self.history.tail(),
         }
         # Through text: the status may contain paths and enumerations.
-        report: JsonObject = json.loads(json.dumps({**self.status, "preview": preview}, default=str))
-        return report
+        status: JsonObject = json.loads(json.dumps({**self.status, "preview": preview}, default=str))
+        return status
 
     @property
     def open_recording(self) -> str:

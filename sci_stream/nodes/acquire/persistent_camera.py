@@ -134,11 +134,11 @@ def _saved_settings(file: Path | None) -> dict[str, Value]:
     if file is None or not file.exists():
         return {}
     try:
-        report = json.loads(read_small(file, "saved camera settings", _MOST_FILE_BYTES))
+        saved = json.loads(read_small(file, "saved camera settings", _MOST_FILE_BYTES))
     except (FileFormatError, ValueError, RecursionError) as error:
         log.warning("cannot read the saved camera settings from %s: %s", file, error)
         return {}
-    entries = report.items() if isinstance(report, dict) else ()
+    entries = saved.items() if isinstance(saved, dict) else ()
     found = {str(name): value for name, value in entries if isinstance(value, bool | int | float | str)}
     log.warning("camera settings restored: %s", ", ".join(f"{name} = {found[name]}" for name in found))
     return found

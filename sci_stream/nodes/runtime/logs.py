@@ -179,7 +179,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        report: JsonObject = {
+        entry: JsonObject = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "node": self._node,
@@ -187,11 +187,11 @@ class JsonLines(logging.Formatter):
             "message": record.getMessage(),
         }
         if _current["series"]:
-            report["series"] = _current["series"]
-        report |= {key: getattr(record, key) for key in _KEYS if hasattr(record, key)}
+            entry["series"] = _current["series"]
+        entry |= {key: getattr(record, key) for key in _KEYS if hasattr(record, key)}
         if record.exc_info:
-            report["error"] = self.formatException(record.exc_info)
-        return json.dumps(report, default=str, ensure_ascii=False)
+            entry["error"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str, ensure_ascii=False)
 
 
 def as_line(node: str, message: str) -> str:

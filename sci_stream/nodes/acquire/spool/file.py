@@ -53,9 +53,9 @@ def make_file(path: Path, info: SeriesInfo, *, slots: int, slot_bytes: int) -> S
     StorageError
         If it cannot be created.
     """
-    report = bytes(encode(info)[1])
-    begin, slot_bytes = pages(_INFO_AT + len(report)), pages(slot_bytes)
-    head = _HEAD.pack(_MAGIC, _VERSION, slots, slot_bytes, begin, len(report), zlib.crc32(report))
+    header = bytes(encode(info)[1])
+    begin, slot_bytes = pages(_INFO_AT + len(header)), pages(slot_bytes)
+    head = _HEAD.pack(_MAGIC, _VERSION, slots, slot_bytes, begin, len(header), zlib.crc32(header))
     # Written aside and renamed: a crash while creating must not leave a half-written spool under the real name.
     new = path.with_suffix(".new")
     with storage_errors(path):
@@ -69,7 +69,7 @@ def make_file(path: Path, info: SeriesInfo, *, slots: int, slot_bytes: int) -> S
             # Reserve the header now: on a full memory file system a later write through the mapping would raise SIGBUS.
             os.posix_fallocate(number, 0, begin)
             os.pwrite(number, head, 0)
-            os.pwrite(number, report, _INFO_AT)
+            os.pwrite(number, header, _INFO_AT)
             new.rename(path)
         except (OSError, StorageError):
             os.close(number)
@@ -136,10 +136,10 @@ def _read_head(path: Path, number: int) -> tuple[SpoolFile, SeriesInfo]:
     if version != _VERSION:
         raise ValueError(f"expected version {_VERSION}, got {version}")
     file = SpoolFile(path, number, slots, slot_bytes, begin)
-    report = os.pread(number, min(info_bytes, Limits().max_header_bytes), _INFO_AT)
-    if slots > MOST_SLOTS or begin < _INFO_AT or zlib.crc32(report) != crc or file.nbytes != os.fstat(number).st_size:
+    header = os.pread(number, min(info_bytes, Limits().max_header_bytes), _INFO_AT)
+    if slots > MOST_SLOTS or begin < _INFO_AT or zlib.crc32(header) != crc or file.nbytes != os.fstat(number).st_size:
         raise ValueError("corrupt header")
-    info = decode([b"series_start", report])
+    info = decode([b"series_start", header])
     if not isinstance(info, SeriesInfo):
         raise ValueError("it names no series")
     return file, info

@@ -57,10 +57,10 @@ class Packed:
         header, *payloads = self.parts
         sizes = [memoryview(payload).nbytes for payload in payloads]
         padded = sizes + [0] * (_MOST_PAYLOADS - len(sizes))
-        report = _SLOT.pack(FREE, 0, self.seq, len(header), len(sizes), *padded)[8:]
+        fields = _SLOT.pack(FREE, 0, self.seq, len(header), len(sizes), *padded)[8:]
         # Of prefix and header only: the payloads have a checksum of their own in the wire header.
-        crc = zlib.crc32(header, zlib.crc32(report))
-        mapped[at : at + _SLOT.size] = struct.pack("<II", FREE, crc) + report
+        crc = zlib.crc32(header, zlib.crc32(fields))
+        mapped[at : at + _SLOT.size] = struct.pack("<II", FREE, crc) + fields
         end = at + _SLOT.size
         for part in self.parts:
             view = np.frombuffer(part, np.uint8)
