@@ -154,12 +154,12 @@ def _health(health: MaskSummary) -> str:
     return ", ".join(texts)
 
 
-def _chunk(name: str, report: ChunkSummary) -> str:
-    values = report.values
+def _chunk(name: str, chunk: ChunkSummary) -> str:
+    values = chunk.values
     if values is None:
         return f"{name} never"
     spread = f"{values.min:.10g}" if values.min == values.max else f"{values.min:.10g}–{values.max:.10g}"
-    return f"{name} {spread} {report.unit}".rstrip() + f" ({report.frames} frames)"
+    return f"{name} {spread} {chunk.unit}".rstrip() + f" ({chunk.frames} frames)"
 
 
 def _calibration(calibration: CalibrationSummary) -> Iterator[tuple[str, str]]:

@@ -108,11 +108,11 @@ async def answer(request: Request, display: Display, operator: OperatorControl |
     address = request.client.host if request.client is not None else "an unknown address"
     try:
         body = await asyncio.wait_for(_body(request), _TIMEOUT_S)
-        report = await asyncio.wait_for(_do(name, body, address, display, operator), _TIMEOUT_S)
+        result = await asyncio.wait_for(_do(name, body, address, display, operator), _TIMEOUT_S)
     except TimeoutError:
         return JSONResponse({"ok": False, "error": _UNANSWERED}, status_code=504)
     _LOG.info("The page requested %s %s", name, body)
-    return JSONResponse({"ok": True, **report})
+    return JSONResponse({"ok": True, **result})
 
 
 async def _do(

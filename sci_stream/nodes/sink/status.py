@@ -181,12 +181,12 @@ def solvers(peers: Iterable[ReportingPeer]) -> dict[str, dict[str, StatusValue]]
     """Return the solver settings reported by the reconstruct nodes, by id."""
     found = {}
     for peer in peers:
-        report = {
+        settings = {
             name.removeprefix(SOLVER_KEY): value for name, value in peer.status.items() if name.startswith(SOLVER_KEY)
         }
-        name = report.pop("id", None)
+        name = settings.pop("id", None)
         if isinstance(name, str) and _SOLVER_ID.fullmatch(name):
-            found[name] = report
+            found[name] = settings
     return found
 
 
