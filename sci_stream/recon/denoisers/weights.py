@@ -161,11 +161,11 @@ def read_pickled(
         Or ``error``: if it is missing, damaged, too large or needs code to be read. ``what`` names its kind.
     """
     require_regular(path, what, error=error)
-    if zipfile.is_zipfile(path):
-        with reading(path, what, error=error, hint=hint), zipfile.ZipFile(path) as archive:
-            declared = sum(member.file_size for member in archive.infolist())
-        _require_plausible(declared, path, error)
     with reading(path, what, error=error, hint=hint):
+        if zipfile.is_zipfile(path):  # it raises for some damaged files
+            with zipfile.ZipFile(path) as archive:
+                declared = sum(member.file_size for member in archive.infolist())
+            _require_plausible(declared, path, error)
         content: object = torch.load(path, map_location=device, weights_only=True)
         # Tensors may repeat few stored numbers (strides of 0), which are written out once they are used.
         declared = sum(tensor.numel() * max(4, tensor.element_size()) for tensor in _tensors_in(content))

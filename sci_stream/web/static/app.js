@@ -24,11 +24,12 @@ function takePicture(made) {
   if (!again) {
     const now = performance.now();
     if (state.header && state.header.series === header.series && state.arrivalMs !== null) {
-      const gap = Math.min(now - state.arrivalMs, 20000);
-      state.intervalMs = state.intervalMs === null ? gap : state.intervalMs + 0.3 * (gap - state.intervalMs);
+      state.gapsMs = [...state.gapsMs.slice(-4), Math.min(now - state.arrivalMs, 20000)];
     } else {
-      state.intervalMs = null;
+      state.gapsMs = [];
     }
+    // The median: with a mean, old pictures would pass for live ones after an outage.
+    state.intervalMs = [...state.gapsMs].sort((a, b) => a - b)[(state.gapsMs.length - 1) >> 1] ?? null;
     state.arrivalMs = now;
   }
   state.header = header;

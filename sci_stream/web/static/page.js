@@ -26,7 +26,9 @@ export const state = {
   shown: null,          // of the picture on the screen, which is older while paused
   lookingBack: false,   // whether that is a picture from the timeline
   refused: "",          // why the sink node refused this viewer
-  arrivalMs: null, intervalMs: null,
+  arrivalMs: null,      // of the newest picture
+  gapsMs: [],           // between the last pictures of the series
+  intervalMs: null,     // their median
 };
 
 export function put(id, text) {

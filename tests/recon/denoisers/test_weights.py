@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,15 @@ def test_random_bytes_are_refused(tmp_path: Path, name: str, content: bytes) -> 
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(WeightsError, match="noise"):
+        load_ffdnet(path)
+
+
+def test_archive_said_to_span_several_disks_is_refused(tmp_path: Path) -> None:
+    disks = struct.pack("<4sLQL", b"PK\x06\x07", 0, 0, 2)
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0, 0, 0, 0, 0)
+    path = tmp_path / "disks.pth"
+    path.write_bytes(bytes(64) + disks + end)
+    with pytest.raises(WeightsError, match=r"disks\.pth cannot be read"):
         load_ffdnet(path)
 
 
