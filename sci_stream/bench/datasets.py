@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -94,16 +93,3 @@ def filmed(name: str, driver: str, /, **options: object) -> Footage:
     if not snapshots:
         raise FileFormatError(f"{name} delivered no snapshot")
     return Footage(name, calibration, tuple(snapshots))
-
-
-def film_frames(path: Path) -> Iterator[npt.NDArray[np.uint8]]:
-    """Yield the pictures of a video file, (H, W, 3) blue, green, red; none if OpenCV cannot read it."""
-    capture = cv2.VideoCapture(str(path))
-    try:
-        while True:
-            there, picture = capture.read()
-            if not there:
-                return
-            yield np.asarray(picture, np.uint8)
-    finally:
-        capture.release()

@@ -1,4 +1,4 @@
-"""Read images, and check videos, with OpenCV, which allocates whatever size a file declares: that is checked first."""
+"""Read images and videos with OpenCV, which allocates whatever size a file declares: that is checked first."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Literal
 
 import cv2
 import numpy as np
+import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError
 from sci_stream.file_guard import reading, require_memory, require_ratio, require_regular
@@ -40,6 +41,26 @@ def require_video(path: Path) -> None:
         )
 
 
+def video_frames(path: Path) -> Iterator[npt.NDArray[np.uint8]]:
+    """Yield the frames of a video, (H, W, 3) blue, green, red; none if OpenCV cannot decode it.
+
+    Raises
+    ------
+    FileFormatError
+        If it is no video container.
+    """
+    require_video(path)
+    capture = cv2.VideoCapture(str(path))
+    try:
+        while True:
+            decoded, frame = capture.read()
+            if not decoded:
+                return
+            yield np.asarray(frame, np.uint8)
+    finally:
+        capture.release()
+
+
 def require_image(path: Path) -> None:
     """Raise a `FileFormatError` if an image is no regular file, or declares more than it can hold."""
     size = require_regular(path, "an image")
@@ -61,7 +82,7 @@ def read_image(path: Path, flags: int) -> Array:
     with reading(path, "an image"):
         image = cv2.imread(str(path), flags)
     if image is None:
-        raise FileFormatError(f"{path} is not an image that can be decoded")
+        raise FileFormatError(f"{path} cannot be read as an image", expected="an undamaged image")
     return np.asarray(image)
 
 

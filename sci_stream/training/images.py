@@ -8,9 +8,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.errors import FileFormatError
-from sci_stream.file_guard import reading
-from sci_stream.storage.media_guard import require_image
+from sci_stream.storage.media_guard import read_image
 from sci_stream.training.media import MediaKind, MediaSet, load_media
 
 Image = npt.NDArray[np.uint8]
@@ -40,13 +38,13 @@ def load_images(folder: Path, *, least_px: int = 1, memory_bytes: int | None = N
     """
 
     def read(path: Path, share_bytes: int | None) -> Image:
-        image = read_image(path)
+        image = read_rgb(path)
         return image if share_bytes is None else _cut(image, share_bytes, least_px)
 
     return load_media(PHOTOGRAPHS, folder, read, least=(least_px, least_px), memory_bytes=memory_bytes)
 
 
-def read_image(path: Path) -> Image:
+def read_rgb(path: Path) -> Image:
     """Decode an image to (H, W, 3) in red, green, blue.
 
     Raises
@@ -54,12 +52,7 @@ def read_image(path: Path) -> Image:
     FileFormatError
         If it is damaged, no image, or too large.
     """
-    require_image(path)
-    with reading(path, "an image"):
-        decoded = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_COLOR)
-    if decoded is None:
-        raise FileFormatError(f"{path} cannot be read as an image", expected="an undamaged image")
-    return np.ascontiguousarray(decoded[..., ::-1], dtype=np.uint8)
+    return np.ascontiguousarray(read_image(path, cv2.IMREAD_COLOR)[..., ::-1], dtype=np.uint8)
 
 
 def _cut(image: Image, share_bytes: int, least_px: int) -> Image:

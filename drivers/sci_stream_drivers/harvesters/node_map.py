@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sci_stream.model import Feature
-from sci_stream.parameters import Parameter, Value
+from sci_stream.parameters import Kind, Parameter, Value
 from sci_stream_drivers.harvesters.library import attribute, get, library
 
 _KINDS = {
@@ -169,6 +169,6 @@ def settings(node_map: Any) -> list[Parameter]:
         value = feature.value
         if feature.access == "RW" and isinstance(value, int | float) and not isinstance(value, bool):
             description = f"{feature.about} ({feature.unit})" if feature.unit else feature.about
-            kind = "integer" if feature.kind == "integer" else "number"
-            found.append(Parameter(name, kind, value, feature.minimum, feature.maximum, description=description))  # type: ignore[arg-type]
+            kind: Kind = "integer" if feature.kind == "integer" else "number"
+            found.append(Parameter(name, kind, value, feature.minimum, feature.maximum, description=description))
     return found

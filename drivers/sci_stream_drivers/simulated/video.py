@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError
-from sci_stream.storage.media_guard import in_natural_order, read_image, require_video
+from sci_stream.storage.media_guard import in_natural_order, read_image, video_frames
 from sci_stream_drivers.simulated.textures import SRGB_TO_LINEAR, Image
 
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"}
@@ -116,7 +116,7 @@ def _pictures(source: str) -> Iterator[Picture]:
     """Yield the images of a video, a folder or a glob pattern in order, BGR; call again to restart."""
     path = Path(source).expanduser()
     if path.is_file() and path.suffix.lower() not in _IMAGES:
-        return _video(path)
+        return video_frames(path)
     if path.is_dir():
         files = [p for p in path.iterdir() if p.suffix.lower() in _IMAGES]
     elif path.is_file():
@@ -130,16 +130,3 @@ def _pictures(source: str) -> Iterator[Picture]:
             got=f"no {', '.join(sorted(_IMAGES))} there" if path.is_dir() else "no such file",
         )
     return (np.asarray(read_image(file, cv2.IMREAD_COLOR), np.uint8) for file in in_natural_order(files))
-
-
-def _video(path: Path) -> Iterator[Picture]:
-    require_video(path)
-    capture = cv2.VideoCapture(str(path))
-    try:
-        while True:
-            decoded, image = capture.read()
-            if not decoded:
-                return
-            yield np.asarray(image, np.uint8)
-    finally:
-        capture.release()

@@ -26,7 +26,7 @@ from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics.bayer import sample_colours
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine
-from sci_stream.training.images import PHOTOGRAPHS, read_image
+from sci_stream.training.images import PHOTOGRAPHS, read_rgb
 
 _RIM_PX = 4
 _PATCH_PX = 32
@@ -108,7 +108,7 @@ def bench(folder: Path, section: ReconstructSection, device: str, progress: Prog
     images = 0
     for path in PHOTOGRAPHS.paths(folder):
         try:
-            picture = read_image(path)
+            picture = read_rgb(path)
         except FileFormatError as error:
             progress(f"skipped: {error}")
             continue

@@ -17,13 +17,13 @@ from typing import Final
 import cv2
 import numpy as np
 
-from sci_stream.bench.datasets import film_frames, filmed_scene, truth_of
+from sci_stream.bench.datasets import filmed_scene, truth_of
 from sci_stream.bench.reality.optics import F32
 from sci_stream.errors import FileFormatError, SciStreamError
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.bayer import sample_colours
+from sci_stream.storage.media_guard import read_image, video_frames
 from sci_stream.storage.published_data import read_published
-from sci_stream.training.images import read_image
 
 DATA_VARIABLE = "SCI_STREAM_DATA"
 BAYER = BayerPhase.RGGB
@@ -129,7 +129,7 @@ def _clip(pattern: str, start: int = 0) -> Film:
     """Return what films a clip, one of its pictures a frame; made small, its motion is that of a faster camera."""
 
     def film(form: SceneFormat) -> F32:
-        pictures = itertools.islice(film_frames(_found(pattern)), start, start + form.snapshots * form.n_frames)
+        pictures = itertools.islice(video_frames(_found(pattern)), start, start + form.snapshots * form.n_frames)
         frames = [_sensed(_square(picture, form.size), form.colour) for picture in pictures]
         return np.stack(frames) if frames else np.empty((0, form.size, form.size), np.float32)
 
@@ -142,7 +142,7 @@ def _photograph(pattern: str) -> Film:
     def film(form: SceneFormat) -> F32:
         path = _found(pattern)
         try:
-            picture = read_image(path)[..., ::-1]
+            picture = read_image(path, cv2.IMREAD_COLOR)
         except FileFormatError as error:
             raise SceneUnavailableError(str(error)) from error
         wide = _square(picture, min(2 * form.size, *picture.shape[:2]))

@@ -24,13 +24,13 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.bench.datasets import film_frames
 from sci_stream.bench.environment import environment
 from sci_stream.bench.result import BenchResult, Progress, ResultColumn, ResultTable, Settings, mean
 from sci_stream.bench.speed.solve_times import Size
 from sci_stream.errors import FileFormatError, StorageError
 from sci_stream.recon.backend.device import describe_device, memory_in_use, pick_device
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, solve_bytes
+from sci_stream.storage.media_guard import video_frames
 
 F32 = npt.NDArray[np.float32]
 
@@ -166,7 +166,7 @@ def _mosaics(size: Size, film: Path | None) -> Iterator[F32]:
 
 def _filmed(film: Path, height: int, width: int, size: Size) -> Iterator[F32]:
     """Yield frames of a film, (h, w, 3), 0–1."""
-    frames = film_frames(film)
+    frames = video_frames(film)
     for b in range(size.n_frames):
         frame = next(frames, None)
         if frame is None:

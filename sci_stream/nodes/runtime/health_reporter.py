@@ -46,9 +46,8 @@ class HealthReporter:
         self._next_s = float("-inf")
         self._page_refused = page_refused
         if section.enabled:
-            # Rigs without it load neither the web server nor the metrics.
-            from sci_stream.health import Health, NodeMetrics  # noqa: PLC0415
-            from sci_stream.health.server import HealthServer  # noqa: PLC0415
+            from sci_stream.health import Health, NodeMetrics  # noqa: PLC0415 - rigs without it load no metrics
+            from sci_stream.health.server import HealthServer  # noqa: PLC0415 - nor a web server
 
             port = section.port(kind, index or 0)
             expires_s = expiry_s(section.token_expires)

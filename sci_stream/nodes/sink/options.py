@@ -68,7 +68,7 @@ def movie_options(rig: Rig) -> MovieOptions | None:
 def tone_settings(section: PreviewSection) -> ToneSettings:
     """Return the tone settings of the rig."""
     from sci_stream.imaging.demosaic import Demosaic  # noqa: PLC0415 - loads OpenCV
-    from sci_stream.imaging.tone import FalseColour, ToneSettings, WhiteBalance  # noqa: PLC0415
+    from sci_stream.imaging.tone import FalseColour, ToneSettings, WhiteBalance  # noqa: PLC0415 - loads OpenCV
 
     return ToneSettings(
         exposure_ev=section.exposure_ev,
