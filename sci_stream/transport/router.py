@@ -309,7 +309,7 @@ class RouterServer(Generic[P]):
         return send_to(self.socket, identity, frames)
 
     def close(self) -> None:
-        """Leave."""
+        """Close the socket and its monitor."""
         self.monitor.close()
         self.socket.close()
 

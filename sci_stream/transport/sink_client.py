@@ -79,5 +79,5 @@ class SinkClient:
                     break
 
     def close(self) -> None:
-        """Leave."""
+        """Say goodbye to the sink and close the socket."""
         self.connection.close()

@@ -87,7 +87,7 @@ class WebPreview:
             counters=self._counters,
         )
         self.display = Display(self._rig_tone, recordings / "stills", lambda: bool(self._hub.viewers))
-        """What is shown."""
+        """Newest reconstruction, tone and recent snapshots of the page."""
         self._encoded = self._failures = 0
         self._server: HttpServer | None = None
         self._encoder: threading.Thread | None = None

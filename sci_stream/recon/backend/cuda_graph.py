@@ -260,13 +260,13 @@ class _Buffers:
     """The tensor that each was last filled from, or returned as."""
 
     def like(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        """Return one of them, which has the shape of ``value``."""
+        """Return the buffer of this name, made in the shape of ``value`` at first."""
         if name not in self.tensors:
             self.tensors[name] = torch.empty_like(value, memory_format=torch.contiguous_format)
         return self.tensors[name]
 
     def load(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        """Fill one of them, unless it holds its value already; return it."""
+        """Copy a value into the buffer of this name, unless it holds it already; return the buffer."""
         own = self.like(name, value)
         if self.loaded.get(name) is not value:
             own.copy_(value)

@@ -50,7 +50,7 @@ class FramesToImages(NamedTuple):
 
     @classmethod
     def of(cls, matrix: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor, level: torch.Tensor) -> FramesToImages:
-        """Return it for T, (B, B)."""
+        """Return the transform with the matrix T, (B, B)."""
         more = padded_frames(len(matrix)) - len(matrix)
         forth = torch.nn.functional.pad(matrix, (0, more, 0, more))
         return cls(forth, forth.mT.contiguous(), scale, offset, level)
@@ -61,13 +61,13 @@ class FramesToImages(NamedTuple):
         return transformed(self.forth[:n, :n], frames) * self.scale.view(-1, 1, 1) + self.offset.view(-1, 1, 1)
 
     def frames(self, images: torch.Tensor) -> torch.Tensor:
-        """Undo `images`."""
+        """Return the frames of images, (…, B, H, W) both: the inverse of `images`."""
         n = len(self.scale)
         return transformed(self.back[:n, :n], (images - self.offset.view(-1, 1, 1)) / self.scale.view(-1, 1, 1))
 
 
 def padded_frames(n_frames: int) -> int:
-    """Return frames filled up to a power of two that a matrix product takes."""
+    """Return the number of frames filled up to a power of two, as matrix products need it."""
     return max(_LEAST_FRAMES, 1 << (n_frames - 1).bit_length())
 
 
