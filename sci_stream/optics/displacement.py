@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sci_stream.errors import FileFormatError
 
 # The weights along an axis reach this many pixels to either side: with 3×3 free weights, shifts between pixels came out
-# wrong by up to 0.08 pixel, because the true kernel has negative lobes (docs/decisions/0014).
+# wrong by up to 0.08 pixel, because the true kernel has negative lobes (docs/decisions/mask-shift.md).
 TAPS_RADIUS = 2
 
 # Weights are written in ten-thousandths: finer than the precision of any fit.

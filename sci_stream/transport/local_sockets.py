@@ -2,7 +2,7 @@
 
 A server node binds its TCP address and, if its supervisor provides a folder, a local socket in that folder; nodes of
 the same supervisor connect there. Measured with 2 MiB snapshots: two thirds of the
-processor time of loopback TCP, which is what limits a rig whose cores also reconstruct (docs/decisions/0015).
+processor time of loopback TCP, which is what limits a rig whose cores also reconstruct (docs/decisions/connections.md).
 """
 
 from __future__ import annotations

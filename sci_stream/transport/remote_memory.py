@@ -3,7 +3,7 @@
 A local socket copies every byte into the kernel and out of it again, in pieces of a few hundred KiB, with both
 processes waiting for each other. If the kernel lets one process read another's memory (``process_vm_readv``), a message
 contains references instead, and the receiver copies the payloads once (measured with 2 MiB snapshots:
-docs/decisions/0034).
+docs/decisions/connections.md).
 
 The process to read from is taken from the kernel (SO_PEERCRED) for the connection, never from the message, so that a
 peer can offer only its own memory, and a reference from a network is refused. Access is tested first, on a few bytes

@@ -53,7 +53,7 @@ def make_socket(
     ``send_queue`` and ``receive_queue`` are messages per peer. The nodes' own heartbeats, ``heartbeat_s`` apart,
     detect a vanished peer; the kernel's keepalive probes finally free its connection. ZeroMQ's heartbeats are not
     used: libzmq aborts the process if one falls due on a connection that broke while reading was paused
-    (docs/decisions/0028).
+    (docs/decisions/connections.md).
     """
     socket: zmq.Socket[bytes] = context.socket(kind)
     socket.setsockopt(zmq.LINGER, _LINGER_MS)

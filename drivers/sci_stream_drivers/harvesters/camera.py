@@ -229,7 +229,7 @@ class HarvestersCamera:
     def _drain(self, stream: Stream) -> None:
         """Take all filled buffers from the producer, at most as many as it can hold itself."""
         # Copied and returned before the first frame is decoded, so that the producer does not run out of buffers
-        # meanwhile (docs/decisions/0017).
+        # meanwhile (docs/decisions/polling-genicam.md).
         while len(self._held) < self._options.buffers:
             try:
                 frame = stream.fetch() if self._lost is None else None

@@ -53,7 +53,7 @@ class Stream:
     """The running acquisition of one camera.
 
     A producer waits for a buffer while holding the GIL, which would block all other threads. So it is only polled, and
-    waiting is done outside (docs/decisions/0017).
+    waiting is done outside (docs/decisions/polling-genicam.md).
 
     ``acquirer`` is Harvesters' `ImageAcquirer` of an open camera. ``chunks`` are the names of the chunk data to read
     with each frame; ``counts`` counts ``incomplete``, ``short`` and ``chunk_errors``.

@@ -65,7 +65,7 @@ def limit_threads() -> None:
     """Make OpenMP threads sleep, not spin, while they wait for each other. Call before torch is imported.
 
     Spinning assumes exclusive cores; here camera, sockets and recorder need them too, and a thread that spins for a
-    preempted one halves the speed (docs/decisions/0009).
+    preempted one halves the speed (docs/decisions/solver-threads.md).
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

@@ -415,7 +415,7 @@ class FrameWriter:
             node.id.write_direct_chunk((row, 0, 0), data)
         else:
             for frame in range(data.shape[0]):
-                # Direct chunks go past the HDF5 chunk cache, at memory speed (docs/decisions/0008).
+                # Direct chunks go past the HDF5 chunk cache, at memory speed (docs/decisions/recordings.md).
                 node.id.write_direct_chunk((row, frame, 0, 0), data[frame])
         return data.nbytes
 
