@@ -74,7 +74,7 @@ class Display:
         with self._changed:
             while not self._closed:
                 wanted = None if self._newest is None else (self._newest, self.tone)
-                # Encoding costs 7 to 20 ms of a core per image (docs/decisions/tone.md), so nothing is encoded without a
+                # Encoding costs 7 to 20 ms of a core per image (docs/decisions/tone.md): nothing is encoded without a
                 # viewer.
                 if wanted is not None and wanted != self._view and self._is_watched():
                     self._view = wanted

@@ -23,7 +23,8 @@ from sci_stream.recon.denoisers.network_stack import (
 )
 from sci_stream.recon.denoisers.weights import SUBPIXELS, FfdnetWeights
 
-# Root mean square error of 16-bit arithmetic, as a fraction of σ, up to which it is used (docs/decisions/16-bit-and-graphs.md).
+# Root mean square error of 16-bit arithmetic, as a fraction of σ, up to which it is used
+# (docs/decisions/16-bit-and-graphs.md).
 _ERROR_PER_SIGMA = 0.02
 
 MOST_TRAINED = 75 / 255
