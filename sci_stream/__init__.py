@@ -19,6 +19,7 @@ What other programs need is here::
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+# OpenCV reads these when it is imported. No sensor has as many pixels; a damaged header may declare any number.
+os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(1 << 28))
+os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")  # the errors of this package name the file and the reason
 
 
 # Where each name is. Imported on demand: most of this package is used by processes that must not load torch for it.

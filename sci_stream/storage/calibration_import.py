@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import CalibrationError, FileFormatError
-from sci_stream.file_guard import reading, require_regular
+from sci_stream.file_guard import require_regular
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.matlab import read_mat
-from sci_stream.storage.media_guard import count_pages, in_natural_order, read_image, require_image
+from sci_stream.storage.media_guard import TIFF, in_natural_order, read_image, read_pages
 from sci_stream.storage.numpy_file import read_npy
 
-_SILENT = 0  # of the log levels of OpenCV
-_TIFF = (".tif", ".tiff")
-IMAGES = (*_TIFF, ".png", ".bmp", ".jpg", ".jpeg")
+IMAGES = (*TIFF, ".png", ".bmp", ".jpg", ".jpeg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +141,7 @@ def read_array(path: Path, variable: str) -> Array:
     if suffix == ".npy":
         return read_npy(path)
     if suffix in IMAGES:
-        return _read_pages(path)
+        return _stacked(path, read_pages(path))
     array = read_mat(path, (variable,)).get(variable)
     if array is None:
         raise FileFormatError(
@@ -153,30 +150,6 @@ def read_array(path: Path, variable: str) -> Array:
             expected="an array of masks",
         )
     return array
-
-
-def _set_opencv_log_level(level: int) -> int:
-    """Set the level and return the one before; OpenCV 4.13 moved the function."""
-    place: Any = getattr(cv2.utils, "logging", cv2)
-    return int(place.setLogLevel(level))
-
-
-def _read_pages(path: Path) -> Array:
-    require_image(path)
-    before = _set_opencv_log_level(_SILENT)  # our message is enough
-    try:
-        with reading(path, "an image"):
-            there, pages = cv2.imreadmulti(str(path), flags=cv2.IMREAD_UNCHANGED)
-    finally:
-        _set_opencv_log_level(before)
-    if not there or not pages:
-        raise FileFormatError(f"{path} is not an image that can be decoded", expected="a TIFF, one page for each frame")
-    # OpenCV returns the pages before the damage without an error.
-    if path.suffix.lower() in _TIFF and len(pages) != count_pages(path):
-        raise FileFormatError(
-            f"{path} is damaged", expected="a complete TIFF", got=f"{len(pages)} readable pages before the damage"
-        )
-    return _stacked(path, [np.asarray(page) for page in pages])
 
 
 def _read_folder(path: Path) -> Array:
@@ -194,7 +167,7 @@ def _stacked(path: Path, images: list[Array]) -> Array:
             expected="grey images of one size",
             got=", ".join("×".join(map(str, shape)) for shape in sorted(shapes)),
             hint="tifffile stores three or four 8-bit frames as colours, unless photometric='minisblack' is given."
-            if path.suffix.lower() in _TIFF and {shape[2:] for shape in shapes} <= {(3,), (4,)}
+            if path.suffix.lower() in TIFF and {shape[2:] for shape in shapes} <= {(3,), (4,)}
             else None,
         )
     return np.stack(images)

@@ -1,9 +1,8 @@
-"""Read images and videos with OpenCV, which allocates whatever size a file declares: that is checked first."""
+"""Read images and videos with OpenCV."""
 
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -16,8 +15,7 @@ from sci_stream.errors import FileFormatError
 from sci_stream.file_guard import reading, require_memory, require_ratio, require_regular
 from sci_stream.model import Array
 
-# Sizes are in the first bytes; metadata such as a thumbnail may come before them.
-_HEAD_BYTES = 1 << 16
+TIFF = (".tif", ".tiff")
 # Containers with their data inside. Playlists and other scripts, which FFmpeg recognises by their content whatever
 # their name, make it open other files and addresses.
 _VIDEO = re.compile(
@@ -25,9 +23,6 @@ _VIDEO = re.compile(
     rb"|YUV4MPEG2 |\x47.{187}\x47|\x30\x26\xb2\x75",
     re.DOTALL,
 )
-# Tags of a TIFF page: width, height, bits per sample, samples per pixel; and sizes of its field types.
-_WIDTH, _HEIGHT, _BITS, _SAMPLES = 256, 257, 258, 277
-_FIELD_BYTES = {1: 1, 3: 2, 4: 4, 16: 8}
 
 
 def require_video(path: Path) -> None:
@@ -61,29 +56,45 @@ def video_frames(path: Path) -> Iterator[npt.NDArray[np.uint8]]:
         capture.release()
 
 
-def require_image(path: Path) -> None:
-    """Raise a `FileFormatError` if an image is no regular file, or declares more than it can hold."""
-    size = require_regular(path, "an image")
-    with reading(path, "an image"):
-        declared = _declared_bytes(path)
-        require_memory(max(size, declared), path)
-        require_ratio(declared, size, path)
-
-
 def read_image(path: Path, flags: int) -> Array:
     """Decode an image with OpenCV; ``flags`` as of `cv2.imread`.
 
     Raises
     ------
     FileFormatError
-        If it cannot be decoded, or declares more than it can hold.
+        If it cannot be decoded, or declares more pixels than `sci_stream` lets OpenCV allocate.
     """
-    require_image(path)
+    require_regular(path, "an image")
     with reading(path, "an image"):
         image = cv2.imread(str(path), flags)
     if image is None:
         raise FileFormatError(f"{path} cannot be read as an image", expected="an undamaged image")
     return np.asarray(image)
+
+
+def read_pages(path: Path) -> list[Array]:
+    """Decode all pages of a TIFF, or the only image of another format.
+
+    Raises
+    ------
+    FileFormatError
+        If a page cannot be decoded, or the pages declare more than they can hold.
+    """
+    first = read_image(path, cv2.IMREAD_UNCHANGED)
+    if path.suffix.lower() not in TIFF:
+        return [first]
+    content = path.read_bytes()
+    count = _count_pages(content)
+    require_memory(first.nbytes * (count or 1), path)
+    require_ratio(first.nbytes * (count or 1), len(content), path)
+    with reading(path, "an image"):
+        _, pages = cv2.imreadmulti(str(path), flags=cv2.IMREAD_UNCHANGED)
+    # OpenCV returns the pages before the damage without an error.
+    if len(pages) != count:
+        raise FileFormatError(
+            f"{path} is damaged", expected="a complete TIFF", got=f"{len(pages)} readable pages before the damage"
+        )
+    return [np.asarray(page) for page in pages]
 
 
 def in_natural_order(files: Iterable[Path]) -> list[Path]:
@@ -95,31 +106,8 @@ def in_natural_order(files: Iterable[Path]) -> list[Path]:
     return sorted(files, key=key)
 
 
-def _declared_bytes(path: Path) -> int:
-    """Return the decoded size of all pages of a TIFF, a PNG, a BMP or a JPEG; 0 of other formats."""
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
-    if head[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
-        return sum(size or 0 for size in _tiff_pages(path.read_bytes()))
-    if head.startswith(b"\x89PNG"):
-        width, height, depth = map(int, struct.unpack_from(">IIB", head, 16))
-        return width * height * 4 * max(1, depth // 8)
-    if head.startswith(b"BM"):
-        width, height = map(int, struct.unpack_from("<ii", head, 18))
-        return abs(width * height) * 4
-    if head.startswith(b"\xff\xd8"):
-        return max((w * h * 3 for h, w in _jpeg_sizes(head)), default=0)
-    return 0
-
-
-def count_pages(path: Path) -> int:
-    """Return the number of pages of a TIFF, -1 if the chain of their directories is broken or a loop."""
-    sizes = list(_tiff_pages(path.read_bytes()))
-    return -1 if None in sizes else len(sizes)
-
-
-def _tiff_pages(content: bytes) -> Iterator[int | None]:
-    """Yield the decoded bytes of each page of a TIFF or BigTIFF; None, as the last, where the chain is broken."""
+def _count_pages(content: bytes) -> int | None:
+    """Return the number of directories in a TIFF or BigTIFF; None if their chain is broken or a loop."""
     order: Literal["little", "big"] = "little" if content[:2] == b"II" else "big"
     # Sizes of an offset, of the number of tags in a directory, and of a tag.
     offset_size, count_size, tag_size = (8, 8, 20) if content[2:4] in (b"+\0", b"\0+") else (4, 2, 12)
@@ -130,25 +118,9 @@ def _tiff_pages(content: bytes) -> Iterator[int | None]:
     seen = set[int]()
     place = number(8 if offset_size == 8 else 4, offset_size)
     while place:
-        first, tags = place + count_size, number(place, count_size)
-        link = first + tag_size * tags
+        link = place + count_size + tag_size * number(place, count_size)
         if link + offset_size > len(content) or place in seen:
-            yield None
-            return
+            return None
         seen.add(place)
-        values = {}
-        for at in range(first, link, tag_size):
-            tag, n_bytes = number(at, 2), _FIELD_BYTES.get(number(at + 2, 2), 0)
-            value_at = at + tag_size - offset_size
-            if number(at + 4, offset_size) * n_bytes > offset_size:  # several values, elsewhere
-                value_at = number(value_at, offset_size)
-            values[tag] = number(value_at, n_bytes)
-        bits = max(8, values.get(_BITS, 8)) * max(1, values.get(_SAMPLES, 1))
-        yield values.get(_WIDTH, 0) * values.get(_HEIGHT, 0) * bits // 8
         place = number(link, offset_size)
-
-
-def _jpeg_sizes(head: bytes) -> list[tuple[int, int]]:
-    frames = re.finditer(rb"\xff[\xc0-\xc3\xc5-\xc7\xc9-\xcb\xcd-\xcf]...(....)", head, re.DOTALL)
-    sizes = [struct.unpack(">HH", frame[1]) for frame in frames]
-    return [(int(height), int(width)) for height, width in sizes]
+    return len(seen)

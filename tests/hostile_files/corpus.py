@@ -286,6 +286,14 @@ def _crafted_images(folder: Path) -> Iterator[tuple[str, Path, str]]:
     png.write_bytes(raw)
     yield "PNG of 900 megapixels", png, "TIFF"
     yield "photograph of 900 megapixels", png, "photograph"
+    for suffix, marker, skip, sizes in ((".jpg", b"\xff\xc0", 5, ">HH"), (".bmp", b"BM", 18, "<ii")):
+        image = folder / f"huge{suffix}"
+        done, encoded = cv2.imencode(suffix, np.zeros((8, 8), np.uint8))
+        assert done
+        raw = bytearray(encoded.tobytes())
+        struct.pack_into(sizes, raw, raw.index(marker) + skip, 30_000, 30_000)
+        image.write_bytes(raw)
+        yield f"{suffix} of 900 megapixels", image, "TIFF"
     mat = folder / "bomb.mat"
     packed = zlib.compress(struct.pack("<II", 14, 1 << 30) + bytes(1 << 24), 9)
     mat.write_bytes(b"x" * 124 + struct.pack("<H", 0x0100) + b"IM" + struct.pack("<II", 15, len(packed)) + packed)

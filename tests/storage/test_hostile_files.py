@@ -46,6 +46,17 @@ def test_hostile_files_are_refused_in_words(tmp_path: Path, seed: int, mutations
     refused = {report["name"]: report["said"] for report in reports if report["outcome"] == "refused"}
     assert all(refused.values())
     for report in reports:
-        made = ("external link", "virtual dataset", "bomb", "pipe", "/dev/zero", "folder", ".nxs", "training with")
+        made = (
+            ".jpg",
+            ".bmp",
+            "external link",
+            "virtual dataset",
+            "bomb",
+            "pipe",
+            "/dev/zero",
+            "folder",
+            ".nxs",
+            "training with",
+        )
         if report["name"].startswith(made) and "saved ledger" not in report["name"]:
             assert report["outcome"] == "refused", report
