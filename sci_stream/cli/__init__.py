@@ -22,7 +22,7 @@ from sci_stream.cli import (  # noqa: F401 - a module adds its commands to the a
     training,
 )
 from sci_stream.cli.common import app, new_console, state
-from sci_stream.errors import SciStreamError
+from sci_stream.errors import ConfigError, SciStreamError
 from sci_stream.nodes.runtime.logs import logs_json
 from sci_stream.optional import missing_library
 
@@ -48,6 +48,7 @@ def _root(
 def main() -> None:
     """Run the command line; turn every error of this project into one message and its exit status."""
     try:
+        _refuse_removed(sys.argv[1:])
         app()
     except ModuleNotFoundError as error:
         explained = missing_library(error)
@@ -56,6 +57,14 @@ def main() -> None:
         _fail(explained)
     except SciStreamError as error:
         _fail(error)
+
+
+def _refuse_removed(arguments: list[str]) -> None:
+    if arguments[:1] == ["window"] or "--window" in arguments:
+        raise ConfigError(
+            "The window was removed",
+            hint="Open the live page in a browser on this machine and press F: full screen shows the pictures alone.",
+        )
 
 
 def _fail(error: SciStreamError) -> NoReturn:

@@ -48,7 +48,6 @@ RigPath = Annotated[
 Snapshots = Annotated[int, typer.Option(min=0, help="End after this many snapshots; 0 for no limit.")]
 Duration = Annotated[float, typer.Option(min=0.0, help="End after this many seconds; 0 for no limit.")]
 Summary = Annotated[Path | None, typer.Option(help="Write a summary of the run to this JSON file.")]
-Window = Annotated[bool, typer.Option("--window", help="Also show the video in a window on this machine's screen.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Force = Annotated[bool, typer.Option(help="Replace existing files.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +14,6 @@ from sci_stream.cli.common import (
     RigPath,
     Snapshots,
     Summary,
-    Window,
     app,
     echo,
     new_console,
@@ -39,7 +37,6 @@ def demo(
     device: Device = "auto",
     record: Annotated[bool, typer.Option(help="Record to ./recordings.")] = True,
     browser: Annotated[bool, typer.Option(help="Open the live page in a browser.")] = True,
-    window: Window = False,
 ) -> None:
     """Run the whole instrument on the simulated camera, with settings that suit this machine."""
     from sci_stream.nodes.launcher.demo import demo_rig
@@ -48,7 +45,7 @@ def demo(
         scene=scene, weights=weights, size=size, device=device, record=record, open_browser=browser, report=echo
     )
     echo(f"{why}\nrig file: {rig_path}\nin another terminal: sci-stream top demo, sci-stream control demo")
-    _run_rig(rig_path, snapshots=snapshots, duration=duration, summary=summary, window=window)
+    _run_rig(rig_path, snapshots=snapshots, duration=duration, summary=summary)
 
 
 @app.command()
@@ -57,26 +54,15 @@ def run(
     snapshots: Snapshots = 0,
     duration: Duration = 0.0,
     summary: Summary = None,
-    window: Window = False,
 ) -> None:
     """Run all nodes of a rig on this machine, as separate supervised processes."""
-    _run_rig(rig, snapshots=snapshots, duration=duration, summary=summary, window=window)
+    _run_rig(rig, snapshots=snapshots, duration=duration, summary=summary)
 
 
-def _run_rig(path: Path, *, snapshots: int, duration: float, summary: Path | None, window: bool) -> None:
+def _run_rig(path: Path, *, snapshots: int, duration: float, summary: Path | None) -> None:
     from sci_stream.nodes.launcher.run import run_rig
 
-    with _window_process(path, enabled=window):
-        status = run_rig(path, snapshots=snapshots, duration_s=duration, summary=summary, verbose=state["verbose"])
-    raise typer.Exit(status)
-
-
-def _window_process(path: Path, *, enabled: bool) -> AbstractContextManager[None]:
-    if not enabled:
-        return nullcontext()
-    from sci_stream.tools.window import window_process
-
-    return window_process(path)
+    raise typer.Exit(run_rig(path, snapshots=snapshots, duration_s=duration, summary=summary, verbose=state["verbose"]))
 
 
 @app.command()
@@ -126,7 +112,7 @@ def reconstruct(
 
 
 @app.command()
-def sink(rig: RigPath, summary: Summary = None, window: Window = False) -> None:
+def sink(rig: RigPath, summary: Summary = None) -> None:
     """Run the sink node: ledger, recording, live page."""
     from sci_stream.config import load_rig
     from sci_stream.nodes.runtime.process import stop_on_signals
@@ -134,7 +120,7 @@ def sink(rig: RigPath, summary: Summary = None, window: Window = False) -> None:
 
     start_logging("sink")
     loaded = load_rig(rig)
-    with stop_on_signals() as stop, _window_process(rig, enabled=window):
+    with stop_on_signals() as stop:
         SinkNode(loaded, stop, summary=summary).run()
 
 
@@ -178,16 +164,3 @@ def config_init(
     except OSError as error:
         raise ConfigError(f"{path} cannot be written", got=error.strerror) from None
     typer.echo(f"wrote {path}; next: sci-stream check {path}")
-
-
-@app.command()
-def window(rig: RigPath) -> None:
-    """Show a running rig's video in a window; `run`, `demo` and `sink` open it with --window."""
-    from sci_stream.config import load_rig
-    from sci_stream.nodes.runtime.process import stop_on_signals
-    from sci_stream.tools.window import run_window
-
-    start_logging("window")
-    loaded = load_rig(rig)
-    with stop_on_signals() as stop:
-        run_window(loaded, stop)

@@ -115,13 +115,9 @@ def no_data_jpeg(last: bytes | None) -> bytes:
     image = cv2.imdecode(np.frombuffer(last, np.uint8), cv2.IMREAD_COLOR) if last is not None else None
     canvas = np.zeros((240, 320, 3), np.uint8) if image is None else (image // 3).astype(np.uint8)
     height, width = canvas.shape[:2]
-    write_centred(canvas, "NO DATA", (width // 2, height // 2), width / 200, (60, 60, 255))
+    scale, font = width / 200, cv2.FONT_HERSHEY_SIMPLEX
+    thickness = max(1, round(2 * scale)) if scale > 0.6 else 1
+    (text_width, text_height), _ = cv2.getTextSize("NO DATA", font, scale, thickness)
+    corner = ((width - text_width) // 2, (height + text_height) // 2)
+    cv2.putText(canvas, "NO DATA", corner, font, scale, (60, 60, 255), thickness, cv2.LINE_AA)
     return encode_jpeg(canvas[..., ::-1], 80)
-
-
-def write_centred(image: U8, text: str, centre: tuple[int, int], scale: float, colour: tuple[int, int, int]) -> None:
-    """Write a line of text about a point (x, y), in place."""
-    thick = max(1, round(2 * scale)) if scale > 0.6 else 1
-    (width, height), _ = cv2.getTextSize(text, cv2.FONT_HERSHEY_SIMPLEX, scale, thick)
-    corner = (centre[0] - width // 2, centre[1] + height // 2)
-    cv2.putText(image, text, corner, cv2.FONT_HERSHEY_SIMPLEX, scale, colour, thick, cv2.LINE_AA)

@@ -1,6 +1,6 @@
 """Tone mapping for display: black level, white balance, exposure, display curve, false colour. Data is not affected.
 
-The live page, the window and exported video share one `ToneSettings`, so that exported video looks as it did on the
+The live page and exported video share one `ToneSettings`, so that exported video looks as it did on the
 screen; `sci_stream.imaging.rendering.render` applies them.
 """
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import typer.main
 
-from sci_stream.cli import app
+from sci_stream.cli import app, main
 
 ROOT = typer.main.get_command(app)
 
@@ -19,6 +20,16 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
     yield path, command
     for name, below in getattr(command, "commands", {}).items():
         yield from commands(below, (*path, name))
+
+
+@pytest.mark.parametrize("arguments", [["window", "rig.toml"], ["run", "rig.toml", "--window"]])
+def test_removed_window_error_names_the_page(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["sci-stream", *arguments])
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main()
+    assert "live page in a browser" in capsys.readouterr().err
 
 
 ALL = dict(commands(ROOT))

@@ -211,7 +211,7 @@ class RunningRig:
                     continue
                 process = psutil.Process(int(folder.name))
                 argv = process.cmdline()
-                ours = str(self.path) in argv and not {"run", "window"} & set(argv)
+                ours = str(self.path) in argv and "run" not in argv
                 if ours and process.status() != psutil.STATUS_ZOMBIE:
                     found[_node_name(argv)] = process
                     self._run_folders.add(process.environ().get(FOLDER_VARIABLE, ""))

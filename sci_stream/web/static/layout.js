@@ -3,7 +3,7 @@
 import { el, state } from "./page.js";
 import { language, setLanguage, WORDS } from "./words.js";
 
-const GAP_PX = 10, CAPTION_PX = 26;
+const GAP_PX = 10, CAPTION_PX = 26, REST_MS = 3000;
 const DESK = matchMedia("(min-width: 1181px) and (min-height: 640px)");
 const folded = new Set(JSON.parse(localStorage.getItem("folded") ?? '["inspect"]'));
 
@@ -19,6 +19,14 @@ export function arrange() {
   const below = Math.min(room.w / width, ((room.h - GAP_PX) / 2 - CAPTION_PX) / height);
   node.style.setProperty("--aspect", String(height / width));
   node.dataset.stack = below > beside ? "rows" : "columns";
+}
+
+// Full screen without pointer and keys shows the pictures alone.
+let rest = 0;
+function awake() {
+  document.body.classList.remove("idle");
+  clearTimeout(rest);
+  rest = setTimeout(() => document.body.classList.add("idle"), REST_MS);
 }
 
 // --- panels
@@ -84,6 +92,7 @@ export function start() {
   if (localStorage.getItem("night")) toggleNight();
   el("night").addEventListener("click", toggleNight);
   el("panels").addEventListener("click", togglePanels);
+  for (const kind of ["pointermove", "pointerdown", "keydown", "fullscreenchange"]) document.addEventListener(kind, awake);
   new ResizeObserver(arrange).observe(el("pictures"));
   addEventListener("resize", arrange);
 }
