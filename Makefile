@@ -10,14 +10,16 @@ RIG_TESTS := tests/storage/test_hostile_files.py tests/e2e tests/tools/test_batc
 	tests/examples tests/bench/pipeline tests/bench/speed/test_large_scale.py tests/nodes/launcher/test_supervisor.py \
 	tests/nodes/sink/test_killed_recorder.py tests/storage/recording/test_crash.py tests/storage/recording/test_repair.py \
 	tests/transport/test_remote_memory.py tests/cli/test_demo.py tests/cli/test_cameras.py tests/drivers/harvesters \
-	tests/drivers/gentl_sim tests/drivers/test_camera_contract.py
+	tests/drivers/test_camera_contract.py
 
-.PHONY: lock audit demo test test-unit test-rigs test-long test-lowest check lint types imports docs gentl install clean
+.PHONY: lock audit demo test test-all test-unit test-rigs test-gentl test-long test-lowest check lint types imports docs gentl install clean
 
 demo: install  ## Run the whole instrument on the simulated camera until Ctrl-C (ARGS="--snapshots 20 --no-browser")
 	$(BIN)/sci-stream demo $(ARGS)
 
-test: test-unit test-rigs  ## Every test but the long ones
+test: test-unit test-rigs  ## Every test of the instrument but the long ones
+
+test-all: test test-gentl  ## And those of the other distributions in this repository
 
 # One thread for each process: threads of several processes that wait for each other make solves many times slower.
 # Hundreds of processes import this package: its bytecode is kept, whatever the environment says.
@@ -28,6 +30,9 @@ test-unit: install  ## Tests of single parts, three at a time
 
 test-rigs: install  ## Tests of whole rigs and of processes, with real sockets and files, five at a time
 	$(PYTEST) -n 5 --dist loadfile --no-loadscope-reorder $(RIG_TESTS) $(ARGS)
+
+test-gentl: install  ## The simulated GenTL camera, and the instrument on it; needs g++
+	$(PYTEST) -n 5 --dist loadfile --no-loadscope-reorder drivers/gentl_sim/tests $(ARGS)
 
 test-long: install  ## The long tests: about an hour
 	$(BIN)/python -m pytest -m slow $(ARGS)
@@ -74,16 +79,17 @@ docs: install  ## Build the documentation site into build/site
 	$(BIN)/python -m mkdocs build --strict
 
 gentl: install  ## Build the simulated camera that any GenICam program opens, and render what it films
-	$(BIN)/python -m sci_stream_drivers.gentl_sim build
-	$(BIN)/python -m sci_stream_drivers.gentl_sim render --rig deploy/rigs/simulated-live.toml
+	$(BIN)/python -m sci_stream_gentl_sim build
+	$(BIN)/python -m sci_stream_gentl_sim render --rig deploy/rigs/simulated-live.toml
 
 install: $(VENV)/.installed
 
 # The constraints pin every version, so that the install is the same tomorrow; pyproject.toml states the honest ranges.
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml drivers/gentl_sim/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable '.[dev]' --editable drivers/gentl_sim
 	@touch $@
 
 clean:

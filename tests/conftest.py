@@ -1,4 +1,4 @@
-"""Fixtures for all tests; others are in `tests/series_fixtures.py` and `tests/gentl_fixtures.py`."""
+"""Fixtures for all tests; others are in `tests/series_fixtures.py`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["tests.gentl_fixtures", "tests.series_fixtures"]
+pytest_plugins = ["tests.series_fixtures"]
 
 # Deterministic, and without a deadline: a shared machine is slow at times, which is not a failure.
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)

@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("sci_stream", "drivers/sci_stream_drivers")
+TESTS = ("tests", "drivers/gentl_sim/tests")
 MOST_MODULES = 15
 MOST_UNTYPED = 40
 MOST_NAME = 60
@@ -55,5 +56,6 @@ def test_documentation_includes_examples_that_exist() -> None:
 def test_test_names_have_at_most_sixty_characters() -> None:
     """A name is the first line of a failure: ``test_<unit>_<condition>_<result>``."""
     names = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
-    found = [name for path in (ROOT / "tests").rglob("*.py") for name in names.findall(path.read_text())]
+    paths = (path for folder in TESTS for path in (ROOT / folder).rglob("*.py"))
+    found = [name for path in paths for name in names.findall(path.read_text())]
     assert [name for name in found if len(name) > MOST_NAME] == []

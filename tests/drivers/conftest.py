@@ -12,7 +12,7 @@ from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 from sci_stream_drivers.replay import ReplayCamera, ReplayOptions
 
 from tests.drivers.camera_kit import SHOTS, SIMULATED, B, Clock, H, MakeCamera, Published, W, record, simulated
-from tests.drivers.harvesters.kit import sim_options, wheel_options, wheel_producer
+from tests.drivers.harvesters.kit import wheel_options, wheel_producer
 
 
 @pytest.fixture
@@ -43,9 +43,7 @@ def recording(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-@pytest.fixture(
-    params=[*SIMULATED, "replay .mat v5", "replay .mat v7.3", "replay recording", "harvesters", "harvesters gentl_sim"]
-)
+@pytest.fixture(params=[*SIMULATED, "replay .mat v5", "replay .mat v7.3", "replay recording", "harvesters"])
 def make_camera(
     request: pytest.FixtureRequest, tmp_path: Path, published: Published, recording: Callable[..., Path]
 ) -> MakeCamera:
@@ -53,13 +51,8 @@ def make_camera(
     kind: str = request.param
     if kind in SIMULATED:
         return lambda: simulated(**SIMULATED[kind])
-    if kind.startswith("harvesters"):
-        given = (
-            wheel_options(wheel_producer())
-            if kind == "harvesters"
-            else sim_options(request.getfixturevalue("gentl_producer"))
-        )
-        options = HarvestersOptions.model_validate(given)
+    if kind == "harvesters":
+        options = HarvestersOptions.model_validate(wheel_options(wheel_producer()))
         return lambda: HarvestersCamera(options)
     if kind == "replay recording":
         path = recording()

@@ -112,23 +112,6 @@ def test_only_unusable_producers_are_an_error(folder: Path) -> None:
         usable_producers([folder / "a.cti", folder / "b.cti"])
 
 
-def test_camera_of_two_producers_is_chosen_by_producer(producer: Path, gentl_producer: Path, tmp_path: Path) -> None:
-    # A copy finds the same cameras as the original.
-    copy = Path(shutil.copy(gentl_producer, tmp_path / "copy.cti"))
-    both = {"cti": [str(gentl_producer), str(copy)], "selector": {"serial": "SIM0001"}}
-    ambiguous = HarvestersCamera(HarvestersOptions.model_validate(both))
-    with pytest.raises(ConfigError, match=r"2 cameras match") as caught:
-        ambiguous.open()
-    ambiguous.close()
-    assert "through copy.cti" in str(caught.value)
-    chosen = {**both, "selector": {"serial": "SIM0001", "producer": "copy.cti"}}
-    camera = HarvestersCamera(HarvestersOptions.model_validate(chosen))
-    try:
-        assert camera.open().serial == "SIM0001"
-    finally:
-        camera.close()
-
-
 def test_unknown_producer_of_the_selector_lists_the_known(producer: Path) -> None:
     with pytest.raises(ConfigError, match=r"expected one of viky\.cti; got other\.cti"):
         usable_producers([producer], "other.cti")

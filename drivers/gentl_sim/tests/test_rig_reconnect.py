@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 
+from drivers.gentl_sim.tests.kit import ramp, sim_options
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import save_calibration
-from tests.drivers.harvesters.kit import ramp, sim_options
 from tests.e2e.kit import RunningRig, assert_accounted_for, camera_of
 
 SIZE = 64
 
 
 def test_reconnected_gentl_camera_starts_new_epoch(tmp_path: Path, gentl_producer: Path) -> None:
-    pytest.importorskip("harvesters", reason="harvesters is not installed: pip install '.[genicam]'")
     phi = (np.random.default_rng(1).random((4, SIZE, SIZE)) < 0.5).astype(np.float32)
     save_calibration(tmp_path / "calibration.h5", Calibration(phi=phi, full_scale_dn=1000.0, bit_depth=12))
     faults = [["AcquisitionFrameRate", 20.0], ["SimUnplugAfter", 15], ["SimUnplugTime", 300.0]]

@@ -12,11 +12,9 @@ from sci_stream.errors import EnvironmentFault, StorageError
 
 NAME = "sci_camera.cti"
 SANITIZED_NAME = "sci_camera_sanitized.cti"
-_INSTALLED = Path(__file__).parent / "producer"
-SOURCES = _INSTALLED if _INSTALLED.is_dir() else Path(__file__).parents[2] / "gentl_sim"
-# The C++ sources are in the package in an installed wheel, and in `drivers/gentl_sim` in a checkout.
-# Output folder of `make gentl`, relative to the project's folder.
+SOURCES = Path(__file__).parent / "producer"
 FOLDER = Path("build") / "gentl"
+"""Output folder of `make gentl`, relative to the project's folder."""
 
 _FLAGS = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden", "-pthread")
 _RELEASE = ("-O3",)

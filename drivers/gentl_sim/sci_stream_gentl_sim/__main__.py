@@ -1,4 +1,4 @@
-"""Build the producer, render its frames, score a recording: ``python -m sci_stream_drivers.gentl_sim -h``."""
+"""Build the producer, render its frames, score a recording: ``python -m sci_stream_gentl_sim -h``."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 from sci_stream.errors import SciStreamError
-from sci_stream_drivers.gentl_sim.accuracy import score
-from sci_stream_drivers.gentl_sim.build import FOLDER, build
-from sci_stream_drivers.gentl_sim.render import read_options, render
+from sci_stream_gentl_sim.accuracy import score
+from sci_stream_gentl_sim.build import FOLDER, build
+from sci_stream_gentl_sim.render import read_options, render
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("python -m sci_stream_drivers.gentl_sim", description=__doc__)
+    parser = argparse.ArgumentParser("python -m sci_stream_gentl_sim", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     building = verbs.add_parser("build", help="compile the producer, if its sources are newer")
     building.add_argument("--sanitize", action="store_true", help="with AddressSanitizer and UBSan")

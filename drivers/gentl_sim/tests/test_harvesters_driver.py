@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,16 @@ import pytest
 from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 from sci_stream_drivers.harvesters.formats import FORMATS
 
+from drivers.gentl_sim.tests.bench import camera as bench_camera
+from drivers.gentl_sim.tests.kit import ramp, sim_options
 from sci_stream.errors import CameraError, CameraLost, ConfigError
 from sci_stream.model import CameraFrame
 from sci_stream.nodes.acquire.camera_reader import CameraReader, Captured
 from sci_stream.nodes.acquire.in_flight import MemoryBudget, frame_bytes
 from sci_stream.tools.calibrate import CalibrationPlan, with_camera_settings
 from sci_stream.tools.grab import ChunkValues, grab
-from tests.drivers.gentl_sim.bench import camera as bench_camera
-from tests.drivers.harvesters.conftest import MakeHarvestersCamera
-from tests.drivers.harvesters.kit import ramp, sim_options
 
+MakeHarvestersCamera = Callable[..., HarvestersCamera]
 SIZE = 512
 KINDS = ("Mono8", "Mono10", "Mono12", "Mono16", "Mono10p", "Mono12p", "Mono10Packed", "Mono12Packed", "BayerRG12p")
 
@@ -36,7 +37,6 @@ KEPT_BY_THE_CAMERA = [["UserSetSelector", "UserSet1"], ["UserSetSave"]]
 
 @pytest.fixture
 def producer(gentl_producer: Path) -> Path:
-    pytest.importorskip("harvesters", reason="harvesters is not installed: pip install '.[genicam]'")
     return gentl_producer
 
 
@@ -379,3 +379,20 @@ def test_open_and_close_leave_no_threads_and_files(make: MakeHarvestersCamera) -
     for _ in range(5):
         after = cycle()
     assert after == before
+
+
+def test_camera_of_two_producers_is_chosen_by_producer(producer: Path, tmp_path: Path) -> None:
+    # A copy finds the same cameras as the original.
+    copy = Path(shutil.copy(producer, tmp_path / "copy.cti"))
+    both = {"cti": [str(producer), str(copy)], "selector": {"serial": "SIM0001"}}
+    ambiguous = HarvestersCamera(HarvestersOptions.model_validate(both))
+    with pytest.raises(ConfigError, match=r"2 cameras match") as caught:
+        ambiguous.open()
+    ambiguous.close()
+    assert "through copy.cti" in str(caught.value)
+    chosen = {**both, "selector": {"serial": "SIM0001", "producer": "copy.cti"}}
+    camera = HarvestersCamera(HarvestersOptions.model_validate(chosen))
+    try:
+        assert camera.open().serial == "SIM0001"
+    finally:
+        camera.close()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from genicam import _gentl, gentl
 
-from tests.drivers.gentl_sim.bench import PATIENCE_S, Bench, camera, harvester
+from drivers.gentl_sim.tests.bench import PATIENCE_S, Bench, camera, harvester
 
 NOT_INITIALIZED, IN_USE, INVALID_HANDLE, INVALID_ID = -1002, -1004, -1006, -1007
 INVALID_PARAMETER, TIMEOUT, ABORT, TOO_SMALL, INVALID_INDEX = -1009, -1011, -1012, -1016, -1017
@@ -32,7 +32,7 @@ def test_second_open_in_the_same_process_is_refused(bench: Bench) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from tests.drivers.gentl_sim.bench import camera
+from drivers.gentl_sim.tests.bench import camera
 with camera(Path(sys.argv[1])) as bench:
     bench.start()
     print(bench.next().frame_id, flush=True)

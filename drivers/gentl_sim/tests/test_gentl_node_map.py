@@ -12,7 +12,7 @@ from genicam import genapi, gentl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.drivers.gentl_sim.bench import FORMATS, Bench, harvester
+from drivers.gentl_sim.tests.bench import FORMATS, Bench, harvester
 
 RO, RW, WO = genapi.EAccessMode.RO, genapi.EAccessMode.RW, genapi.EAccessMode.WO
 NAMESPACE = "{http://www.genicam.org/GenApi/Version_1_1}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.drivers.gentl_sim.bench import Bench
+from drivers.gentl_sim.tests.bench import Bench
 
 
 @pytest.fixture(autouse=True)

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 
+from drivers.gentl_sim.tests.kit import sim_options
 from sci_stream.errors import InputError
-from tests.drivers.harvesters.kit import sim_options
 
 
 @pytest.fixture
 def camera(gentl_producer: Path) -> Iterator[HarvestersCamera]:
-    pytest.importorskip("harvesters", reason="harvesters is not installed: pip install '.[genicam]'")
     camera = HarvestersCamera(HarvestersOptions.model_validate(sim_options(gentl_producer)))
     camera.open()
     camera.start()
@@ -54,7 +53,6 @@ def test_invalid_setting_error_names_the_range(camera: HarvestersCamera) -> None
 def test_stream_that_cannot_be_set_up_releases_the_camera(
     gentl_producer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("harvesters", reason="harvesters is not installed: pip install '.[genicam]'")
     options = HarvestersOptions.model_validate(sim_options(gentl_producer))
     failed = HarvestersCamera(options)
     with monkeypatch.context() as patch:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from sci_stream_drivers.gentl_sim.frames import Header, write_frames
-from sci_stream_drivers.gentl_sim.render import read_options, render
 from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
+from sci_stream_gentl_sim.frames import Header, write_frames
+from sci_stream_gentl_sim.render import read_options, render
 
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.model import BayerPhase
@@ -30,7 +30,7 @@ def header(**changed: object) -> Header:
 
 
 def read_frames(path: Path) -> tuple[Header, np.ndarray]:
-    """Read a frame file by the table in `sci_stream_drivers.gentl_sim.frames`."""
+    """Read a frame file by the table in `sci_stream_gentl_sim.frames`."""
     raw = path.read_bytes()
     mark, version, first, width, height, frames, bits, mosaic, _, *rest = struct.unpack_from("<8s8I3d", raw)
     assert (mark, version, first) == (b"SCIFRAME", 1, 64)
@@ -108,7 +108,7 @@ def test_command_line_renders_and_reports_errors(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "sci_stream_drivers.gentl_sim",
+        "sci_stream_gentl_sim",
         "render",
         "--snapshots",
         "2",

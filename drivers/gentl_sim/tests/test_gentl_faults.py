@@ -12,7 +12,7 @@ import pytest
 from genicam import gentl
 from harvesters.core import Callback
 
-from tests.drivers.gentl_sim.bench import PATIENCE_S, Bench, camera, harvester
+from drivers.gentl_sim.tests.bench import PATIENCE_S, Bench, camera, harvester
 
 
 def small(bench: Bench) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sci_stream_drivers.gentl_sim.accuracy import score
-from sci_stream_drivers.gentl_sim.render import Rendered, render
+from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
+from sci_stream_gentl_sim.accuracy import score
+from sci_stream_gentl_sim.render import Rendered, render
 
-from sci_stream.bench.datasets import filmed
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.recon.engine import Engine
+from tests.drivers.camera_kit import frames
 from tests.e2e.kit import RunningRig, assert_accounted_for, camera_of
 
 CPU = torch.device("cpu")
@@ -30,7 +31,6 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Rendered:
 @pytest.fixture(scope="module")
 def gentl_rig(gentl_producer: Path, rendered: Rendered) -> dict[str, Any]:
     """Return the changes to the small rig: the camera and its calibration."""
-    pytest.importorskip("harvesters", reason="harvesters is not installed: pip install sci-stream[genicam]")
     if "harvesters" not in entry_points(group="sci_stream.cameras").names:
         pytest.skip("the driver of GenICam cameras is not registered: install the project again")
     options = {
@@ -56,9 +56,15 @@ def test_gentl_sim_quality_equals_simulated_camera(
     report = score(path, rendered.truth)
 
     options = {**SCENE, "snapshot_rate_hz": 0.0, "loop_snapshots": SNAPSHOTS, "snapshots": SNAPSHOTS, "truth": True}
-    film = filmed("simulated", "simulated", **options)
+    camera = SimulatedCamera(SimulatedOptions.model_validate(options))
+    camera.open()
+    calibration = camera.calibration()
     prior, settings = make_prior(rig.rig.reconstruct, CPU)
-    engine = Engine(film.calibration, prior, CPU, settings)
-    expected = [engine.reconstruct(snapshot)[1].psnr_db for snapshot in film.snapshots]
+    engine = Engine(calibration, prior, CPU, settings)
+    expected = []
+    for seq, frame in enumerate(frames(camera, SNAPSHOTS)):
+        snapshot = calibration.snapshot("simulated", seq, frame.counts, frame.truth)
+        expected.append(engine.reconstruct(snapshot)[1].psnr_db)
+    camera.close()
     assert len(report) == SNAPSHOTS
     assert np.mean(list(report.values())) == pytest.approx(np.mean(expected), abs=0.1)
