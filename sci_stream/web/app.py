@@ -72,7 +72,7 @@ button { margin-top: 14px; font-weight: 600; cursor: pointer; }
 _TOKEN_PAGE = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>sci_stream: token</title><style>{_TOKEN_STYLE}</style></head>
-<body><form action="/" method="get"><h1>sci_stream</h1><p role="alert">REFUSAL</p>
+<body><form action="./" method="get"><h1>sci_stream</h1><p role="alert">REFUSAL</p>
 <label>Token<input type="password" name="token" autocomplete="current-password" required autofocus></label>
 <button>Open</button></form></body></html>
 """
@@ -136,7 +136,7 @@ def make_app(
     async def index(request: Request) -> Response:
         if token is not None and "token" in request.query_params:
             # Remove the token from the address bar, where it would be copied along with the address.
-            response = RedirectResponse("/", status_code=303)
+            response = RedirectResponse("./", status_code=303)
             # Lax: with Strict, a link followed from another site would arrive without the cookie.
             response.set_cookie(cookie, token, httponly=True, samesite="lax")
             return response

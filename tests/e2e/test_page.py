@@ -18,6 +18,7 @@ import pytest
 from sci_stream.storage.recording import Recording
 from sci_stream.transport.client_connection import MISSED_HEARTBEATS
 from tests.e2e.kit import PATIENCE_S, RunningRig, assert_accounted_for, wait_for
+from tests.web.path_proxy import path_proxy
 
 playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -64,7 +65,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRig]:
 class Viewer:
     """A page with its console errors and its requests to other hosts."""
 
-    def __init__(self, browser: Any, rig: RunningRig, **options: Any) -> None:
+    def __init__(self, browser: Any, rig: RunningRig, url: str | None = None, **options: Any) -> None:
         self.context = browser.new_context(viewport={"width": 1440, "height": 900}, **options)
         self.page = self.context.new_page()
         self.page.set_default_timeout(WAIT_MS)
@@ -74,7 +75,7 @@ class Viewer:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
         self.address = f"127.0.0.1:{rig.rig.preview.port}"
-        self.page.goto(f"http://{self.address}/")
+        self.page.goto(url or f"http://{self.address}/")
 
     def text(self, name: str) -> str:
         return str(self.page.inner_text(f"#{name}"))
@@ -126,6 +127,17 @@ def status(rig: RunningRig) -> dict[str, Any]:
     with urllib.request.urlopen(f"http://127.0.0.1:{rig.rig.preview.port}/status", timeout=PATIENCE_S) as answer:
         report: dict[str, Any] = json.loads(answer.read())
     return report
+
+
+def test_page_behind_a_proxy_with_a_path_works(open_viewer, rig: RunningRig) -> None:
+    with path_proxy(rig.rig.preview.port) as url:
+        viewer = open_viewer(url=url)
+        viewer.until(f"{SHOWN_SEQ} > 0", "snapshots arrive through the proxy")
+        viewer.page.keyboard.press("i")
+        answer = viewer.page.evaluate("fetch('recordings').then((answer) => answer.status)")
+        assert answer == 200
+        assert not viewer.complaints
+        viewer.close()
 
 
 def test_page_plays_video_without_external_requests(open_viewer, rig: RunningRig) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import select
 import socket
 import threading
@@ -12,7 +13,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import cv2
 import httpx
@@ -28,6 +29,7 @@ from sci_stream.web import app as preview_app
 from sci_stream.web.message import split_message
 from sci_stream.web.preview import WebPreview
 from tests import plain_http
+from tests.web.path_proxy import path_proxy
 
 WAIT_S = 60.0
 WEB = Path(preview_app.__file__).parent / "static"
@@ -258,7 +260,7 @@ def test_missing_and_wrong_tokens_are_explained(guarded: str) -> None:
     asked = plain_http.get(base + "/", headers=browser)
     assert asked.status_code == 403
     assert "A token is required" in asked.text
-    assert '<form action="/" method="get">' in asked.text
+    assert '<form action="./" method="get">' in asked.text
     assert "form-action 'self'" in asked.headers["content-security-policy"]
     wrong = plain_http.get(base + "/?token=wrong", headers=browser)
     assert "The token is wrong" in wrong.text
@@ -280,6 +282,21 @@ def test_token_moves_from_the_address_into_a_cookie(guarded: str) -> None:
     assert plain_http.get(f"{base}/status", headers={"Authorization": "Bearer s3cret&more"}).status_code == 200
     with watch(guarded) as viewer:
         next_status(viewer)
+
+
+def test_token_and_page_work_behind_a_proxy_with_a_path(guarded: str) -> None:
+    parts = urlsplit(guarded)
+    with path_proxy(parts.port) as url, httpx.Client(follow_redirects=True) as browser:
+        refusal = browser.get(url, headers={"Accept": "text/html"})
+        assert refusal.status_code == 403
+        assert 'action="./"' in refusal.text
+        page = browser.get(f"{url}?{parts.query}")
+        assert str(page.url) == url
+        for address in re.findall(r'(?:href|src)="([^"#]+)"', page.text):
+            with browser.stream("GET", urljoin(url, address)) as answer:
+                assert answer.status_code == 200, address
+        with connect(f"{url.replace('http', 'ws', 1)}live?{parts.query}") as viewer:
+            next_status(viewer)
 
 
 def is_sent_away(viewer: ClientConnection, sends: str = "") -> bool:

@@ -31,7 +31,7 @@ function ledgerLine(ledger) {
 
 function row(entry) {
   const open = entry.state === "open";
-  const link = { href: `/recordings/${encodeURIComponent(entry.name)}`, download: entry.name, title: t("download") };
+  const link = { href: `recordings/${encodeURIComponent(entry.name)}`, download: entry.name, title: t("download") };
   const name = make("td", {}, open ? entry.name : make("a", link, entry.name));
   name.append(make("small", {}, ledgerLine(open ? state.status.ledger : entry.ledger)));
   const made = make("tr", {}, name, make("td", {}, named("state_", entry.state)), make("td", {}, bytes(entry.bytes)));
@@ -42,7 +42,7 @@ function row(entry) {
 async function list() {
   const body = el("recordings").tBodies[0];
   await attempt(async () => {
-    const { recordings } = await (await get("/recordings")).json();
+    const { recordings } = await (await get("recordings")).json();
     body.replaceChildren(...recordings.map(row));
   });
   if (!body.children.length) showRows("recordings", [], t("no_recordings"));
@@ -58,9 +58,9 @@ export function openFiles() {
 export function start() {
   el("files-open").addEventListener("click", openFiles);
   el("clip-seconds").append(...SECONDS.map((n) => new Option(t("seconds", { n }), String(n), n === 10, n === 10)));
-  el("get-still").addEventListener("click", () => download("/download/still", { series: state.shown.series, seq: state.shown.seq }, el("get-still")));
+  el("get-still").addEventListener("click", () => download("download/still", { series: state.shown.series, seq: state.shown.seq }, el("get-still")));
   for (const format of ["mp4", "gif"]) {
     const button = el(`get-${format}`);
-    button.addEventListener("click", () => download("/download/clip", { seconds: el("clip-seconds").value, format, until: numberShown() }, button));
+    button.addEventListener("click", () => download("download/clip", { seconds: el("clip-seconds").value, format, until: numberShown() }, button));
   }
 }

@@ -161,10 +161,10 @@ async function fetchFigures() {
   const now = key(), pixels = wantedPixels();
   try {
     if (pixels) {
-      const found = await (await get("/values", { ...parameters, ...pixels, pixels: 1 })).json();
+      const found = await (await get("values", { ...parameters, ...pixels, pixels: 1 })).json();
       values = { key: now, ...found.pixels };
     }
-    if (isOpen("inspect")) showRegion(await (await get("/values", { ...parameters, ...(region ?? {}) })).json());
+    if (isOpen("inspect")) showRegion(await (await get("values", { ...parameters, ...(region ?? {}) })).json());
   } catch (error) {
     values = null;
     if (isOpen("inspect")) showRegion(null, error.message);

@@ -8,9 +8,11 @@ const FULL = 1013;  // close code of a sink node with the most viewers allowed
 const RETRY_MS = [250, 500, 1000, 2000];
 
 export function connect({ picture, status, changed }) {
-  const scheme = location.protocol === "https:" ? "wss" : "ws";
   const codec = wanted();
-  const socket = new WebSocket(`${scheme}://${location.host}/live?codec=${codec}`);
+  // Every address is relative: a reverse proxy may serve the page under a path.
+  const address = new URL(`live?codec=${codec}`, document.baseURI);
+  address.protocol = location.protocol === "https:" ? "wss:" : "ws:";
+  const socket = new WebSocket(address);
   socket.binaryType = "arraybuffer";
   socket.onopen = () => {
     Object.assign(state, { connected: true, everConnected: true, connectedMs: performance.now(), heardMs: performance.now() });
@@ -66,7 +68,7 @@ function merged(old, changes) {
 export async function ask(name, body = {}) {
   let answer;
   try {
-    const response = await fetch(`/control/${name}`, {
+    const response = await fetch(`control/${name}`, {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
     });
     answer = response.headers.get("content-type")?.startsWith("application/json") ? await response.json() : { ok: false, error: await response.text() };
@@ -85,6 +87,6 @@ export async function get(path, parameters = {}) {
 }
 
 export async function fetchHistory() {
-  const response = await fetch("/history");
+  const response = await fetch("history");
   return response.ok ? (await response.json()).history : [];
 }

@@ -19,7 +19,7 @@ let fetching = false;
 async function poll() {
   try {
     const after = kept.length ? kept[kept.length - 1][NUMBER] : -1;
-    const found = await (await get("/timeline", { after })).json();
+    const found = await (await get("timeline", { after })).json();
     const oldest = found.oldest;
     if (oldest < 0 || (kept.length && found.snapshots.length && found.snapshots[0][NUMBER] <= after)) kept = [];  // the sink node was restarted
     kept = [...kept.filter((entry) => entry[NUMBER] >= oldest), ...found.snapshots];
@@ -69,7 +69,7 @@ async function show(number) {
     while (asked !== null) {
       const now = asked;
       asked = null;
-      const made = await decode(await (await get(`/picture/${now}`, { codec: wanted() })).arrayBuffer());
+      const made = await decode(await (await get(`picture/${now}`, { codec: wanted() })).arrayBuffer());
       state.lookingBack = true;
       look(made);
       el("to-live").hidden = false;

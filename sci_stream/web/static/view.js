@@ -68,7 +68,7 @@ async function fetchExact() {
   const parameters = { series: shown.series, seq: shown.seq };
   if (!codedIsOf(shown)) {
     try {
-      const image = await createImageBitmap(await (await get("/coded.jpg", parameters)).blob());
+      const image = await createImageBitmap(await (await get("coded.jpg", parameters)).blob());
       if (state.shown === shown && isPaused()) showCoded(image, shown); else image.close();
     } catch {
       if (state.shown === shown && isPaused()) clearCoded();
@@ -76,7 +76,7 @@ async function fetchExact() {
   }
   if (!isZoomed() || state.shown !== shown) return;
   try {
-    drawExact(await createImageBitmap(await (await get("/frame.png", { ...parameters, frame })).blob()), shown, frame);
+    drawExact(await createImageBitmap(await (await get("frame.png", { ...parameters, frame })).blob()), shown, frame);
   } catch { /* no longer in memory: the picture as it was sent remains, and its caption gives its size */ }
 }
 
