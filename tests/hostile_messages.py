@@ -143,11 +143,10 @@ def _acceptable(kind: str, field: str, value: object) -> bool:
     if value is None:
         return field in optional
     if isinstance(value, str):
-        empty = field == "shows" and not value
-        return field in texts or empty or (field == "reason" and kind in {"series_end", "done"})
+        return field in texts or (field == "reason" and kind in {"series_end", "done"})
     if field in numbers:
         return True  # the valid range of each field is tested with the validators
-    return (field in {"ok", "budget_limited", "reads"} and value is True) or (
+    return (field in {"ok", "budget_limited"} and value is True) or (
         field in {"versions", "status", "parameters", "values", "chunks"} and value == {}
     )
 

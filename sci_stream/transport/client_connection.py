@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import enum
 import logging
 from collections import Counter, deque
@@ -18,7 +17,6 @@ from sci_stream.errors import WireError
 from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.liveness import MISSED_HEARTBEATS, PauseDetector, TcpProgress
 from sci_stream.transport.local_sockets import preferred_endpoint
-from sci_stream.transport.remote_memory import UNREADABLE, can_read, export_frames, memory_probe, read_incoming
 from sci_stream.transport.sockets import (
     BYTES_PER_CALL,
     Monitor,
@@ -37,6 +35,7 @@ from sci_stream.wire import (
     Pong,
     Refused,
     Welcome,
+    decode,
     encode,
     payload_bytes,
 )
@@ -118,8 +117,6 @@ class ClientConnection:
         self.monitor = Monitor(self.socket)
         configure(self.socket)
         self.socket.connect(preferred_endpoint(endpoint))
-        self._reads = self._shares_memory = False
-        self._unreadable = ""
         self._peer: str | None = None
         self._heard_s = 0.0
         self._sent_s = float("-inf")
@@ -145,13 +142,7 @@ class ClientConnection:
     def handshake(self, hello: Hello) -> None:
         """Send HELLO again, for example with another credit."""
         self.hello = hello
-        self.send(self._handshake_message)
-
-    @property
-    def _handshake_message(self) -> Hello:
-        """HELLO, with the shared-memory capabilities if the peer is on this host."""
-        near = preferred_endpoint(self.endpoint) != self.endpoint
-        return dataclasses.replace(self.hello, shows=memory_probe(), reads=self._reads) if near else self.hello
+        self.send(hello)
 
     def send(self, message: Message) -> None:
         """Send a small message, in order; queue it if the socket is full."""
@@ -162,13 +153,10 @@ class ClientConnection:
         while self._unsent and self.try_send(encode(self._unsent[0])):
             self._unsent.popleft()
 
-    def try_send(self, frames: Sequence[bytes | memoryview], *, retained: bool = False) -> bool:
-        """Send a message unless the socket is full; return whether it was sent.
-
-        ``retained``: the caller keeps the frames until the peer confirms them, so that they may be shared in memory.
-        """
+    def try_send(self, frames: Sequence[bytes | memoryview]) -> bool:
+        """Send a message unless the socket is full; return whether it was sent."""
         try:
-            send_frames(self.socket, export_frames(frames) if retained and self._shares_memory else frames)
+            send_frames(self.socket, frames)
         except zmq.Again:
             return False
         return True
@@ -192,8 +180,7 @@ class ClientConnection:
             self._interrupted = True
         if connected:
             self._opened_s, self._tcp_progress = now_s, TcpProgress(0, 0, 0)
-            self._shares_memory = False
-            self.try_send(encode(self._handshake_message))
+            self.try_send(encode(self.hello))
         self._flush_unsent()
         taken_bytes = 0
         for _ in range(_MESSAGES_PER_CALL):
@@ -219,15 +206,11 @@ class ClientConnection:
     def _read(self, incoming: ReceivedMessage, now_s: float) -> Message | None:
         """Decode a received message; None if it is refused, which is counted, or already handled."""
         try:
-            message = read_incoming(incoming, incoming.frames, self._limits)
+            message = decode(incoming.frames, self._limits)
         except WireError as error:
             self.wire_errors[error.reason] += 1
             if self._log_rate.take(now_s):
                 log.warning("message from %s refused: %s", self.endpoint, error)
-            if error.reason == UNREADABLE:
-                # Permanently: otherwise sharing would be tried, refused and tried again without end.
-                self._unreadable = self._peer or ""
-                self._set_memory_access(can=False)
             return None
         if isinstance(message, Pong):
             first = self.clock.offset_ns is None
@@ -235,21 +218,15 @@ class ClientConnection:
             if first:
                 self.send_heartbeat()  # from now on the peer knows the offset of this clock
             return None
-        if isinstance(message, Welcome):
-            self._shares_memory = message.reads
-            readable = message.incarnation != self._unreadable and can_read(incoming.process, message.shows)
-            self._set_memory_access(can=readable)
         return message
 
     def _peer_event(self, message: Message) -> PeerEvent | None:
         # The peer has restarted or given this node up: both are solved by a new handshake.
         if message == UNKNOWN_PEER:
             self._interrupted = True
-            self.try_send(encode(self._handshake_message))
+            self.try_send(encode(self.hello))
             return None
         if isinstance(message, Refused):
-            if message.reason == UNREADABLE:
-                self._shares_memory = False
             if self._heard_s - self._warned_s > _WARN_EVERY_S:
                 self._warned_s = self._heard_s
                 log.error("%s refuses this node: %s", self.endpoint, message.text)
@@ -266,12 +243,6 @@ class ClientConnection:
                 return PeerEvent.NEW
             return PeerEvent.BACK if interrupted else None
         return None
-
-    def _set_memory_access(self, *, can: bool) -> None:
-        """Send HELLO again if this node's access to the peer's memory has changed."""
-        if can != self._reads:
-            self._reads = can
-            self.handshake(self.hello)
 
     def tick(self, now_s: float) -> list[PeerEvent]:
         """Send due HELLOs and heartbeats, and detect silence. Call every few tens of milliseconds."""
@@ -299,7 +270,7 @@ class ClientConnection:
                 self.try_send(encode(Ping(sent_ns=unix_ns())))
                 self.send_heartbeat()
             else:
-                self.try_send(encode(self._handshake_message))
+                self.try_send(encode(self.hello))
         return events
 
     def send_heartbeat(self) -> None:

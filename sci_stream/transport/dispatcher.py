@@ -16,7 +16,6 @@ from sci_stream.delivery.ledger import DropReason
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.security.curve import SocketConfig, unencrypted
-from sci_stream.transport.remote_memory import export_frames
 from sci_stream.transport.router import Peer, RouterServer
 from sci_stream.wire import (
     CalibrationMissing,
@@ -47,9 +46,8 @@ class Settled:
 
 @dataclass(slots=True)
 class ReconstructPeer(Peer):
-    """A reconstruct node: whether it reads snapshots from shared memory, and when it last settled one or held none."""
+    """A reconstruct node, and when it last settled a snapshot or held none."""
 
-    reads: bool
     progress_s: float
 
 
@@ -86,7 +84,6 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         self._queue = queue
         self._solve_timeout_s = solve_timeout_s
         self._calibrations: dict[str, Sequence[bytes | memoryview]] = {}
-        self._exported: dict[int, Sequence[bytes | memoryview]] = {}
         self._current = ""
         self._series = ""
         self.period_ns = 0
@@ -129,7 +126,6 @@ class Dispatcher(RouterServer[ReconstructPeer]):
 
     def clear(self) -> list[int]:
         """Give up all queued and in-flight snapshots; return their sequence numbers."""
-        self._exported.clear()
         return [entry.seq for entry in self._queue.clear()]
 
     def poll(self, now_s: float) -> list[Settled]:
@@ -163,7 +159,6 @@ class Dispatcher(RouterServer[ReconstructPeer]):
                 pass  # late and of an earlier series: its numbers now mean other snapshots
             case Done() if message.ok:
                 # Even from a node presumed lost: the sink has the result, so no other copy is needed.
-                self._exported.pop(message.seq, None)
                 return [Settled(message.seq)] if self._queue.done(name, message.seq) else []
             case Done():
                 entry = self._queue.failed(name, message.seq)
@@ -186,7 +181,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
     def _join(self, identity: bytes, hello: Hello, now_s: float) -> None:
         name = identity.decode(errors="replace")
         known = self.peers.get(identity)
-        self.peers[identity] = ReconstructPeer(hello, now_s, reads=hello.reads, progress_s=now_s)
+        self.peers[identity] = ReconstructPeer(hello, now_s, progress_s=now_s)
         if known is None:
             log.info("reconstruct node %s joined (%s)", name, hello.device)
             if self._current:
@@ -208,8 +203,6 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         return settled
 
     def _given_up(self, entries: list[Entry[Snapshot]], why: str) -> list[Settled]:
-        for entry in entries:
-            self._exported.pop(entry.seq, None)
         return [Settled(entry.seq, why) for entry in entries]
 
     def _hand_out(self) -> list[Settled]:
@@ -223,10 +216,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
                 redelivered=entry.attempts - 1,
                 dispatched_ns=unix_ns(),
             )
-            identity, frames = name.encode(), encode(snapshot)
-            if (peer := self.peers.get(identity)) is not None and peer.reads:
-                # Kept until it is settled: the node reads the memory when it solves the snapshot.
-                self._exported[entry.seq], frames = frames, export_frames(frames)
-            if not self.send(identity, frames):
+            identity = name.encode()
+            if not self.send(identity, encode(snapshot)):
                 settled += self._lose(identity, "connection broken")
         return settled

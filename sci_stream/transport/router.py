@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 from collections import Counter
@@ -21,7 +20,6 @@ from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.client_connection import UNKNOWN_PEER, identity_of
 from sci_stream.transport.connection_limit import ConnectionLimit, PeerState
 from sci_stream.transport.liveness import MISSED_HEARTBEATS, PauseDetector
-from sci_stream.transport.remote_memory import UNREADABLE, read_incoming, welcome_with_probe
 from sci_stream.transport.sockets import (
     Monitor,
     ReceivedMessage,
@@ -43,6 +41,7 @@ from sci_stream.wire import (
     Pong,
     Refused,
     Welcome,
+    decode,
     encode,
     payload_bytes,
 )
@@ -147,7 +146,7 @@ class RouterServer(Generic[P]):
     ) -> Iterator[tuple[bytes, Message]]:
         """Receive pending messages; yield (sender identity, message) for those that the node has to handle.
 
-        A HELLO is yielded once it is accepted and answered; its ``reads`` is set only for a peer on this host.
+        A HELLO is yielded once it is accepted and answered.
         """
         self._drain_monitor()  # first: a descriptor may belong to another connection by now
         taken_bytes = 0
@@ -185,11 +184,11 @@ class RouterServer(Generic[P]):
     def _read(self, identity: bytes, incoming: ReceivedMessage, now_s: float) -> Message | None:
         """Decode a received message; None if it is refused, which is counted, or over the rate limit."""
         try:
-            message = read_incoming(incoming, incoming.frames[1:], self._limits)
+            message = decode(incoming.frames[1:], self._limits)
         except WireError as error:
             self.wire_errors[error.reason] += 1
             self._warn(f"message to the {self._address} address refused: {error}", now_s)
-            if error.reason in {"version", UNREADABLE} and self._refusal_rate.take(identity, now_s):
+            if error.reason == "version" and self._refusal_rate.take(identity, now_s):
                 self.reply(identity, Refused(reason=error.reason, text=str(error)))
             return None
         rate = None
@@ -218,8 +217,8 @@ class RouterServer(Generic[P]):
                 self.reply(identity, Refused(reason="too_many", text=f"{count} nodes are connected; try again later"))
             return None
         self._connections.heard(incoming.descriptor, PeerState.KNOWN)
-        self.reply(identity, welcome_with_probe(self._welcome, incoming, hello))
-        return dataclasses.replace(hello, reads=hello.reads and incoming.process != 0)
+        self.reply(identity, self._welcome)
+        return hello
 
     @contextmanager
     def guard(self, identity: bytes, now_s: float) -> Iterator[None]:

@@ -75,7 +75,7 @@ class SinkClient:
         """Send due messages until the socket is full."""
         if self.connection.connected:
             for _, frames in self.outbox.due():
-                if not self.connection.try_send(frames, retained=True):
+                if not self.connection.try_send(frames):
                     break
 
     def close(self) -> None:

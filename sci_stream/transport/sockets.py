@@ -6,7 +6,6 @@ import contextlib
 import functools
 import operator
 import os
-import re
 import socket as socketlib
 import struct
 from collections.abc import Sequence
@@ -26,8 +25,6 @@ ZERO_COPY_FROM_BYTES = 65536
 
 # The first frame of a monitor's message: event and its value, see zmq_socket_monitor(3).
 _MONITOR_EVENT = struct.Struct("=Hi")
-# ZeroMQ's metadata key for the peer of a local socket: user, group and process.
-_LOCAL_PEER = re.compile(r"localhost:\d+:\d+:(\d+)")
 # A goodbye must leave before the process ends, but an unreachable peer must not keep it from ending.
 _LINGER_MS = 1000
 # The system's own timeout is minutes: a host that is switched on later must be found soon.
@@ -172,15 +169,6 @@ class ReceivedMessage:
 
     frames: list[memoryview]
     _origin: zmq.Frame
-
-    @property
-    def process(self) -> int:
-        """Process id of the peer of a local socket, from the kernel; 0 for other sockets."""
-        try:
-            local_peer = _LOCAL_PEER.fullmatch(str(self._origin.get("Peer-Address")))
-        except zmq.ZMQError:
-            return 0
-        return int(local_peer[1]) if local_peer is not None else 0
 
     @property
     def descriptor(self) -> int:

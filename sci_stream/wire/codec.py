@@ -5,8 +5,7 @@ A message is a multipart ``[kind][msgpack header][payload…]`` (docs/wire.md).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from sci_stream.errors import CalibrationError
@@ -53,9 +52,7 @@ def encode(message: Message) -> list[bytes | memoryview]:
     return [kind.name.encode(), pack_header({**fields, "payloads": descriptions}), *views]
 
 
-def decode(
-    frames: Sequence[Buffer], limits: Limits = _DEFAULT_LIMITS, sums: Mapping[int, int] = MappingProxyType({})
-) -> Message:
+def decode(frames: Sequence[Buffer], limits: Limits = _DEFAULT_LIMITS) -> Message:
     """Return the message of the given frames, fully validated.
 
     Parameters
@@ -65,8 +62,6 @@ def decode(
         memory, read-only: it must not be modified during the life of the message.
     limits
         Limits on the size of a message.
-    sums
-        Checksums of payloads computed earlier, by index of the payload.
 
     Raises
     ------
@@ -90,7 +85,7 @@ def decode(
         refuse(
             "header_field", f"{error.field or 'The header'} of a {kind.name}", expected=error.expected, got=error.got
         )
-    arrays = unpack_payloads(kind.payloads, descriptions, views[2:], limits, sums)
+    arrays = unpack_payloads(kind.payloads, descriptions, views[2:], limits)
     return _build(kind, fields, arrays)
 
 

@@ -16,7 +16,6 @@ StatusValue = int | float | str | bool
 NAME = Text(96, r"[A-Za-z0-9][A-Za-z0-9._-]*", "a name of letters, digits and . _ -")
 WORD = Text(64, r"[a-z][a-z0-9_]*", "a word of small letters, digits and _")
 REASON = Text(64, r"|[a-z][a-z0-9_]*", "a word of small letters, digits and _")
-MEMORY_PROBE = Text(64, r"([0-9a-f]{1,16}:[0-9a-f]{32})?", "an address and 16 bytes, hexadecimal")
 # Cameras, drivers and devices choose their own labels: too long ones are cut, not refused.
 LABEL = Prose(256)
 COUNT = Integer(0, 2**63 - 1)

@@ -14,7 +14,7 @@ from sci_stream.errors import WireError
 from sci_stream.wire.validators import Fields, quoted
 
 # Version of the wire format. Any change of the set, a name, a type or the meaning of fields increases it.
-SCHEMA_VERSION: Final = 5
+SCHEMA_VERSION: Final = 6
 
 Reason = Literal[
     "frames",

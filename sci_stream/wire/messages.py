@@ -15,7 +15,6 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.wire.field_checks import (
     COUNT,
     LABEL,
-    MEMORY_PROBE,
     NAME,
     PARAMETERS,
     REASON,
@@ -42,7 +41,6 @@ Paragraph = Annotated[str, Prose(2048)]
 Seq = Annotated[int, SEQ]
 Count = Annotated[int, COUNT]
 Parameters = Annotated[Mapping[str, StatusValue], PARAMETERS]
-MemoryProbe = Annotated[str, MEMORY_PROBE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +48,7 @@ class Hello:
     """A node introduces itself after connecting, and again whenever one of these values changes.
 
     ``node`` is its name in the rig, ``incarnation`` distinguishes this process from an earlier one of that name;
-    ``credit`` is the number of snapshots it may hold that are not done: 0 while it accepts none. ``shows`` a few bytes
-    of its memory to a peer that may be able to read them; ``reads`` is set if it can read the peer's: see
-    `sci_stream.transport.remote_memory`.
+    ``credit`` is the number of snapshots it may hold that are not done: 0 while it accepts none.
     """
 
     node: Name
@@ -62,22 +58,15 @@ class Hello:
     credit: Annotated[int, Integer(0, 1024)] = 0
     protocol: Annotated[int, Integer(1, 2**31 - 1)] = SCHEMA_VERSION
     versions: Annotated[Mapping[str, str], VERSIONS] = field(default_factory=dict)
-    shows: MemoryProbe = ""
-    reads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Answer to `Hello`; heartbeats are expected every ``heartbeat_s`` from then on.
-
-    ``shows`` and ``reads`` as in `Hello`.
-    """
+    """Answer to `Hello`; heartbeats are expected every ``heartbeat_s`` from then on."""
 
     node: Name
     incarnation: Name
     heartbeat_s: Annotated[float, Number(0.01, 3600)]
-    shows: MemoryProbe = ""
-    reads: bool = False
 
 
 @dataclass(frozen=True, slots=True)

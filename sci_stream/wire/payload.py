@@ -97,11 +97,8 @@ def unpack_payloads(
     descriptions: object,
     frames: Sequence[memoryview],
     limits: Limits,
-    sums: Mapping[int, int],
 ) -> Arrays:
     """Return the arrays of a message by name, None for absent optional ones.
-
-    ``sums`` are checksums of frames computed earlier, by index.
 
     Returns
     -------
@@ -118,13 +115,13 @@ def unpack_payloads(
         refuse("payload_count", "Frames do not match the header", expected=len(descriptions), got=len(frames))
     known = {spec.name: spec for spec in specs}
     out: Arrays = dict.fromkeys(known)
-    for index, (entry, frame) in enumerate(zip(descriptions, frames, strict=True)):
+    for entry, frame in zip(descriptions, frames, strict=True):
         described = _read_description(entry)
         spec = known.pop(described.name, None)
         if spec is None:
             got = quoted(described.name)
             refuse("payload_name", "An unknown or repeated payload", expected=list(known), got=got)
-        out[spec.name] = _unpack(spec, described, frame, limits, sums.get(index))
+        out[spec.name] = _unpack(spec, described, frame, limits)
     missing = [spec.name for spec in known.values() if not spec.optional]
     if missing:
         refuse("payload_name", "A payload is missing", expected=missing[0], got=f"{len(frames)} others")
@@ -152,7 +149,7 @@ def _read_description(entry: object) -> _Described:
         refuse("header_field", "The description of a payload", expected=error.expected, got=error.got)
 
 
-def _unpack(spec: PayloadSpec, described: _Described, frame: memoryview, limits: Limits, found: int | None) -> Array:
+def _unpack(spec: PayloadSpec, described: _Described, frame: memoryview, limits: Limits) -> Array:
     name, dtype, shape, crc = described
     if dtype not in spec.dtypes:
         refuse("payload_dtype", f"dtype of {name}", expected=" or ".join(spec.dtypes), got=quoted(dtype))
@@ -163,7 +160,7 @@ def _unpack(spec: PayloadSpec, described: _Described, frame: memoryview, limits:
         refuse("payload_size", f"{name} is too large", expected=f"≤ {limits.max_payload_bytes} bytes", got=nbytes)
     if frame.nbytes != nbytes:
         refuse("payload_length", f"length of {name}", expected=f"{nbytes} bytes", got=frame.nbytes)
-    if (isal_zlib.crc32(frame) if found is None else found) != crc:
+    if isal_zlib.crc32(frame) != crc:
         refuse("crc", f"{name} was corrupted in transit", expected=f"crc32 {crc}")
     array: Array = np.frombuffer(frame, dtype=DTYPES[dtype]).reshape(shape)
     if not array.flags.aligned:

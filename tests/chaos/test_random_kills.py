@@ -10,7 +10,6 @@ from rich.console import Console
 
 from sci_stream.bench.pipeline.supervised_rig import LedgerFigures
 from sci_stream.bench.result import print_result
-from sci_stream.transport.remote_memory import LEND_FROM_VARIABLE
 from tests.chaos import faults
 from tests.chaos.random_kills import KillsOutcome, bench
 
@@ -23,10 +22,7 @@ def assert_all_there(outcome: KillsOutcome, kills: int) -> None:
         assert outcome.ledger.dropped == {}, "no acquired snapshot is lost"
 
 
-def test_few_random_kills_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(
-        LEND_FROM_VARIABLE, "1024"
-    )  # export these snapshots too: a node may crash while its memory is read
+def test_few_random_kills_lose_nothing(tmp_path: Path) -> None:
     result = faults.bench([faults.RANDOM_KILLS], n_kills=2, seed=3, folder=tmp_path)
     assert result.kills is not None
     assert_all_there(result.kills, 2)
@@ -72,9 +68,6 @@ def test_frozen_nodes_resume_or_are_replaced(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("policy", "kills"), [("record", 200), ("live", 50)])
-def test_many_random_kills_and_freezes_lose_nothing(
-    tmp_path: Path, policy: str, kills: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(LEND_FROM_VARIABLE, "1024")
+def test_many_random_kills_and_freezes_lose_nothing(tmp_path: Path, policy: str, kills: int) -> None:
     outcome = bench(kills=kills, seed=11, policy=policy, freeze=0.2, folder=tmp_path)
     assert_all_there(outcome, kills)

@@ -27,7 +27,7 @@ BESIDE_THE_WAY = {
     *("nodes/acquire/crash_recovery", "nodes/acquire/spool/spool", "nodes/acquire/spool/slots"),  # the spool
     *("nodes/acquire/trigger_monitor", "nodes/reconstruct/calibration_watch", "calibration/monitor"),  # monitors
     *("calibration/compatibility", "recon/initialization/initializer"),  # parts of the solve
-    *("transport/remote_memory", "transport/pubsub", "delivery/reorder_buffer"),  # shared memory, display
+    *("transport/pubsub", "delivery/reorder_buffer"),  # display
     "nodes/sink/statistics",
 }
 """Modules that see a snapshot and pass it no further."""
