@@ -7,19 +7,19 @@ BIN    := $(VENV)/bin
 # Whole rigs, and whatever else starts processes or compiles: these tests wait as much as they compute. In this order:
 # files whose tests are long come first, so that no process is left with one of them at the end.
 RIG_TESTS := tests/storage/test_hostile_files.py tests/e2e tests/tools/test_batch.py tests/chaos tests/network \
-	tests/examples tests/bench/pipeline tests/bench/speed/test_large_scale.py tests/nodes/launcher/test_supervisor.py \
+	tests/examples tests/nodes/launcher/test_supervisor.py \
 	tests/nodes/sink/test_killed_recorder.py tests/storage/recording/test_crash.py tests/storage/recording/test_repair.py \
 	tests/transport/test_remote_memory.py tests/cli/test_demo.py tests/cli/test_cameras.py tests/drivers/harvesters \
 	tests/drivers/test_camera_contract.py
 
-.PHONY: lock audit demo test test-all test-unit test-rigs test-gentl test-long test-lowest check lint types imports docs gentl install clean
+.PHONY: lock audit demo test test-all test-unit test-rigs test-lab test-gentl test-long test-lowest check lint types imports docs gentl install clean
 
 demo: install  ## Run the whole instrument on the simulated camera until Ctrl-C (ARGS="--snapshots 20 --no-browser")
 	$(BIN)/sci-stream demo $(ARGS)
 
 test: test-unit test-rigs  ## Every test of the instrument but the long ones
 
-test-all: test test-gentl  ## And those of the other distributions in this repository
+test-all: test test-lab test-gentl  ## And those of the other distributions in this repository
 
 # One thread for each process: threads of several processes that wait for each other make solves many times slower.
 # Hundreds of processes import this package: its bytecode is kept, whatever the environment says.
@@ -30,6 +30,9 @@ test-unit: install  ## Tests of single parts, three at a time
 
 test-rigs: install  ## Tests of whole rigs and of processes, with real sockets and files, five at a time
 	$(PYTEST) -n 5 --dist loadfile --no-loadscope-reorder $(RIG_TESTS) $(ARGS)
+
+test-lab: install  ## Tests of the laboratory
+	$(PYTEST) -n 3 --dist worksteal lab/tests $(ARGS)
 
 test-gentl: install  ## The simulated GenTL camera, and the instrument on it; needs g++
 	$(PYTEST) -n 5 --dist loadfile --no-loadscope-reorder drivers/gentl_sim/tests $(ARGS)
@@ -73,6 +76,7 @@ types: install
 
 imports: install
 	$(BIN)/lint-imports
+	$(BIN)/lint-imports --config lab/pyproject.toml
 
 docs: install  ## Build the documentation site into build/site
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
@@ -85,11 +89,11 @@ gentl: install  ## Build the simulated camera that any GenICam program opens, an
 install: $(VENV)/.installed
 
 # The constraints pin every version, so that the install is the same tomorrow; pyproject.toml states the honest ranges.
-$(VENV)/.installed: pyproject.toml drivers/gentl_sim/pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml lab/pyproject.toml drivers/gentl_sim/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable '.[dev]' --editable drivers/gentl_sim
+		--editable '.[dev]' --editable ./lab --editable drivers/gentl_sim
 	@touch $@
 
 clean:

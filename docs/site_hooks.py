@@ -1,6 +1,6 @@
 """Hooks of the documentation site.
 
-Pages are written for a reader of the repository, with relative links such as ``../research/noise.md`` or
+Pages are written for a reader of the repository, with relative links such as ``../lab/research/noise.md`` or
 ``../CONTRIBUTING.md``. On the site, the root of the repository and ``docs/`` are one folder. Linked files outside
 ``docs/`` are added to the site, and links are rewritten to match.
 """
@@ -64,7 +64,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def _expanded(entry: Any) -> Any:
-    """Return a navigation entry with folders ("research/") replaced by lists of their pages."""
+    """Return a navigation entry with folders ("lab/research/") replaced by lists of their pages."""
     if isinstance(entry, list):
         return [_expanded(item) for item in entry]
     if isinstance(entry, dict):

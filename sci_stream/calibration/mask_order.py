@@ -21,8 +21,8 @@ UNKNOWN, FORWARD, REVERSED, ROTATED, SHUFFLED = "unknown", "forward", "reversed"
 
 # Averages 64 pixels: the order is decided by motion, not by noise and mosaic.
 _CELL_PX = 8
-# Four pairs recognised every order on the simulated scenes (research/shift-tracking.md); older pairs are forgotten so
-# that a modulator that is restarted is noticed.
+# Four pairs recognised every order on the simulated scenes (lab/research/shift-tracking.md); older pairs are forgotten
+# so that a modulator that is restarted is noticed.
 _PAIRS_KEPT, _PAIRS_NEEDED = 8, 4
 # Fraction of the pairs that must agree on an order.
 _AGREED = 0.75

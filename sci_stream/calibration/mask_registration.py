@@ -40,8 +40,8 @@ BLOCK_PX = 8
 # `MaskFitter.search` tries whole-pixel displacements up to this far in each direction.
 SEARCH_PX = 3
 
-# A fit costs 0.04 s on one CPU core at any sensor size, a search 0.11 s (research/shift-tracking.md); both grow with
-# the number of blocks, the error falls with its square root.
+# A fit costs 0.04 s on one CPU core at any sensor size, a search 0.11 s (lab/research/shift-tracking.md); both grow
+# with the number of blocks, the error falls with its square root.
 _BLOCKS = 512
 # The search tries every whole pixel in reach: fewer blocks than for the fit are enough to find the best one.
 _SEARCH_BLOCKS = 192

@@ -20,8 +20,8 @@ from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
 from sci_stream.optics.mask_errors import MOST_MASKS, NO_CORRECTION, MaskCorrection
 from sci_stream.parameters import Value
 
-# One noisy snapshot gives the shift to some hundredths of a pixel (research/shift-tracking.md): correcting less than
-# this is not much better than ignoring it. The lower limit for switching off again is hysteresis.
+# One noisy snapshot gives the shift to some hundredths of a pixel (lab/research/shift-tracking.md): correcting less
+# than this is not much better than ignoring it. The lower limit for switching off again is hysteresis.
 CORRECT_FROM_PX = 0.015
 _STOP_CORRECTING, _SURE = 0.5, 2.0
 # The engine prepares new masks for every change of the correction: smaller changes are not worth it.
@@ -43,7 +43,8 @@ _LOST = 0.6
 # Blocks in which another order of the masks is looked for, and its interval in assessments: at first, and once the
 # given order is confirmed.
 _ORDER_BLOCKS, _ORDER_EVERY_AT_FIRST, _ORDER_EVERY = 128, 2, 8
-# The mask order is recognised after four pairs (research/shift-tracking.md); static ones among the first do not count.
+# The mask order is recognised after four pairs (lab/research/shift-tracking.md); static ones among the first do not
+# count.
 _FIRST_PAIRS = 9
 # Pixels darker than the dark frame by more than this, and by more than this fraction of full scale, exceed read noise.
 _BELOW_BLACK_DN, _BELOW_BLACK = 4.0, 0.01

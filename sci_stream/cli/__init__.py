@@ -11,7 +11,6 @@ from rich.markup import escape
 
 from sci_stream import __version__
 from sci_stream.cli import (  # noqa: F401 - a module adds its commands to the application
-    bench,
     calibration,
     cameras,
     control,
@@ -19,7 +18,6 @@ from sci_stream.cli import (  # noqa: F401 - a module adds its commands to the a
     recordings,
     rigs,
     solve,
-    training,
 )
 from sci_stream.cli.common import app, new_console, state
 from sci_stream.errors import ConfigError, SciStreamError

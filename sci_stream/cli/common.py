@@ -11,10 +11,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from sci_stream.cli.plugin_commands import PluginGroup
 from sci_stream.errors import ConfigError
 
 app = typer.Typer(
     name="sci-stream",
+    cls=PluginGroup,
     help="Live video from snapshot compressive imaging cameras.",
     no_args_is_help=True,
     add_completion=False,

@@ -28,7 +28,7 @@ References
 The model a + b·y: A. Foi et al., "Practical Poissonian-Gaussian noise modeling and fitting for single-image raw-data",
 IEEE Trans. Image Process. 17 (2008). Components of variance by Fisher's scoring: D. A. Harville, "Maximum likelihood
 approaches to variance component estimation and to related problems", J. Am. Stat. Assoc. 72 (1977).
-Figures: research/real-light.md.
+Figures: lab/research/real-light.md.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _TAKEN_FOR_TEXTURE = 1.3
 MOVING_MISMATCH = 8.0
 """Variance of mask errors where something moves, in units of that where nothing does. Tuned on the real capture, whose
 dark moving parts are free of false texture from 8 on, and on five scenes behind masks that are off, where 12 gives the
-same within 0.2 dB; 12 costs 0.2 dB in a noise-free clip that is textured everywhere (research/real-light.md)."""
+same within 0.2 dB; 12 costs 0.2 dB in a noise-free clip that is textured everywhere (lab/research/real-light.md)."""
 
 _TINY = 1e-12
 

@@ -12,7 +12,7 @@ from sci_stream.recon.algorithms.schedule import LambdaRule, Shape, SigmaSchedul
 from sci_stream.recon.denoisers.registry import DenoiserSpec, denoiser_spec
 
 # Iterations with the correlated data step. Tuned on twelve sequences: 4 iterations of it give 29.1, 30.1 and 30.35 dB
-# after 4, 8 and 12 iterations, none 28.05, 29.5 and 30.1; 6 gain nothing more (research/correlated-errors.md).
+# after 4, 8 and 12 iterations, none 28.05, 29.5 and 30.1; 6 gain nothing more (lab/research/correlated-errors.md).
 _CORRELATED_ITERATIONS = 4
 
 

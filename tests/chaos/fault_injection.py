@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import zmq
+from sci_stream_lab.bench.pipeline.supervised_rig import SupervisedRig
 
-from sci_stream.bench.pipeline.supervised_rig import SupervisedRig
 from sci_stream.config import load_rig
 from sci_stream.errors import EnvironmentFault, WireError
 from sci_stream.nodes.runtime.camera_drivers import make_camera

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sci_stream.bench.pipeline.supervised_rig import LedgerFigures, RigTables, SupervisedRig, small_rig, supervised
+from sci_stream_lab.bench.pipeline.supervised_rig import LedgerFigures, RigTables, SupervisedRig, small_rig, supervised
+
 from sci_stream.errors import EnvironmentFault
 from sci_stream.storage.recording import Recording
 

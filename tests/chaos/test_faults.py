@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from sci_stream_lab.bench.pipeline.supervised_rig import LedgerFigures, RunSummary
+from sci_stream_lab.bench.result import print_result, write_json
 
-from sci_stream.bench.pipeline.supervised_rig import LedgerFigures, RunSummary
-from sci_stream.bench.result import print_result, write_json
 from sci_stream.errors import ConfigError
 from tests.chaos.faults import FAULTS, RANDOM_KILLS, account, bench, faults_result, run_fault
 from tests.chaos.patched_node import FaultControl

@@ -11,6 +11,7 @@ import pytest
 import typer.main
 
 from sci_stream.cli import app, main
+from sci_stream.cli.plugin_commands import LAB_COMMANDS
 
 ROOT = typer.main.get_command(app)
 
@@ -20,6 +21,9 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
     yield path, command
     for name, below in getattr(command, "commands", {}).items():
         yield from commands(below, (*path, name))
+    if not path:
+        for name in LAB_COMMANDS:
+            yield from commands(command.get_command(None, name), (name,))
 
 
 @pytest.mark.parametrize("arguments", [["window", "rig.toml"], ["run", "rig.toml", "--window"]])

@@ -30,8 +30,9 @@ _N_FRAMES = 8
 _SOLVE_S = 0.6
 # Limit for the learned prior, whose better picture is worth a longer interval on slow devices.
 _LONGEST_SOLVE_S = 2.0
-# With our own network and warm starts; more do not help on a noisy camera (research/schedule-research.md). Four warm
-# iterations give 26.5 dB on the published Crash, hardly less than twelve: a slow device takes fewer before it takes TV.
+# With our own network and warm starts; more do not help on a noisy camera (lab/research/schedule-research.md). Four
+# warm iterations give 26.5 dB on the published Crash, hardly less than twelve: a slow device takes fewer before
+# it takes TV.
 _NETWORK_ITERATIONS = (12, 8, 6, 4)
 # Camera rate as a share of the device's speed, since all nodes share the machine.
 _RATE_MARGIN = 0.7

@@ -188,7 +188,7 @@ def iterate(state: State, problem: Problem, sigmas: Iterable[float], step: Step)
 
 ERROR_PER_SIGMA = 2.0
 """Variance of an error of v in units of the σ² that it is then denoised with. Tuned on eight scenes with white noise of
-0.1: 1 and 4 lose 0.8 dB each after 12 iterations (research/noise.md)."""
+0.1: 1 and 4 lose 0.8 dB each after 12 iterations (lab/research/noise.md)."""
 
 
 def noise_variance_ratio(

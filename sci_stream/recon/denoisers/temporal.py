@@ -24,7 +24,7 @@ from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
 GROUPS = (2, 4, 8)
 """Frames transformed together, in turn: two for fast motion, eight for slow motion.
 
-See research/schedule-research.md.
+See lab/research/schedule-research.md.
 """
 
 # Offset of the frequencies other than the mean, which lie around 0: priors expect images around the middle of 0–1.
@@ -239,7 +239,7 @@ def shared_turns(
 
     What all frames have in common looks like texture to a denoiser of videos, errors of the masks included. It finds
     what moves; the frame prior then removes what it made up. On the real capture 4fan14 that leaves a fifth of the
-    false texture; Traffic loses 0.1 dB, Crash gains 0.1 (research/video-prior.md).
+    false texture; Traffic loses 0.1 dB, Crash gains 0.1 (lab/research/video-prior.md).
     """
     finish = iterations // 3
     return (video,) * (iterations - finish) + tuple(frames[(k - finish) % len(frames)] for k in range(finish))

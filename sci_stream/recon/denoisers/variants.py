@@ -55,7 +55,7 @@ VARIANTS: dict[str, NetworkShape] = {
 
 
 # The command that trains a variant. Minutes for the video networks are estimated from their operations on a data-centre
-# GPU (research/video-prior.md); on a CPU `video` takes days.
+# GPU (lab/research/video-prior.md); on a CPU `video` takes days.
 _TRAINED_BY = {
     "ffdnet": "`sci-stream train PHOTOS RUN --variant ffdnet --minutes 60`",
     "ffdnet-lite": "`sci-stream train PHOTOS RUN --variant ffdnet-lite --minutes 60`",

@@ -3,7 +3,7 @@
 Each measured pixel is predicted from the others (`sci_stream.recon.initialization.lmmse`); the squares of the
 prediction errors, averaged around a pixel, estimate the variance e_p² of the start there. The noise level at a pixel is
 proportional to e_p: where nothing moves and the start is exact, almost nothing is denoised away. Figures:
-research/real-light.md.
+lab/research/real-light.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sci_stream.recon.initialization.optical_flow import WINDOW_PX, box_mean
 from sci_stream.recon.noise_estimation import MOVING_MISMATCH
 
 # Lowest σ at a pixel in units of σ, since noise is divided by its square. 0.02 gives the same; 0.5 would denoise still
-# texture away: 0.4 dB behind binary masks (research/real-light.md).
+# texture away: 0.4 dB behind binary masks (lab/research/real-light.md).
 _LEAST_LEVEL = 0.1
 
 _TINY = 1e-12

@@ -23,7 +23,7 @@ References
 ----------
 Wiener filtering by preconditioned conjugate gradients; the nearest circulant after T. F. Chan, "An optimal circulant
 preconditioner for Toeplitz systems", SIAM J. Sci. Stat. Comput. 9 (1988). Settings and figures:
-research/linear-start.md, correlated-errors.md.
+lab/research/linear-start.md, correlated-errors.md.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from sci_stream.recon.denoisers.temporal import cosines, transformed
 from sci_stream.recon.initialization.optical_flow import WINDOW_PX, box_mean
 
 # ν in units of Σφ² and of the frames' variance. It regularises where masks hardly differ; 0.01 and 0.05 gain on one
-# group of sequences what they lose on another (research/correlated-errors.md).
+# group of sequences what they lose on another (lab/research/correlated-errors.md).
 _NOISE = 0.025
 
 # Steps of `GaussianPrior.posterior_mean`: one, since the next iteration of the solve continues from it.
 _STEPS_PER_ITERATION = 1
 
 # Conjugate gradient steps of a start, which is then 0.1 to 0.3 dB below the converged one; after 8 iterations of a
-# solve a third step gains nothing (research/correlated-errors.md).
+# solve a third step gains nothing (lab/research/correlated-errors.md).
 _STEPS = 2
 
 # Square of the relative residual below which a solution is converged to rounding in float32.

@@ -17,7 +17,7 @@ from sci_stream.recon.initialization.warm_start import VERDICTS, predict, verdic
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.settings import SolverSettings
 
-# First σ in units of the error that a start is estimated to have where it is wrong: research/first-sigma.md, whose
+# First σ in units of the error that a start is estimated to have where it is wrong: lab/research/first-sigma.md, whose
 # figures are √2 higher, as the error there is √2 lower. The errors of a warm start are few and large, at mispredicted
 # motion, and need a lower σ: 1.1 costs 0.4 dB on Traffic and 0.2 dB on Crash in 4 iterations.
 _SIGMA_PER_ERROR, _WARM_SIGMA_PER_ERROR = 1.4, 0.8

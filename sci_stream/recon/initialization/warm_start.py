@@ -78,7 +78,7 @@ def predict(past: torch.Tensor, cold: InitialGuess, measurement: Measurement, er
     """Predict the frames behind a measurement from the video that directly precedes it.
 
     Velocities are estimated at half the resolution, which is faster and more robust where there is little texture
-    (research/warm-start.md).
+    (lab/research/warm-start.md).
 
     Parameters
     ----------

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from sci_stream_lab.bench.datasets import Footage, filmed
 
-from sci_stream.bench.datasets import Footage, filmed
 from sci_stream.optics.calibration import BayerPhase
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.registry import make_denoiser

@@ -9,8 +9,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from sci_stream_lab.bench.datasets import filmed
 
-from sci_stream.bench.datasets import filmed
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.schedule import Budget

@@ -1,0 +1,259 @@
+"""``sci-stream bench colour``: colour accuracy on photographs and on a chart filmed by the simulated camera."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.config import ReconstructSection
+from sci_stream.errors import FileFormatError
+from sci_stream.imaging.demosaic import Demosaic, demosaic
+from sci_stream.imaging.rendering import render
+from sci_stream.imaging.tone import ToneSettings
+from sci_stream.model import BayerPhase
+from sci_stream.nodes.reconstruct.solver_settings import make_prior
+from sci_stream.optics.bayer import sample_colours
+from sci_stream.recon.backend.device import describe_device, pick_device
+from sci_stream.recon.engine import Engine
+from sci_stream_lab.bench.datasets import filmed_scene
+from sci_stream_lab.bench.environment import environment
+from sci_stream_lab.bench.result import BenchResult, Progress, ResultColumn, ResultTable, mean
+from sci_stream_lab.training.images import PHOTOGRAPHS, read_rgb
+
+_RIM_PX = 4
+_PATCH_PX = 32
+_CHART_FRAMES = 8
+
+CHART_SRGB = (
+    ((115, 82, 68), (194, 150, 130), (98, 122, 157), (87, 108, 67), (133, 128, 177), (103, 189, 170)),
+    ((214, 126, 44), (80, 91, 166), (193, 90, 99), (94, 60, 108), (157, 188, 64), (224, 163, 46)),
+    ((56, 61, 150), (70, 148, 73), (175, 54, 60), (231, 199, 31), (187, 86, 149), (8, 133, 161)),
+    ((243, 243, 242), (200, 200, 200), (160, 160, 160), (122, 122, 121), (85, 85, 85), (52, 52, 52)),
+)
+"""The 24 patches of the usual colour chart as sRGB, rows from the top (McCamy, Marcus, Davidson 1976)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemosaicQuality:
+    """Accuracy of one method: PSNR over all photographs and phases, its lead over the bilinear one, and by phase."""
+
+    method: str
+    psnr_db: float
+    lead_db: float
+    rggb_db: float
+    grbg_db: float
+    gbrg_db: float
+    bggr_db: float
+    ms_per_megapixel: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChartQuality:
+    """CIEDE2000 of the chart's patches with one phase: its mean and largest."""
+
+    phase: str
+    mean: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class ColourResult(BenchResult):
+    """Demosaicing of photographs, and the colour chart."""
+
+    images: int = 0
+    demosaic: tuple[DemosaicQuality, ...] = ()
+    chart: tuple[ChartQuality, ...] = ()
+
+
+_DEMOSAIC_COLUMNS = (
+    ResultColumn("method", "method", left=True),
+    ResultColumn("psnr_db", "PSNR dB", ".2f", "dB"),
+    ResultColumn("lead_db", "vs bilinear", "+.2f", "dB"),
+    *(ResultColumn(f"{phase.value.lower()}_db", phase.value, ".2f", "dB") for phase in BayerPhase),
+    ResultColumn("ms_per_megapixel", "ms/megapixel", ".1f", "ms"),
+)
+_CHART_COLUMNS = (
+    ResultColumn("phase", "phase", left=True),
+    ResultColumn("mean", "mean", ".2f", "ΔE₀₀"),
+    ResultColumn("largest", "largest", ".2f", "ΔE₀₀"),
+)
+
+
+def bench(folder: Path, section: ReconstructSection, device: str, progress: Progress) -> ColourResult:
+    """Measure the demosaicing methods on photographs, and a colour chart filmed by the simulated camera.
+
+    Each photograph is turned into mosaics of all four phases; ``section`` names the prior that reconstructs the chart.
+
+    Returns
+    -------
+    PSNR is over all three colours at the photographs' own (sRGB) levels, as in the literature, without a border of
+    4 pixels, averaged over images and phases; the chart's ΔE is CIEDE2000 of the patches' means.
+
+    Raises
+    ------
+    FileFormatError
+        If the folder holds no photographs.
+    """
+    psnr_db: dict[Demosaic, dict[BayerPhase, list[float]]] = {method: defaultdict(list) for method in Demosaic}
+    seconds = dict.fromkeys(Demosaic, 0.0)
+    megapixels = 0.0
+    images = 0
+    for path in PHOTOGRAPHS.paths(folder):
+        try:
+            picture = read_rgb(path)
+        except FileFormatError as error:
+            progress(f"skipped: {error}")
+            continue
+        if min(picture.shape[:2]) <= 2 * _RIM_PX + 8:
+            progress(f"skipped: {path.name}")
+            continue
+        height, width = (n // 2 * 2 for n in picture.shape[:2])
+        rgb = picture[:height, :width].astype(np.uint16) * 257
+        images += 1
+        megapixels += len(BayerPhase) * height * width / 1e6
+        for phase in BayerPhase:
+            _measure(rgb, phase, psnr_db, seconds)
+        progress(path.name)
+    if not images:
+        raise FileFormatError(
+            f"No photographs in {folder}", expected=f"images ({', '.join(sorted(PHOTOGRAPHS.suffixes))})"
+        )
+    methods = _demosaic_rows(psnr_db, {method: 1e3 * seconds[method] / megapixels for method in Demosaic})
+    chart = tuple(_chart_row(phase, section, device) for phase in BayerPhase)
+    return ColourResult(
+        name="colour",
+        environment=environment(describe_device(pick_device(device))),
+        tables=(
+            ResultTable(f"demosaicing, {images} photographs, all four phases", _DEMOSAIC_COLUMNS, methods),
+            ResultTable(
+                "colour chart through the simulated Bayer camera and back, ΔE (CIEDE2000)", _CHART_COLUMNS, chart
+            ),
+        ),
+        images=images,
+        demosaic=methods,
+        chart=chart,
+    )
+
+
+def _demosaic_rows(
+    psnr_db: dict[Demosaic, dict[BayerPhase, list[float]]], ms_per_megapixel: dict[Demosaic, float]
+) -> tuple[DemosaicQuality, ...]:
+    means = {method: mean(itertools.chain(*by_phase.values())) for method, by_phase in psnr_db.items()}
+    return tuple(
+        DemosaicQuality(
+            method=str(method),
+            psnr_db=means[method],
+            lead_db=means[method] - means[Demosaic.BILINEAR],
+            ms_per_megapixel=ms_per_megapixel[method],
+            **{f"{phase.lower()}_db": mean(by_phase[phase]) for phase in BayerPhase},
+        )
+        for method, by_phase in psnr_db.items()
+    )
+
+
+def _chart_row(phase: BayerPhase, section: ReconstructSection, device: str) -> ChartQuality:
+    difference = chart_delta_e(phase, section, device)
+    return ChartQuality(str(phase), float(difference.mean()), float(difference.max()))
+
+
+def _measure(
+    rgb: npt.NDArray[np.uint16],
+    phase: BayerPhase,
+    psnr_db: dict[Demosaic, dict[BayerPhase, list[float]]],
+    seconds: dict[Demosaic, float],
+) -> None:
+    mosaic = sample_colours(rgb, phase)[np.newaxis]
+    for method in Demosaic:
+        started = time.perf_counter()
+        found = demosaic(mosaic, phase, method)[0]
+        seconds[method] += time.perf_counter() - started
+        inner = (slice(_RIM_PX, -_RIM_PX), slice(_RIM_PX, -_RIM_PX))
+        error = (found[inner].astype(np.float64) - rgb[inner]) / 65535
+        psnr_db[method][phase].append(float(-10 * np.log10(max(float((error**2).mean()), 1e-12))))
+
+
+def chart_delta_e(
+    phase: BayerPhase, section: ReconstructSection, device: str, tone: ToneSettings | None = None
+) -> npt.NDArray[np.float64]:
+    """Film a colour chart with the simulated Bayer camera, reconstruct and render it, and compare.
+
+    Returns
+    -------
+    (4, 6) CIEDE2000 between each patch's mean on the screen and its nominal colour.
+    """
+    # Without gaps between the patches: (4·p, 6·p, 3), sRGB.
+    chart = np.asarray(np.kron(CHART_SRGB, np.ones((_PATCH_PX, _PATCH_PX, 1))), np.uint8)
+    height, width = chart.shape[:2]
+    with tempfile.TemporaryDirectory(prefix="sci-stream-chart-") as folder:
+        path = Path(folder) / "chart.png"
+        cv2.imwrite(str(path), chart[..., ::-1])
+        footage = filmed_scene(path, snapshots=1, height_px=height, width_px=width, n_frames=_CHART_FRAMES, bayer=phase)
+    on = pick_device(device)
+    prior, settings = make_prior(section, on)
+    video, _ = Engine(footage.calibration, prior, on, settings).reconstruct(footage.snapshots[0])
+    shown = render(video, phase, tone).astype(np.float64).mean(axis=0)
+    patches = shown.reshape(4, _PATCH_PX, 6, _PATCH_PX, 3)[:, _RIM_PX:-_RIM_PX, :, _RIM_PX:-_RIM_PX]
+    return delta_e_2000(lab(patches.mean(axis=(1, 3))), lab(CHART_SRGB))
+
+
+F64 = npt.NDArray[np.float64]
+
+_TO_XYZ = np.array(
+    [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+)
+_WHITE = _TO_XYZ.sum(axis=1)
+_25_TO_7 = 25.0**7
+
+
+def lab(srgb: npt.ArrayLike) -> F64:
+    """Return CIE L*a*b* (white D65) of sRGB colours, (…, 3) with levels 0–255."""
+    level = np.asarray(srgb, np.float64) / 255
+    light = np.where(level <= 0.04045, level / 12.92, ((level + 0.055) / 1.055) ** 2.4)
+    t = light @ _TO_XYZ.T / _WHITE
+    f = np.where(t > (6 / 29) ** 3, np.cbrt(t), t / (3 * (6 / 29) ** 2) + 4 / 29)
+    x, y, z = np.moveaxis(f, -1, 0)
+    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1)
+
+
+def delta_e_2000(one: npt.ArrayLike, other: npt.ArrayLike) -> F64:
+    """Return the CIEDE2000 difference of L*a*b* colours, (…, 3) → (…); about 1 is just noticeable side by side.
+
+    Reference: Sharma, Wu, Dalal, *The CIEDE2000 color-difference formula*, Color Res. Appl. 30 (2005); their eqs. 2–22.
+    """
+    (l1, a1, b1), (l2, a2, b2) = (np.moveaxis(np.asarray(colours, np.float64), -1, 0) for colours in (one, other))
+    mean_c7 = ((np.hypot(a1, b1) + np.hypot(a2, b2)) / 2) ** 7
+    stretch = 1 + 0.5 * (1 - np.sqrt(mean_c7 / (mean_c7 + _25_TO_7)))
+    c1, h1 = _polar(a1 * stretch, b1)
+    c2, h2 = _polar(a2 * stretch, b2)
+    grey = c1 * c2 == 0
+    turn = np.where(grey, 0.0, (h2 - h1 + 180) % 360 - 180)
+    # Exactly opposite hues turn by +180 in the standard.
+    turn = np.where((turn == -180) & (h2 > h1), 180.0, turn)
+    d_l, d_c, d_h = l2 - l1, c2 - c1, 2 * np.sqrt(c1 * c2) * np.sin(np.radians(turn / 2))
+    lightness, chroma = (l1 + l2) / 2, (c1 + c2) / 2
+    apart = np.abs(h1 - h2) > 180
+    hue = np.where(grey, h1 + h2, (h1 + h2 + np.where(apart, np.where(h1 + h2 < 360, 360, -360), 0)) / 2)
+    s_l = 1 + 0.015 * (lightness - 50) ** 2 / np.sqrt(20 + (lightness - 50) ** 2)
+    s_c, s_h = 1 + 0.045 * chroma, 1 + 0.015 * chroma * _hue_weight(hue)
+    rotation = -np.sin(np.radians(60 * np.exp(-(((hue - 275) / 25) ** 2)))) * 2
+    rotation *= np.sqrt(chroma**7 / (chroma**7 + _25_TO_7))
+    by_l, by_c, by_h = d_l / s_l, d_c / s_c, d_h / s_h
+    squared = by_l**2 + by_c**2 + by_h**2 + rotation * by_c * by_h
+    return np.asarray(np.sqrt(np.maximum(squared, 0)), np.float64)
+
+
+def _polar(a: F64, b: F64) -> tuple[F64, F64]:
+    return np.hypot(a, b), np.degrees(np.arctan2(b, a)) % 360
+
+
+def _hue_weight(hue: F64) -> F64:
+    terms = ((-0.17, 1, -30), (0.24, 2, 0), (0.32, 3, 6), (-0.20, 4, -63))
+    return np.asarray(1 + sum(w * np.cos(np.radians(k * hue + offset)) for w, k, offset in terms), np.float64)

@@ -1,0 +1,274 @@
+"""``sci-stream bench quality``: PSNR and SSIM on published measurements, next to the paper's figures."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sci_stream.config import ReconstructSection
+from sci_stream.errors import FileFormatError
+from sci_stream.model import Snapshot
+from sci_stream.nodes.reconstruct.solver_settings import make_prior
+from sci_stream.recon.algorithms.schedule import Budget
+from sci_stream.recon.backend.device import describe_device, pick_device
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.metrics import psnr, ssim
+from sci_stream_lab.bench.datasets import Footage, psnr_of, published, truth_of
+from sci_stream_lab.bench.environment import environment
+from sci_stream_lab.bench.quality.plots import Example, plot_quality
+from sci_stream_lab.bench.result import (
+    BenchResult,
+    Progress,
+    ResultColumn,
+    ResultTable,
+    mean,
+    require_matplotlib,
+    solver_settings,
+)
+
+# The paper's rows, in its order: PSNR in dB and SSIM of Kobe, Traffic, Runner, Drop, Crash and Aerial.
+_PRINTED = {
+    "GAP-TV": "26.46 .8848 20.89 .7148 28.52 .9092 34.63 .9704 24.82 .8383 25.05 .8281",
+    "DeSCI": "33.25 .9518 28.71 .9250 38.48 .9693 43.10 .9925 27.04 .9094 25.33 .8603",
+    "PnP-VBM4D": "30.60 .9260 26.60 .8958 30.10 .9271 26.58 .8777 25.30 .8502 26.89 .8521",
+    "PnP-FFDNet": "30.50 .9256 24.18 .8279 32.15 .9332 40.70 .9892 25.42 .8493 25.27 .8291",
+    "PnP-WNNM-TV": "33.00 .9520 26.76 .9035 38.00 .9690 43.27 .9927 26.25 .8972 25.53 .8595",
+    "PnP-WNNM-VBM4D": "33.08 .9537 28.05 .9191 33.73 .9632 28.82 .9289 26.56 .8874 27.74 .8852",
+    "PnP-WNNM-FFDNet": "32.54 .9511 26.00 .8861 36.31 .9664 43.45 .9930 26.21 .8930 25.83 .8618",
+}
+
+PAPER: dict[str, dict[str, tuple[float, float]]] = {
+    name: {method: (float(text.split()[2 * n]), float(text.split()[2 * n + 1])) for method, text in _PRINTED.items()}
+    for n, name in enumerate(("kobe", "traffic", "runner", "drop", "crash", "aerial"))
+}
+"""PSNR in dB and SSIM printed in the paper's table of the six benchmark sets, means over all shots of a set."""
+
+PAPER_MINUTES = {
+    "GAP-TV": 0.07,
+    "DeSCI": 103.0,
+    "PnP-VBM4D": 7.9,
+    "PnP-FFDNet": 0.05,
+    "PnP-WNNM-TV": 40.8,
+    "PnP-WNNM-VBM4D": 25.0,
+    "PnP-WNNM-FFDNet": 17.9,
+}
+"""Minutes a shot printed in the same table; PnP-FFDNet on a GPU."""
+
+
+def paper_row(stem: str) -> dict[str, tuple[float, float]]:
+    """Return the paper's figures for a file whose name starts with the set's name; empty if unknown."""
+    return next((row for name, row in PAPER.items() if stem.lower().startswith(name)), {})
+
+
+@dataclass(frozen=True, slots=True)
+class ShotQuality:
+    """Quality of one shot. PSNR is the mean over frames with peak 1.0, not clipped; SSIM is Wang 2004's."""
+
+    psnr_db: float
+    ssim: float
+    iterations: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SetQuality:
+    """Means over the shots of a set, each shot, and the paper's figures for it if it has any."""
+
+    name: str
+    psnr_db: float
+    ssim: float
+    iterations: float
+    seconds_per_shot: float
+    paper_gap_tv: str
+    paper_pnp_ffdnet: str
+    per_shot: tuple[ShotQuality, ...]
+
+    @property
+    def shots(self) -> int:
+        """Number of shots."""
+        return len(self.per_shot)
+
+
+_COLUMNS = (
+    ResultColumn("name", "set", left=True),
+    ResultColumn("shots", "shots"),
+    ResultColumn("psnr_db", "PSNR dB", ".2f", "dB"),
+    ResultColumn("ssim", "SSIM", ".4f"),
+    ResultColumn("iterations", "iterations", ".0f"),
+    ResultColumn("seconds_per_shot", "s/shot", ".2f", "s"),
+    ResultColumn("paper_gap_tv", "paper GAP-TV"),
+    ResultColumn("paper_pnp_ffdnet", "paper FFDNet"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PriorQuality:
+    """Means over the sets with one prior; ``gain_db`` is what it gains over the first one."""
+
+    prior: str
+    psnr_db: float
+    ssim: float
+    seconds_per_shot: float
+    gain_db: float
+    sets: tuple[SetQuality, ...]
+
+
+_PRIOR_COLUMNS = (
+    ResultColumn("prior", "prior", left=True),
+    ResultColumn("psnr_db", "PSNR dB", ".2f", "dB"),
+    ResultColumn("gain_db", "gain dB", "+.2f", "dB"),
+    ResultColumn("ssim", "SSIM", ".4f"),
+    ResultColumn("seconds_per_shot", "s/shot", ".2f", "s"),
+)
+
+
+@dataclass(frozen=True)
+class QualityResult(BenchResult):
+    """Figures of each set, with the first prior where there are several; ``priors`` has all of them."""
+
+    sets: tuple[SetQuality, ...] = ()
+    priors: tuple[PriorQuality, ...] = ()
+
+
+def bench(
+    data: Path,
+    section: ReconstructSection,
+    device_name: str,
+    progress: Progress,
+    plot: Path | None = None,
+    *,
+    full_scale_dn: float | None = None,
+) -> QualityResult:
+    """Reconstruct every shot of every published-layout ``.mat`` file in a folder.
+
+    Parameters
+    ----------
+    data
+        The folder, searched recursively; files without ground truth are skipped with a message.
+    section
+        Denoiser, weights, iterations and the rest, as in a rig.
+    plot
+        File to plot the first shot of each set into; that shot is solved once more, outside the measured time.
+    full_scale_dn
+        Counts of one white frame through an open mask. Without it, it follows from truth and masks, which must explain
+        the measurement: files with masks that are a little wrong can be measured with it only.
+
+    Raises
+    ------
+    FileFormatError
+        If there is nothing to measure.
+    ConfigError
+        If a requested plot cannot be drawn.
+    """
+    if plot is not None:
+        require_matplotlib(plot)
+    device = pick_device(device_name)
+    prior, settings = make_prior(section, device)
+    sets, examples = list[SetQuality](), list[Example]()
+    for footage in published(data, progress, full_scale_dn=full_scale_dn):
+        engine = Engine(footage.calibration, prior, device, settings)
+        engine.warm_up()
+        sets.append(_measure_set(engine, footage, progress))
+        if plot is not None:
+            examples.append(_example(engine, footage))
+    if not sets:
+        raise FileFormatError(
+            f"Nothing to measure in {data}",
+            expected="published .mat files with meas, mask and orig",
+            got="none",
+            hint="--data names their folder, which is searched recursively. A file whose masks do not explain its "
+            "measurement can be measured with --full-scale-dn.",
+        )
+    if plot is not None:
+        plot_quality(examples, f"{prior.name}, {settings.solver} on {describe_device(device)}", plot)
+    table = ResultTable(f"{prior.name} on {describe_device(device)}", _COLUMNS, tuple(sets))
+    return QualityResult(
+        name="quality",
+        environment=environment(describe_device(device)),
+        tables=(table,),
+        settings=solver_settings(prior.name, section.weights, settings),
+        sets=tuple(sets),
+    )
+
+
+def bench_priors(
+    data: Path,
+    sections: Sequence[ReconstructSection],
+    device_name: str,
+    progress: Progress,
+    *,
+    full_scale_dn: float | None = None,
+) -> QualityResult:
+    """Reconstruct all sets with one prior after the other, and compare the means over the sets; see `bench`."""
+    results = [bench(data, section, device_name, progress, full_scale_dn=full_scale_dn) for section in sections]
+    first_db = mean(one.psnr_db for one in results[0].sets)
+    priors = tuple(
+        PriorQuality(
+            prior=str(result.settings["denoiser"]),
+            psnr_db=(psnr_db := mean(one.psnr_db for one in result.sets)),
+            ssim=mean(one.ssim for one in result.sets),
+            seconds_per_shot=mean(one.seconds_per_shot for one in result.sets),
+            gain_db=psnr_db - first_db,
+            sets=result.sets,
+        )
+        for result in results
+    )
+    title = f"mean over sets: {len(results[0].sets)}, prior by prior"
+    tables = [table for result in results for table in result.tables]
+    return dataclasses.replace(results[0], tables=(*tables, ResultTable(title, _PRIOR_COLUMNS, priors)), priors=priors)
+
+
+def _measure_set(engine: Engine, footage: Footage, progress: Progress) -> SetQuality:
+    per_shot = []
+    for number, snapshot in enumerate(footage.snapshots, start=1):
+        shot = _measure(engine, snapshot)
+        per_shot.append(shot)
+        progress(f"{footage.name} {number}/{len(footage.snapshots)}: {shot.psnr_db:.2f} dB in {shot.seconds:.2f} s")
+    return _summary(footage.name, per_shot)
+
+
+def _measure(engine: Engine, snapshot: Snapshot) -> ShotQuality:
+    video, report = engine.reconstruct(snapshot, Budget(engine.settings.iterations))
+    similarity = ssim(torch.from_numpy(video), torch.from_numpy(truth_of(snapshot)))
+    return ShotQuality(psnr_of(report), similarity, report.iterations, report.solve_ns / 1e9)
+
+
+def _example(engine: Engine, footage: Footage) -> Example:
+    """Solve the first shot once more and score every iteration."""
+    shot, course = footage.snapshots[0], list[float]()
+    truth = torch.from_numpy(truth_of(shot))
+    video, _ = engine.reconstruct(
+        shot,
+        Budget(engine.settings.iterations),
+        watch=lambda estimate: course.append(psnr(estimate.cpu(), truth)),
+    )
+    middle = len(video) // 2
+    paper = paper_row(footage.name).get("PnP-FFDNet")
+    return Example(
+        name=footage.name,
+        psnr_db=tuple(course),
+        truth=truth[middle].numpy(),
+        ours=video[middle],
+        coded=shot.counts.astype(np.float32),
+        paper_db=paper[0] if paper else None,
+    )
+
+
+def _summary(name: str, per_shot: Sequence[ShotQuality]) -> SetQuality:
+    paper = paper_row(name)
+    gap_tv, pnp_ffdnet = ("{:.2f} {:.4f}".format(*paper[key]) if paper else "" for key in ("GAP-TV", "PnP-FFDNet"))
+    return SetQuality(
+        name=name,
+        psnr_db=mean(shot.psnr_db for shot in per_shot),
+        ssim=mean(shot.ssim for shot in per_shot),
+        iterations=mean(shot.iterations for shot in per_shot),
+        seconds_per_shot=mean(shot.seconds for shot in per_shot),
+        paper_gap_tv=gap_tv,
+        paper_pnp_ffdnet=pnp_ffdnet,
+        per_shot=tuple(per_shot),
+    )

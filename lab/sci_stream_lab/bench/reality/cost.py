@@ -1,0 +1,93 @@
+"""``sci-stream bench reality --cost``: what noise estimation and self-calibration cost, next to the solves."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from sci_stream.config import CalibrationSection
+from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
+from sci_stream.nodes.reconstruct.solver_settings import make_prior
+from sci_stream.optics.forward import gram_diag, inverse_gram
+from sci_stream.recon.algorithms.schedule import Budget
+from sci_stream.recon.backend.device import pick_device
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.noise_estimation import estimate_noise
+from sci_stream_lab.bench.environment import environment
+from sci_stream_lab.bench.reality.perturbations import parse_perturbation
+from sci_stream_lab.bench.reality.rigs import OpticalSetup, film
+from sci_stream_lab.bench.reality.scenes import SCENES, SceneFormat
+from sci_stream_lab.bench.reality.solving import SolverSpec
+from sci_stream_lab.bench.result import BenchResult, ResultColumn, ResultTable
+
+_FRAMES, _SCENE = 8, "simulated fast"
+FIRST = 10
+"""Snapshots at the beginning of a series, all of which are checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Mean CPU time of a part for each snapshot, and its share of that of a solve."""
+
+    part: str
+    snapshots: int
+    ms: float
+    share: float
+
+
+_COLUMNS = (
+    ResultColumn("part", "part", left=True),
+    ResultColumn("snapshots", "snapshots"),
+    ResultColumn("ms", "ms each", ".1f", "ms"),
+    ResultColumn("share", "of a solve", ".1%"),
+)
+
+
+def bench_cost(spec: SolverSpec, snapshots: int = 3 * FIRST, size: int = 256) -> BenchResult:
+    """Measure the CPU time of solves and checks of a series, side by side: B = 8, masks with jitter.
+
+    ``snapshots`` is their number, more than `FIRST`; ``size`` the height and width. Checks cost the same at any size.
+    """
+    device = pick_device(spec.device)
+    prior, settings = make_prior(spec.section, device)
+    rig = OpticalSetup("random", 0.5, _FRAMES)
+    scene = next(scene for scene in SCENES if scene.name == _SCENE)
+    videos = scene.frames(SceneFormat(size, _FRAMES, False, snapshots))
+    series = film(rig, rig.optics(size), videos, parse_perturbation("jitter"))
+    engine = Engine(series.assumed, prior, device, settings)
+    engine.warm_up()
+    watch = CalibrationWatch(CalibrationSection(), engine)
+    phi = torch.from_numpy(series.assumed.phi.copy()).unsqueeze(0).to(device)
+    r_inv = inverse_gram(gram_diag(phi))
+    rows = []
+    for snapshot in series.snapshots:
+        y = torch.from_numpy(series.assumed.measurement(snapshot.counts)).unsqueeze(0).to(device)
+        began_s = time.process_time()
+        estimate_noise(y, phi, r_inv)
+        estimated_s = time.process_time()
+        video, _ = engine.reconstruct(snapshot, Budget(spec.iterations))
+        solved_s = time.process_time()
+        watch.check(snapshot, video)
+        rows.append((estimated_s - began_s, solved_s - estimated_s, time.process_time() - solved_s))
+    noise_ms, solve_ms, checks_ms = 1e3 * np.array(rows).T
+    solve = float(solve_ms.mean())
+    parts = (
+        (f"solve, {spec.iterations} iterations, with the noise", solve_ms),
+        ("noise estimation", noise_ms),
+        (f"checks and self-calibration, first {FIRST}", checks_ms[:FIRST]),
+        ("checks and self-calibration, later", checks_ms[FIRST:]),
+    )
+    costs = [Cost(part, len(ms), float(ms.mean()), float(ms.mean()) / solve) for part, ms in parts]
+    together = costs[1].share + costs[2].share
+    return BenchResult(
+        name="reality cost",
+        environment=environment(spec.device),
+        tables=(ResultTable(f"CPU time for each snapshot; {spec.description}; {size}×{size}", _COLUMNS, tuple(costs)),),
+        notes=(
+            f"noise estimation, checks and self-calibration of the first {FIRST} snapshots: {together:.1%} of a solve",
+        ),
+        settings={"iterations": spec.iterations, "snapshots": snapshots, "size": size},
+    )

@@ -1,0 +1,101 @@
+"""The three reconstructions that `bench reality` compares. All that it needs of the solver is in this module.
+
+A series is solved as a reconstruct node does it: the engine with the rig's settings, and what watches its calibration
+after each snapshot. What a rig has on by default is on here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from sci_stream.config import CalibrationSection, ReconstructSection
+from sci_stream.model import Snapshot
+from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
+from sci_stream.nodes.reconstruct.solver_settings import make_prior
+from sci_stream.optics import bayer
+from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.algorithms.schedule import Budget
+from sci_stream.recon.backend.device import describe_device, pick_device
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.metrics import psnr
+from sci_stream_lab.bench.datasets import psnr_of, truth_of
+from sci_stream_lab.bench.published_loop import plain_gap
+
+
+@dataclass(frozen=True, slots=True)
+class SolverSpec:
+    """How to reconstruct, in a form that processes can hand to each other.
+
+    ``section`` is ``[reconstruct]`` of a rig, ``iterations`` those of every solve but the plain loop's.
+    """
+
+    section: ReconstructSection
+    device: str = "auto"
+    iterations: int = 12
+
+    @property
+    def description(self) -> str:
+        """Denoiser, iterations and device in words."""
+        device = pick_device(self.device)
+        return f"{make_prior(self.section, device)[0].name}, {self.iterations} iterations, on {describe_device(device)}"
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it computes on a GPU, which processes should not share."""
+        return pick_device(self.device).type != "cpu"
+
+
+class Reconstructor:
+    """One prior on one device, with a rig's settings."""
+
+    def __init__(self, spec: SolverSpec) -> None:
+        self._device = pick_device(spec.device)
+        self._prior, self._settings = make_prior(spec.section, self._device)
+        self._budget = Budget(spec.iterations)
+
+    def series(self, calibration: Calibration, snapshots: Sequence[Snapshot]) -> float:
+        """Solve a series with the defaults; return the PSNR of its last snapshot, dB."""
+        with _without_warnings():
+            engine = Engine(calibration, self._prior, self._device, self._settings)
+            watch = CalibrationWatch(CalibrationSection(), engine)
+            last_db = float("nan")
+            for snapshot in snapshots:
+                video, report = engine.reconstruct(snapshot, self._budget)
+                watch.check(snapshot, video)
+                last_db = psnr_of(report)
+        return last_db
+
+    @torch.inference_mode()
+    def plain(self, calibration: Calibration, snapshot: Snapshot) -> float:
+        """Solve a snapshot with the paper's loop, cold, in 40 iterations; return the PSNR, dB."""
+        y = torch.from_numpy(calibration.measurement(snapshot.counts)).to(self._device)
+        phi = torch.from_numpy(calibration.phi.copy()).to(self._device)
+        if calibration.bayer is None:
+            video = self._plain(y, phi)
+        else:
+            planes = zip(bayer.split(y), bayer.split(phi), strict=True)
+            video = bayer.merge(torch.stack([self._plain(plane, masks) for plane, masks in planes]))
+        return psnr(video.cpu(), torch.from_numpy(truth_of(snapshot)))
+
+    def _plain(self, y: torch.Tensor, phi: torch.Tensor) -> torch.Tensor:
+        v = phi
+        for v in plain_gap(y, phi, self._prior):  # noqa: B007 - the last one is wanted
+            pass
+        return v
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Keep the node's log quiet: that a calibration is wrong is what is measured here, thousands of times."""
+    log = logging.getLogger("sci_stream.nodes.reconstruct")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)

@@ -1,0 +1,1 @@
+"""Commands that `sci-stream` finds by the entry-point group ``sci_stream.commands``."""

@@ -1,0 +1,143 @@
+"""Export a training run as safetensors weights with a model card."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from sci_stream.errors import ConfigError, WeightsError
+from sci_stream.file_guard import reading
+from sci_stream.recon.denoisers.variants import NetworkShape, variant_shape
+from sci_stream.recon.denoisers.weights import FfdnetWeights
+from sci_stream_lab.training.card import ModelCard
+from sci_stream_lab.training.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, write_atomically
+from sci_stream_lab.training.convert import file_sha256, read_any, write_own
+from sci_stream_lab.training.curve import read_curve
+from sci_stream_lab.training.evaluation import evaluate
+from sci_stream_lab.training.learner import Learner, initial_weights
+from sci_stream_lab.training.settings import TrainingSettings
+
+_KERNELS_IN = torch.float16
+
+
+@dataclass(frozen=True, slots=True)
+class TestPlan:
+    """Evaluation for the model card: folders of images, checkpoints to compare with, and device.
+
+    The card names folders and checkpoints by their file names.
+    """
+
+    __test__ = False  # pytest would collect the class by its name
+
+    folders: Sequence[Path] = ()
+    beside: Sequence[Path] = ()
+    device: torch.device = dataclasses.field(default_factory=lambda: torch.device("cpu"))
+
+
+def export_weights(
+    run: Path,
+    path: Path,
+    *,
+    data: Sequence[str],
+    licence: str,
+    clip_data: Sequence[str] = (),
+    plan: TestPlan | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> ModelCard:
+    """Write the averaged weights of a run, and the model card next to it as ``.md``.
+
+    Kernels are rounded to float16, which halves the file and costs less than a thousandth of a decibel; the figures of
+    the card include it.
+
+    Parameters
+    ----------
+    run
+        Folder of the run, which may still be running.
+    path
+        Output file, ``.safetensors``; an existing one is replaced.
+    data, licence
+        Source and licence of the photographs, one line each, and the licence of the weights.
+    clip_data
+        Source and licence of the clips, one line each.
+    plan
+        Evaluation for the card; None to skip it.
+
+    Returns
+    -------
+    The content of the card.
+
+    Raises
+    ------
+    ConfigError
+        If the path does not end in ``.safetensors`` or a folder of test images is unusable.
+    FileFormatError, WeightsError
+        If the run's checkpoint, or one to compare with, is unusable.
+    StorageError
+        If a file cannot be written.
+    """
+    if path.suffix != ".safetensors":
+        raise ConfigError("Weights are exported as safetensors", expected="a name ending in .safetensors", got=path)
+    saved = load_checkpoint(run)
+    weights = _rounded(_averaged(saved, run))
+    settings = saved["settings"]
+    step = saved["learner"]["step"]
+    trained_on = "; ".join((*data, *clip_data))
+    about = {"variant": settings["variant"], "licence": licence, "trained_on": trained_on, "steps": str(step)}
+    scores = _measured(weights, settings["variant"], plan or TestPlan(), progress)
+    write_own(weights, path, about, kernel_dtype=_KERNELS_IN)
+    card = ModelCard(
+        variant=settings["variant"],
+        shape=NetworkShape.of(weights),
+        sha256=file_sha256(path),
+        licence=licence,
+        data=data,
+        n_images=saved["n_images"],
+        clip_data=clip_data,
+        clips=saved["clips"],
+        settings=settings,
+        sessions=saved["sessions"],
+        begun_with=saved["begun_with"],
+        step=step,
+        steps=saved["steps"],
+        minutes=saved["elapsed_s"] / 60,
+        curve=[point for point in read_curve(run) if point["step"] <= step],
+        scores=scores,
+    )
+    write_atomically(path.with_suffix(".md"), lambda file: file.write(card.markdown().encode()))
+    return card
+
+
+def _averaged(saved: Checkpoint, run: Path) -> FfdnetWeights:
+    """Return the averaged weights of a checkpoint."""
+    with reading(checkpoint_path(run), "a training of this project"):
+        settings = TrainingSettings(**saved["settings"])
+        start = initial_weights(variant_shape(settings.variant), settings.seed)
+        learner = Learner(start, torch.device("cpu"), settings.ema_decay)
+        learner.restore(saved["learner"])
+    weights = learner.weights()
+    if not all(bool(t.isfinite().all()) for t in (*weights.kernels, *weights.biases)):
+        raise WeightsError(f"The training in {run} diverged", got="NaN or infinity", hint="Lower the learning rate.")
+    return weights
+
+
+def _rounded(weights: FfdnetWeights) -> FfdnetWeights:
+    """Return the weights as they will be read back."""
+    kernels = tuple(kernel.to(_KERNELS_IN).to(kernel.dtype) for kernel in weights.kernels)
+    return dataclasses.replace(weights, kernels=kernels)
+
+
+def _measured(
+    weights: FfdnetWeights, name: str, plan: TestPlan, progress: Callable[[str], None]
+) -> dict[str, dict[str, dict[str, float]]]:
+    networks = {name: weights, **{path.name: read_any(path) for path in plan.beside}}
+    scores: dict[str, dict[str, dict[str, float]]] = {}
+    for folder in plan.folders:
+        for network, its_weights in networks.items():
+            psnr_db = evaluate(its_weights, folder, plan.device)
+            progress(f"{folder.name}, {network}: " + ", ".join(f"σ {k} {v:.2f} dB" for k, v in psnr_db.items()))
+            scores.setdefault(folder.name, {})[network] = psnr_db
+    return scores

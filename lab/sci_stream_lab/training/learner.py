@@ -1,0 +1,182 @@
+"""The network in training: parameters, running average, optimisers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypedDict
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
+
+from sci_stream.recon.backend.device import computes_bfloat16
+from sci_stream.recon.denoisers.ffdnet import run_network
+from sci_stream.recon.denoisers.network_stack import in_layers
+from sci_stream.recon.denoisers.variants import NetworkShape
+from sci_stream.recon.denoisers.weights import SUBPIXELS, VIDEO_INPUTS, FfdnetWeights
+from sci_stream_lab.training.data import Samples
+from sci_stream_lab.training.muon import Muon
+
+# The last layer starts small: predicting no noise is a better start than predicting random noise.
+_LAST_GAIN = 0.1
+# Gains of a video network's first kernels for the differences of neighbours and for σ. Chosen in the first trial, not
+# tuned.
+_DIFFERENCES_GAIN, _SIGMA_GAIN = 0.5, 4.0
+# The decay of the average is at most (1 + n)/(10 + n) in step n, so that it forgets the initial weights sooner.
+_EMA_HEAD_START = 10
+# Gradients are clipped to this norm, far above the usual one: it protects against a rare bad batch.
+_GRADIENT_MOST = 1.0
+
+
+def initial_weights(shape: NetworkShape, seed: int) -> FfdnetWeights:
+    """Draw weights for layers with ReLU (He et al. 2015), biases zero. The network predicts the noise.
+
+    Predicting the noise learns faster than predicting the image, which would have to pass through all layers.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    kernels, biases = [], []
+    for n, (c_in, c_out) in enumerate(shape.convolutions):
+        gain = _LAST_GAIN if n == shape.layers - 1 else 1.0
+        scale = gain * math.sqrt(2 / (9 * c_in))
+        kernels.append(scale * torch.randn((c_out, c_in, 3, 3), generator=generator))
+        biases.append(torch.zeros(c_out))
+    if shape.inputs == VIDEO_INPUTS:
+        kernels[0][:, SUBPIXELS:-1] *= _DIFFERENCES_GAIN
+        kernels[0][:, -1:] *= _SIGMA_GAIN
+    return FfdnetWeights(tuple(kernels), tuple(biases), gives_noise=True, origin="own")
+
+
+def _loss(denoised: torch.Tensor, samples: Samples) -> torch.Tensor:
+    if samples.weights is None:
+        return F.l1_loss(denoised, samples.truth)
+    return ((denoised - samples.truth).square().mean((1, 2, 3)) * samples.weights).mean()
+
+
+class LearnerState(TypedDict):
+    """State of a `Learner`: plain containers of tensors and numbers, which a checkpoint can store."""
+
+    step: int
+    gives_noise: bool
+    parameters: list[torch.Tensor]
+    averages: list[torch.Tensor]
+    adam: dict[str, Any]
+    muon: list[torch.Tensor]
+    loss_sum: torch.Tensor
+    loss_count: int
+
+
+class Learner:
+    """Train on the error of batches, and average the weights.
+
+    Muon optimises the kernels between layers of equal width, Adam everything else.
+
+    Without weights of the samples the error is the absolute one, not the squared one: errors grow with σ, and squared,
+    the noisiest patches would dominate, while the quality of a reconstruction is decided at low σ, where it ends.
+
+    Parameters
+    ----------
+    start
+        Initial weights; copied.
+    device
+        Device to compute on. Convolutions run in bfloat16 if the device has instructions for it, parameters and sums in
+        float32. Measured on one core of an AMD EPYC with AVX512-BF16: 2.3 times the steps of float32 for ``ffdnet``.
+    ema_decay
+        Decay of the running average.
+    """
+
+    def __init__(self, start: FfdnetWeights, device: torch.device, ema_decay: float) -> None:
+        self.step = 0
+        self.device = device
+        self._bfloat16 = computes_bfloat16(device)
+        self._gives_noise = start.gives_noise
+        self._ema_decay = ema_decay
+        self._kernels = [self._parameter(kernel) for kernel in start.kernels]
+        self._biases = [self._parameter(bias) for bias in start.biases]
+        self._averages = [parameter.detach().clone() for parameter in self._parameters]
+        # Muon needs equal shapes, and its authors recommend Adam for the first and the last layer.
+        first, *inner, last = self._kernels
+        self._muon = Muon(inner)
+        self._adam = torch.optim.Adam([first, last, *self._biases])
+        self._loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        self._loss_count = 0
+
+    def _parameter(self, value: torch.Tensor) -> torch.Tensor:
+        layout = torch.channels_last if value.ndim == 4 else torch.contiguous_format
+        return value.detach().to(self.device, torch.float32, copy=True, memory_format=layout).requires_grad_()
+
+    @property
+    def _parameters(self) -> list[torch.Tensor]:
+        return [*self._kernels, *self._biases]
+
+    def learn(self, samples: Samples, *, rate: float, kernel_rate: float) -> None:
+        """Take one step, with these rates of Adam and Muon."""
+        for group in self._adam.param_groups:
+            group["lr"] = rate
+        for parameter in self._parameters:
+            parameter.grad = None
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._bfloat16):
+            stack = in_layers(self._kernels, self._biases)
+            denoised = run_network(samples.inputs, stack, gives_noise=self._gives_noise)
+        # float32 again: the differences at low σ are below the resolution of bfloat16.
+        loss = _loss(denoised.float(), samples)
+        loss.backward()  # type: ignore[no-untyped-call]  # not annotated in torch
+        torch.nn.utils.clip_grad_norm_(self._parameters, _GRADIENT_MOST)
+        self._adam.step()
+        self._muon.step(kernel_rate)
+        self.step += 1
+        decay = min(self._ema_decay, (1 + self.step) / (_EMA_HEAD_START + self.step))
+        with torch.no_grad():
+            torch._foreach_lerp_(self._averages, [p.detach() for p in self._parameters], 1 - decay)
+            self._loss_sum += loss.detach()
+        self._loss_count += 1
+
+    def take_loss(self) -> float:
+        """Return the mean loss since the last call; NaN without steps."""
+        mean = float(self._loss_sum) / self._loss_count if self._loss_count else math.nan
+        self._loss_sum.zero_()
+        self._loss_count = 0
+        return mean
+
+    def weights(self) -> FfdnetWeights:
+        """Return a copy of the averaged weights on the host, the result of the training."""
+        values = [average.to("cpu", copy=True).contiguous() for average in self._averages]
+        layers = len(self._kernels)
+        return FfdnetWeights(
+            tuple(values[:layers]), tuple(values[layers:]), gives_noise=self._gives_noise, origin="own"
+        )
+
+    def state(self) -> LearnerState:
+        """Return everything that the next step depends on; not copied."""
+        return {
+            "step": self.step,
+            "gives_noise": self._gives_noise,
+            "parameters": [parameter.detach() for parameter in self._parameters],
+            "averages": self._averages,
+            "adam": self._adam.state_dict(),
+            "muon": self._muon.state(),
+            "loss_sum": self._loss_sum,
+            "loss_count": self._loss_count,
+        }
+
+    def restore(self, state: LearnerState) -> None:
+        """Resume from a `state`.
+
+        Raises
+        ------
+        ValueError
+            If the state is of another network. An invalid one makes torch raise anything.
+        """
+        if state["gives_noise"] != self._gives_noise:
+            raise ValueError("one network predicts the image, the other the noise")
+        with torch.no_grad():
+            for mine, saved in (
+                *zip(self._parameters, state["parameters"], strict=True),
+                *zip(self._averages, state["averages"], strict=True),
+            ):
+                if mine.shape != saved.shape:
+                    raise ValueError(f"expected shape {tuple(mine.shape)}, got {tuple(saved.shape)}")
+                mine.copy_(saved)
+            self._loss_sum.copy_(state["loss_sum"])
+        self._adam.load_state_dict(state["adam"])
+        self._muon.restore(state["muon"])
+        self._loss_count = int(state["loss_count"])
+        self.step = int(state["step"])

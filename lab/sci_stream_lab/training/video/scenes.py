@@ -1,0 +1,198 @@
+"""Short videos to learn from, cut from clips or photographs set moving, and masks to code them with.
+
+All shares and ranges in this module were chosen in the first trial, not tuned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream_lab.training.images import Image
+from sci_stream_lab.training.video.clips import Clip
+
+Video = npt.NDArray[np.float32]
+"""(B, H, W), 0–1."""
+Grey = npt.NDArray[np.uint8]
+
+# The others are photographs set moving: sharper than clips, and with motion that is known to be smooth.
+_CLIP_SHARE = 0.55
+# Long side to which photographs are reduced, so that a window shows as much as one of a clip does.
+_PHOTOGRAPH_PX = 900
+# Of the layers of moving photographs: out of focus, as smooth things are that show false texture best; and how much, in
+# pixels.
+_SOFT_SHARE, _SOFT_PX = 0.25, (1.5, 10.0)
+# Standard deviation below which a window shows next to nothing; most such windows are drawn again.
+_FLAT = 4
+_MOST_DRAWS = 10
+
+
+class Scenes:
+    """Draw short videos from clips at least as large as these, and from photographs of any size."""
+
+    def __init__(self, clips: Sequence[Clip], photographs: Sequence[Image]) -> None:
+        self._clips = clips
+        self._photographs = [_reduced(image) for image in photographs]
+
+    def draw(self, rng: np.random.Generator, n_frames: int, size: int) -> Video:
+        """Draw a video of this many square frames: the same for the same state of ``rng``."""
+        long_enough = [clip for clip in self._clips if len(clip) >= n_frames]
+        if long_enough and rng.random() < _CLIP_SHARE:
+            video = _window(rng, long_enough, n_frames, size).astype(np.float32)
+        else:
+            video = self._moving_photographs(rng, n_frames, size)
+        return _varied(rng, video / np.float32(255))
+
+    def _moving_photographs(self, rng: np.random.Generator, n_frames: int, size: int) -> npt.NDArray[np.float32]:
+        """Draw a moving background with up to two blobs of other photographs that pass in front of it."""
+        speed = math.exp(rng.uniform(math.log(0.05), math.log(3.0)))  # pixels a frame
+        video = self._layer(rng, n_frames, size, 0.0 if rng.random() < 0.25 else speed)
+        for _ in range(rng.integers(3)):
+            layer = self._layer(rng, n_frames, size, speed)
+            alpha = _blob(rng, n_frames, size, speed)
+            video = video * (1 - alpha) + layer * alpha
+        return video
+
+    def _layer(self, rng: np.random.Generator, n_frames: int, size: int, speed: float) -> npt.NDArray[np.float32]:
+        """Draw a photograph that shifts with acceleration, turns and grows."""
+        image = self._photographs[rng.integers(len(self._photographs))]
+        velocity, acceleration = rng.normal(0, speed, 2), rng.normal(0, 0.03 * speed, 2)
+        turn, growth = 1e-3 * speed * rng.normal(), 1 + 2e-3 * speed * rng.normal()
+        angle, zoom = rng.uniform(0, 2 * math.pi), rng.uniform(0.6, 1.3)
+        centre = rng.uniform(0.25, 0.75, 2) * (image.shape[1], image.shape[0])
+        frames = []
+        for t in np.arange(n_frames) - n_frames / 2:
+            scale = zoom * growth**t
+            cos, sin = scale * math.cos(angle + turn * t), scale * math.sin(angle + turn * t)
+            linear = np.array([[cos, -sin], [sin, cos]])
+            middle = centre + velocity * t + acceleration * t * t / 2
+            affine = np.column_stack((linear, middle - linear @ (size / 2, size / 2)))
+            flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
+            frames.append(cv2.warpAffine(image, affine, (size, size), flags=flags, borderMode=cv2.BORDER_REFLECT_101))
+        if rng.random() < _SOFT_SHARE:
+            soft_px = math.exp(rng.uniform(*np.log(_SOFT_PX)))
+            frames = [cv2.GaussianBlur(frame, (0, 0), soft_px) for frame in frames]
+        return np.stack(frames).astype(np.float32)
+
+
+def draw_masks(rng: np.random.Generator, n_frames: int, size: int) -> Video:
+    """Draw masks of one kind: binary, one binary pattern that moves, or grey; some blurred, some of low contrast."""
+    kind = rng.random()
+    if kind < 0.5:
+        masks = (rng.random((n_frames, size, size)) < rng.uniform(0.3, 0.6)).astype(np.float32)
+    elif kind < 0.75:
+        step = int(rng.integers(1, 3))
+        pattern = (rng.random((size, size + step * n_frames)) < 0.5).astype(np.float32)
+        masks = np.stack([pattern[:, step * b : step * b + size] for b in range(n_frames)])
+    else:
+        masks = rng.random((n_frames, size, size), np.float32)
+    if rng.random() < 0.4:
+        sigma_px = rng.uniform(0.3, 0.8)
+        masks = np.stack([cv2.GaussianBlur(mask, (0, 0), sigma_px) for mask in masks])
+    if rng.random() < 0.3:
+        darkest = np.float32(rng.uniform(0, 0.4))
+        masks = darkest + (1 - darkest) * masks
+    return np.ascontiguousarray(masks.clip(0, 1), dtype=np.float32)
+
+
+def disturb_masks(rng: np.random.Generator, masks: Video) -> Video:
+    """Return masks with errors such as a calibration has: of position, sharpness, brightness and of single pixels.
+
+    At least one of them.
+
+    A network that never saw them turns them into texture (lab/research/video-prior.md).
+    """
+    n_frames, height, width = masks.shape
+    errors = rng.random(6) < 0.4
+    errors[rng.integers(6)] = True
+    together, each, blurred, gains, smooth, grain = errors
+    if together:
+        angle, length = rng.uniform(0, 2 * math.pi), rng.uniform(0.05, 0.35)
+        masks = np.stack([_moved(mask, length * math.cos(angle), length * math.sin(angle)) for mask in masks])
+    if each:
+        spread_px = rng.uniform(0.05, 0.25)
+        masks = np.stack([_moved(mask, *rng.normal(0, spread_px, 2)) for mask in masks])
+    if blurred:
+        sigma_px = rng.uniform(0.2, 0.6)
+        masks = np.stack([cv2.GaussianBlur(mask, (0, 0), sigma_px) for mask in masks])
+    if gains:
+        masks = masks * (1 + 0.05 * rng.standard_normal((n_frames, 1, 1), np.float32))
+    if smooth:
+        coarse = 0.05 * rng.standard_normal((n_frames, 6, 6), np.float32)
+        masks = masks * (1 + np.stack([cv2.resize(e, (width, height), interpolation=cv2.INTER_CUBIC) for e in coarse]))
+    if grain:  # of all masks alike, as the sensor's own pattern is, or of each
+        spread = math.exp(rng.uniform(math.log(0.01), math.log(0.1)))
+        masks = masks * (1 + spread * rng.standard_normal((rng.choice((1, n_frames)), height, width), np.float32))
+    return np.asarray(masks.clip(0), dtype=np.float32)
+
+
+def _moved(mask: Video, columns: float, rows: float) -> Video:
+    """Shift a mask by a fraction of a pixel."""
+    shift = np.array([[1, 0, columns], [0, 1, rows]], np.float32)
+    size = (mask.shape[1], mask.shape[0])
+    moved = cv2.warpAffine(mask, shift, size, flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REFLECT_101)
+    return np.asarray(moved, dtype=np.float32)
+
+
+def _reduced(image: Image) -> Grey:
+    grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+    scale = _PHOTOGRAPH_PX / max(grey.shape)
+    if scale < 1:
+        grey = cv2.resize(grey, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA)
+    return np.asarray(grey, dtype=np.uint8)
+
+
+def _window(rng: np.random.Generator, clips: Sequence[Clip], n_frames: int, size: int) -> Grey:
+    """Cut a window from a random clip, at times from every second frame, and reduced."""
+    for _ in range(_MOST_DRAWS):
+        clip = clips[int(rng.integers(len(clips)))]
+        stride = 2 if rng.random() < 0.15 and len(clip) >= 2 * n_frames else 1
+        span = math.ceil(size / rng.choice([1.0, 1.0, 0.75, 0.5]))
+        if span > min(clip.shape[1:]):
+            span = size
+        first, top, left = (
+            int(rng.integers(n - used + 1)) for n, used in zip(clip.shape, (stride * n_frames, span, span), strict=True)
+        )
+        window = clip[first : first + stride * n_frames : stride, top : top + span, left : left + span]
+        if window.std() >= _FLAT or rng.random() >= 0.7:
+            break
+    if span != size:
+        window = np.stack([cv2.resize(frame, (size, size), interpolation=cv2.INTER_AREA) for frame in window])
+    return np.asarray(window, dtype=np.uint8)
+
+
+def _blob(rng: np.random.Generator, n_frames: int, size: int, speed: float) -> npt.NDArray[np.float32]:
+    """Draw the opacity of a round shape with a wavy outline that moves, (B, H, W)."""
+    radius = rng.uniform(0.1, 0.3) * size
+    middle, velocity = rng.uniform(0.2, 0.8, 2) * size, rng.normal(0, 1.5 * speed, 2)
+    phases, amplitudes = rng.uniform(0, 2 * math.pi, 4), rng.uniform(0, 0.25, 4)
+    rows, columns = np.mgrid[:size, :size].astype(np.float32)
+    alphas = []
+    for t in np.arange(n_frames) - n_frames / 2:
+        row, column = middle + velocity * t
+        angle = np.arctan2(rows - row, columns - column)
+        waves = sum(a * np.cos((n + 1) * angle + p) for n, (a, p) in enumerate(zip(amplitudes, phases, strict=True)))
+        # A pixel on the outline is covered in part.
+        alphas.append(np.clip(radius * (1 + waves) - np.hypot(rows - row, columns - column) + 0.5, 0, 1))
+    return np.stack(alphas).astype(np.float32)
+
+
+def _varied(rng: np.random.Generator, video: Video) -> Video:
+    """Lower the contrast at times; mirror, turn and reverse at random."""
+    if rng.random() < 0.3:
+        gain = rng.uniform(0.6, 1.0)
+        video = video * np.float32(gain) + np.float32(rng.uniform(0, 1 - gain))
+    kind = int(rng.integers(8))
+    if kind & 1:
+        video = video[..., ::-1]
+    if kind & 2:
+        video = video[:, ::-1]
+    if kind & 4:
+        video = video.transpose(0, 2, 1)
+    if rng.random() < 0.5:
+        video = video[::-1]
+    return np.ascontiguousarray(video)

@@ -1,0 +1,61 @@
+"""Commands of other packages: entry points of the group ``sci_stream.commands``, loaded when listed or called.
+
+An entry point is named after its command, and is a ``typer.Typer`` with one command, or with several below that name.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from sci_stream.errors import ConfigError
+
+GROUP = "sci_stream.commands"
+LAB_COMMANDS = ("bench", "train", "weights")
+
+
+class PluginGroup(TyperGroup):
+    """A group whose own commands come first, followed by those of installed plug-ins."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands."""
+        names = super().list_commands(ctx)
+        return names + sorted({entry.name for entry in importlib.metadata.entry_points(group=GROUP)} - {*names})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; None if no package has it."""
+        return super().get_command(ctx, cmd_name) or _plugin_command(cmd_name)
+
+
+def _plugin_command(name: str) -> Any:
+    for entry in importlib.metadata.entry_points(group=GROUP, name=name):
+        try:
+            command = get_command(entry.load())
+        except Exception as error:  # a module may raise anything when it is imported
+            return _failing(name, ConfigError(f"The command {name} ({entry.value}) cannot be loaded", got=repr(error)))
+        command.name = name
+        return command
+    if name not in LAB_COMMANDS:
+        return None
+    hint = "Install it: pip install sci-stream-lab, or `make install` in a checkout."
+    return _failing(name, ConfigError(f"`sci-stream {name}` is in the package sci-stream-lab", hint=hint))
+
+
+def _failing(name: str, error: ConfigError) -> Any:
+    """Return a command that raises this error whatever its arguments, and has it as its help."""
+    app = typer.Typer(rich_markup_mode=None)
+
+    @app.command(
+        name,
+        help=str(error),
+        add_help_option=False,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )
+    def fail() -> None:
+        raise error
+
+    return get_command(app)
