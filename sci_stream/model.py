@@ -9,6 +9,16 @@ from typing import Any
 
 import numpy.typing as npt
 
+from sci_stream.quantities import (
+    Column,
+    Metric,
+    OverSeries,
+    PageText,
+    Quantity,
+    float_column,
+    text_column,
+)
+
 Array = npt.NDArray[Any]
 
 # A parsed JSON object. Any, because a recursive union would need a cast at every nested access.
@@ -171,51 +181,128 @@ class StageTimes:
     accepted_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CalibrationHealth:
-    """State of the calibration, measured from a snapshot at run time.
+_SHIFT_HELP = "Estimated shift of the masks on the sensor, by axis, px."
+_NOISE_HELP = "Estimated noise of the last measurement relative to it, in all and by the masks."
 
-    Parameters
-    ----------
-    shift_x_px, shift_y_px
-        Shift of the masks to the right and downwards since the calibration; None if it could not be measured: too
-        little light, or other masks.
-    shift_sd_px
-        Standard deviation of the shift, from scatter alone.
-    match
-        Mask correlation, 0–1: the part of the measurement explained by the calibrated masks, relative to the part that
-        masks could explain at all; None on small sensors.
-    contrast
-        Modulation by the masks relative to the calibration.
-    order, first_mask
-        Order of the masks: ``"forward"``, ``"reversed"``, ``"rotated"``, or ``"unknown"`` while nothing moves; and the
-        index of the calibrated mask that is shown first.
-    corrected
-        Whether snapshots are reconstructed with corrected masks.
-    below_black_fraction
-        Fraction of pixels darker than the dark frame by more than the noise.
-    brightness
-        Mean of the video, 0–1. A change of the scene and a change of the gain cannot be distinguished by it.
-    gain
-        Exposure time and amplification from chunk data, relative to the calibration; None if the camera or the
-        calibration provides neither.
-    error_log_odds
-        Natural logarithm of the odds for errors of single masks or of the black level against none; they are corrected
-        from 5 on. None if they are not estimated.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalibrationHealth:
+    """State of the calibration, measured from a snapshot at run time; None where it could not be measured.
+
+    ``match`` is None on small sensors, ``gain`` without chunk data or without values in the calibration,
+    ``error_log_odds`` (natural logarithm) where errors of single masks are not estimated. ``order`` of the masks is
+    ``"forward"``, ``"reversed"``, ``"rotated"``, ``"shuffled"``, or ``"unknown"`` while nothing moves; ``first_mask``
+    the index of the calibrated mask that is shown first. ``corrected`` says whether snapshots are reconstructed with
+    corrected masks. A change of the scene and a change of the gain cannot be distinguished by ``brightness``.
     """
 
-    shift_x_px: float | None
-    shift_y_px: float | None
-    shift_sd_px: float | None
-    match: float | None
-    contrast: float | None
-    order: str = "unknown"
-    first_mask: int = 0
-    corrected: bool = False
-    below_black_fraction: float = 0.0
-    brightness: float | None = None
-    gain: float | None = None
-    error_log_odds: float | None = None
+    shift_x_px: float | None = field(
+        metadata=Quantity(
+            column=float_column(
+                "mask_shift_x_px", "shift of the masks to the right since calibration; NaN if not measured", "pixel"
+            ),
+            metric=Metric("calibration_shift_px", _SHIFT_HELP, "axis", "x"),
+        ).metadata
+    )
+    shift_y_px: float | None = field(
+        metadata=Quantity(
+            column=float_column(
+                "mask_shift_y_px", "shift of the masks downwards since calibration; NaN if not measured", "pixel"
+            ),
+            metric=Metric("calibration_shift_px", _SHIFT_HELP, "axis", "y"),
+        ).metadata
+    )
+    shift_sd_px: float | None = field(
+        metadata=Quantity(
+            column=float_column("mask_shift_sd_px", "standard deviation of the shift; NaN if not measured", "pixel")
+        ).metadata
+    )
+    error_log_odds: float | None = field(
+        default=None,
+        metadata=Quantity(
+            column=float_column(
+                "mask_error_log_odds", "log odds for errors of single masks, corrected from 5 on; NaN if not estimated"
+            ),
+            metric=Metric(
+                "calibration_error_log_odds",
+                "Log odds for errors of single masks or the black level; they are corrected from 5 on.",
+            ),
+            page=PageText(
+                "log odds of errors of single masks", "logarithmierte Quote für Fehler einzelner Masken", digits=0
+            ),
+        ).metadata,
+    )
+    match: float | None = field(
+        metadata=Quantity(
+            column=float_column(
+                "mask_match", "fraction of the measurement explained by the masks, 0-1; NaN if not measured"
+            ),
+            over_series=OverSeries.SPREAD,
+            line="masks",
+            text="match {min:.2f} lowest",
+            page=PageText("match", "Übereinstimmung", digits=2),
+        ).metadata
+    )
+    contrast: float | None = field(
+        metadata=Quantity(
+            column=float_column(
+                "mask_contrast", "modulation by the masks relative to calibration; NaN if not measured"
+            ),
+            over_series=OverSeries.SPREAD,
+            line="masks",
+            text="contrast {median:.2f} median",
+            page=PageText("contrast", "Kontrast", digits=2),
+        ).metadata
+    )
+    below_black_fraction: float = field(
+        default=0.0,
+        metadata=Quantity(
+            column=float_column("below_black_fraction", "pixels darker than the dark frame; NaN if not measured"),
+            over_series=OverSeries.SPREAD,
+            line="masks",
+            text="up to {max:.2%} of the pixels below black",
+            usually_zero=True,
+            page=PageText("below black", "unter Schwarz", "%"),
+        ).metadata,
+    )
+    brightness: float | None = field(
+        default=None,
+        metadata=Quantity(
+            column=float_column(
+                "brightness", "mean of the video estimated from the measurement, 0-1; NaN if not measured"
+            ),
+            over_series=OverSeries.SPREAD,
+            line="masks",
+            text="brightness {min:.3f}–{max:.3f}",
+            page=PageText("brightness", "Helligkeit", digits=3),
+        ).metadata,
+    )
+    gain: float | None = field(
+        default=None,
+        metadata=Quantity(
+            key="camera_gain",
+            column=float_column("camera_gain", "exposure and amplification relative to calibration; NaN if unknown"),
+            over_series=OverSeries.SPREAD,
+            line="masks",
+            text="gain {min:.3f}–{max:.3f} of the calibration's",
+            page=PageText("camera gain", "Kameraverstärkung", digits=3),
+        ).metadata,
+    )
+    order: str = field(
+        default="unknown",
+        metadata=Quantity(
+            column=Column(
+                "mask_order",
+                "u1",
+                "0 unknown, 1 forward, 2 reversed, 3 rotated, 4 shuffled",
+                words=("unknown", "forward", "reversed", "rotated", "shuffled"),
+            ),
+            over_series=OverSeries.TALLY,
+            summary_key="orders",
+        ).metadata,
+    )
+    first_mask: int = field(default=0, metadata=Quantity().metadata)
+    corrected: bool = field(default=False, metadata=Quantity().metadata)
 
     @property
     def shift_px(self) -> float | None:
@@ -225,34 +312,126 @@ class CalibrationHealth:
         return math.hypot(self.shift_x_px, self.shift_y_px)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SolveReport:
     """Report of the engine on one solve.
 
     ``start_reason`` is a word for the choice of the start (``"first"``, ``"gap"``, ``"cut"``, …, see
-    `sci_stream.recon.initialization.initializer.Initializer`);
-    ``budget_limited`` is set if there was no time for the requested iterations; ``residual`` is ‖y − Φv‖₂/‖y‖₂ of the
-    estimate; ``saturated_fraction`` of pixels were excluded from the data term; ``health`` is set on snapshots that
-    measured the calibration; ``solver`` is the id of the settings in the status of its node, ``""`` if unknown;
-    ``masks_at`` is the correction of the masks used, ``""`` for none: see
-    `sci_stream.optics.mask_errors.MaskCorrection.to_text`; ``noise`` is the root mean square of the noise of y, as
-    estimated, relative to that of y, and ``mismatch`` the part of it that grows with the brightness, as errors of the
-    masks do; None if the noise was not estimated.
+    `sci_stream.recon.initialization.initializer.Initializer`); ``residual`` is ‖y − Φv‖₂/‖y‖₂ of the estimate;
+    ``noise`` is the root mean square of the noise of y, as estimated, relative to that of y, and ``mismatch`` the part
+    of it that grows with the brightness, as errors of the masks do; None if the noise was not estimated; ``solver`` is
+    the id of the settings in the status of its node, ``""`` if unknown; ``masks_at`` is the correction of the masks
+    used, ``""`` for none: see `sci_stream.optics.mask_errors.MaskCorrection.to_text`; ``health`` is set on snapshots
+    that measured the calibration.
     """
 
-    iterations: int
-    start: Start
-    start_reason: str
-    budget_limited: bool
-    solve_ns: int
-    residual: float
-    saturated_fraction: float = 0.0
-    psnr_db: float | None = None
+    iterations: int = field(
+        metadata=Quantity(
+            column=Column("iterations", "i4", "number of iterations", required=True),
+            over_series=OverSeries.SPREAD,
+            line="iterations",
+            text="{min:.0f}–{max:.0f}, mean {mean:.1f}",
+            run_summary=("mean", "min", "max"),
+            digits=2,
+            page=PageText("iterations", "Iterationen", digits=0),
+        ).metadata
+    )
+    budget_limited: bool = field(
+        metadata=Quantity(
+            column=Column("budget_limited", "u1", "1 if there was no time for the requested iterations", required=True),
+            over_series=OverSeries.COUNT,
+            line="iterations",
+            text="{count} with fewer than configured",
+            usually_zero=True,
+        ).metadata
+    )
+    start: Start = field(
+        metadata=Quantity(
+            column=Column("start", "u1", "0 none, 1 cold, 2 warm", required=True, words=("unknown", "cold", "warm")),
+            over_series=OverSeries.TALLY,
+            summary_key="starts",
+            line="starts",
+        ).metadata
+    )
+    start_reason: str = field(
+        metadata=Quantity(column=text_column("start_reason", "S24", "reason for the start", required=True)).metadata
+    )
+    solve_ns: int = field(
+        metadata=Quantity(
+            key="solve_ms",
+            divisor=1e6,
+            column=Column("solve_ns", "i8", "duration of the reconstruction", "ns", required=True),
+            over_series=OverSeries.SPREAD,
+            summary_key="solve_ms",
+            line="solve",
+            text="{median:.1f} ms median, {max:.1f} ms longest",
+            page=PageText("solve", "Lösung", "ms", 1),
+        ).metadata
+    )
+    residual: float = field(
+        metadata=Quantity(
+            column=float_column("residual", "relative residual of the estimate", required=True),
+            over_series=OverSeries.SPREAD,
+            page=PageText("residual", "Residuum"),
+        ).metadata
+    )
+    saturated_fraction: float = field(
+        default=0.0,
+        metadata=Quantity(
+            column=float_column("saturated_fraction", "fraction of pixels excluded from the data term", required=True),
+            over_series=OverSeries.SPREAD,
+            page=PageText("saturated", "gesättigt", "%"),
+        ).metadata,
+    )
+    noise: float | None = field(
+        default=None,
+        metadata=Quantity(
+            column=float_column("noise", "estimated noise of the measurement, relative to it; NaN if unknown"),
+            over_series=OverSeries.SPREAD,
+            line="noise",
+            text="{median:.2%} of the measurement",
+            metric=Metric("measurement_noise", _NOISE_HELP, "part", "all"),
+            page=PageText("noise", "Rauschen"),
+        ).metadata,
+    )
+    mismatch: float | None = field(
+        default=None,
+        metadata=Quantity(
+            column=float_column("mismatch", "part of the noise that errors of the masks cause; NaN if unknown"),
+            over_series=OverSeries.SPREAD,
+            line="noise",
+            text="{median:.2%} by the masks",
+            metric=Metric("measurement_noise", _NOISE_HELP, "part", "masks"),
+            page=PageText("mask errors", "Maskenfehler"),
+        ).metadata,
+    )
+    psnr_db: float | None = field(
+        default=None,
+        metadata=Quantity(
+            column=float_column("psnr_db", "PSNR against the ground truth, NaN if unknown", "dB", required=True),
+            over_series=OverSeries.SPREAD,
+            line="PSNR",
+            text="{mean:.2f} dB mean, {min:.2f} lowest",
+            run_summary=("mean", "min"),
+            page=PageText("PSNR", "PSNR", "dB", 1),
+        ).metadata,
+    )
+    solver: str = field(
+        default="",
+        metadata=Quantity(
+            column=text_column("solver", "S32", "id of the solver settings, see solvers in ledger"),
+            over_series=OverSeries.TALLY,
+            summary_key="by_solver",
+        ).metadata,
+    )
+    masks_at: str = field(
+        default="",
+        metadata=Quantity(
+            # As long as a correction of the series' number of masks.
+            column=text_column("masks_at", "S", "correction of the masks used, empty as calibrated")
+        ).metadata,
+    )
     health: CalibrationHealth | None = None
-    solver: str = ""
-    masks_at: str = ""
-    noise: float | None = None
-    mismatch: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

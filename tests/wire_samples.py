@@ -38,7 +38,20 @@ from sci_stream.wire import (
 
 SERIES = "20260102T030405-0a1b2c3d"
 HASH = "00112233445566778899aabbccddeeff"
-HEALTH = CalibrationHealth(0.25, -0.5, 0.01, 0.95, 1.0, "reversed", 2, True, 0.001, 0.4, 1.5, 84.0)
+HEALTH = CalibrationHealth(
+    shift_x_px=0.25,
+    shift_y_px=-0.5,
+    shift_sd_px=0.01,
+    match=0.95,
+    contrast=1.0,
+    order="reversed",
+    first_mask=2,
+    corrected=True,
+    below_black_fraction=0.001,
+    brightness=0.4,
+    gain=1.5,
+    error_log_odds=84.0,
+)
 
 
 def samples() -> dict[str, Message]:
@@ -91,8 +104,11 @@ def samples() -> dict[str, Message]:
             identity,
             rng.random((3, 4, 6), dtype=np.float32).astype(np.float16),
             calibration.hash,
-            SolveReport(12, Start.WARM, "flow", True, 5_000_000, 0.01, 0.001, 31.5, health=HEALTH, solver="0123abcd",
-                        masks_at="1,0,0,2500,0;0,0,0,-12,0", noise=0.02, mismatch=0.01),
+            SolveReport(
+                iterations=12, start=Start.WARM, start_reason="flow", budget_limited=True, solve_ns=5_000_000,
+                residual=0.01, saturated_fraction=0.001, psnr_db=31.5, health=HEALTH, solver="0123abcd",
+                masks_at="1,0,0,2500,0;0,0,0,-12,0", noise=0.02, mismatch=0.01,
+            ),
             StageTimes(1, 2, 3, 4, 5, 0),
             "reconstruct-0",
             "NVIDIA H200",

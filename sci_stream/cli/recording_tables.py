@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,8 @@ from rich.table import Table
 
 from sci_stream.calibration.mask_order import SHUFFLED
 from sci_stream.model import JsonObject
+from sci_stream.quantities import Quantity
+from sci_stream.storage.recording.columns import HEALTH_QUANTITIES, SOLVE_QUANTITIES, Recorded
 
 if TYPE_CHECKING:
     from sci_stream.storage.recording.inspection import (
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
         RecordingSummary,
         Runs,
         SolvingSummary,
+        Spread,
+        Summary,
     )
     from sci_stream.tools.compare import Comparison
 
@@ -106,22 +110,38 @@ def _gaps(gaps: Runs) -> str:
     return f"{missing} missing: {shown}" + (" …" if len(gaps) > _MOST_GAPS else "")
 
 
+def _texts(quantities: Recorded, summaries: Mapping[str, Summary]) -> dict[str, str]:
+    """Return the texts of quantities by the line that they share; those that are usually zero come last in it."""
+    lines: dict[str, list[str]] = {}
+    for quantity, column in sorted(quantities, key=lambda entry: entry[0].usually_zero):
+        summary = summaries.get(quantity.summary_key or column.name)
+        if quantity.line and summary is not None:
+            text = _text(quantity, summary)
+            lines.setdefault(quantity.line, []).extend([text] if text else [])
+    return {line: ", ".join(texts) for line, texts in lines.items()}
+
+
+def _text(quantity: Quantity, summary: Spread | int | dict[str, int]) -> str:
+    if isinstance(summary, dict):
+        return ", ".join(f"{count} {word}" for word, count in summary.items())
+    spread = {"count": summary} if isinstance(summary, int) else dataclasses.asdict(summary)
+    return "" if quantity.usually_zero and not any(spread.values()) else quantity.text.format(**spread)
+
+
 def _solving(solving: SolvingSummary) -> Iterator[tuple[str, str]]:
-    iterations, solve = solving.iterations, solving.solve_ms
-    if iterations is None or solve is None:
+    if not solving.nodes:
         return
-    limited = f", {solving.budget_limited} with fewer than configured" if solving.budget_limited else ""
-    yield "iterations", f"{iterations.min:.0f}–{iterations.max:.0f}, mean {iterations.mean:.1f}{limited}"
-    yield "solve", f"{solve.median:.1f} ms median, {solve.max:.1f} ms longest; by {', '.join(solving.nodes)}"
-    yield "starts", ", ".join(f"{count} {start}" for start, count in solving.starts.items())
-    several = len(solving.solvers) > 1
+    texts = _texts(SOLVE_QUANTITIES, solving.quantities)
+    yield "iterations", texts.pop("iterations")
+    yield "solve", f"{texts.pop('solve')}; by {', '.join(solving.nodes)}"
+    yield "starts", texts.pop("starts")
+    by_solver = solving.quantities["by_solver"]
     for name, report in solving.solvers.items():
-        whose = f"{solving.by_solver.get(name, 0)} of them with " if several else ""
+        whose = ""
+        if isinstance(by_solver, dict) and len(solving.solvers) > 1:
+            whose = f"{by_solver.get(name, 0)} of them with "
         yield "solver", whose + ", ".join(f"{key} = {value}" for key, value in report.items())
-    if solving.noise is not None and solving.mismatch is not None:
-        yield "noise", f"{solving.noise.median:.2%} of the measurement, {solving.mismatch.median:.2%} by the masks"
-    if solving.psnr_db is not None:
-        yield "PSNR", f"{solving.psnr_db.mean:.2f} dB mean, {solving.psnr_db.min:.2f} lowest"
+    yield from texts.items()
 
 
 def _health(health: MaskSummary) -> str:
@@ -130,16 +150,7 @@ def _health(health: MaskSummary) -> str:
         x, y = health.last_shift_px
         sd = "" if health.last_shift_sd_px is None else f" ± {health.last_shift_sd_px:.3f}"
         texts.append(f"shift ({x:+.3f}, {y:+.3f}){sd} px at last, {health.largest_shift_px:.3f} px at most")
-    if health.mask_match is not None:
-        texts.append(f"match {health.mask_match.min:.2f} lowest")
-    if health.mask_contrast is not None:
-        texts.append(f"contrast {health.mask_contrast.median:.2f} median")
-    if health.brightness:
-        texts.append(f"brightness {health.brightness.min:.3f}–{health.brightness.max:.3f}")
-    if health.camera_gain:
-        texts.append(f"gain {health.camera_gain.min:.3f}–{health.camera_gain.max:.3f} of the calibration's")
-    if health.below_black_fraction is not None and health.below_black_fraction.max > 0:
-        texts.append(f"up to {health.below_black_fraction.max:.2%} of the pixels below black")
+    texts.append(_texts(HEALTH_QUANTITIES, health.quantities)["masks"])
     if health.corrected:
         texts.append(f"{health.corrected} reconstructed with corrected masks")
     if health.last_jitter_px or health.last_gain_error:
@@ -151,7 +162,7 @@ def _health(health: MaskSummary) -> str:
         other_order = SHUFFLED in health.orders
         why = "fit better in another order" if other_order else "explain nothing"
         texts.append(f"{health.withheld} snapshots stored in place of a video, since the masks {why}")
-    return ", ".join(texts)
+    return ", ".join(filter(None, texts))
 
 
 def _chunk(name: str, chunk: ChunkSummary) -> str:

@@ -263,7 +263,15 @@ def test_withheld_video_is_the_snapshot_in_every_frame() -> None:
     rig = small()
     snapshot = rig.snapshot()
     video = np.zeros((8, 128, 128), np.float16)
-    report = SolveReport(12, Start.COLD, "first", False, 1, 0.0, 0.0, psnr_db=30.0)
+    report = SolveReport(
+        iterations=12,
+        start=Start.COLD,
+        start_reason="first",
+        budget_limited=False,
+        solve_ns=1,
+        residual=0.0,
+        psnr_db=30.0,
+    )
     shown, said = withhold(video, report, snapshot, rig.calibration)
     y = rig.calibration.measurement(snapshot.counts)
     assert shown.dtype == np.float16

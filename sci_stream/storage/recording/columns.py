@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import h5py
 import numpy as np
 
-from sci_stream.model import Array, CalibrationHealth, JsonObject, Reconstruction, SeriesInfo
-from sci_stream.optics.mask_errors import MOST_MASKS, correction_length
+from sci_stream.model import Array, CalibrationHealth, Reconstruction, SeriesInfo, SolveReport, Start
+from sci_stream.optics.mask_errors import correction_length
 from sci_stream.parameters import Value
+from sci_stream.quantities import Column, OverSeries, Quantity, quantities_of, text_column
 from sci_stream.storage.recording.layout import GROWTH_ROWS
 
 # A block is one HDF5 chunk of a column. Eight blocks (4096 rows) in memory cover late and repeated rows; a row beyond
@@ -22,65 +23,34 @@ BLOCK_ROWS = 512
 _BLOCKS_KEPT = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: name, type, value of unwritten rows, meaning, unit."""
-
-    name: str
-    dtype: str
-    fill: Any
-    meaning: str
-    units: str = ""
-    later: bool = False
-    """Whether older recordings may lack the column; they then read as unwritten."""
+Recorded = tuple[tuple[Quantity, Column], ...]
+"""The recorded quantities of a report, with their columns."""
 
 
-def _health(name: str, meaning: str, dtype: str = "f4", fill: float = np.nan, units: str = "") -> Column:
-    return Column(name, dtype, fill, meaning, units, later=True)
+def _recorded(report: type) -> Recorded:
+    return tuple((quantity, quantity.column) for quantity in quantities_of(report) if quantity.column is not None)
 
 
-_HEALTH_COLUMNS = (
-    _health("mask_shift_x_px", "shift of the masks to the right since calibration; NaN if not measured", units="pixel"),
-    _health("mask_shift_y_px", "shift of the masks downwards since calibration; NaN if not measured", units="pixel"),
-    _health("mask_match", "fraction of the measurement explained by the masks, 0-1; NaN if not measured"),
-    _health("mask_contrast", "modulation by the masks relative to calibration; NaN if not measured"),
-    _health("mask_order", "0 unknown, 1 forward, 2 reversed, 3 rotated, 4 shuffled", "u1", 0),
-    _health("masks_corrected", "1 if reconstructed with masks corrected by what snapshots showed", "u1", 0),
-    _health("below_black_fraction", "pixels darker than the dark frame; NaN if not measured"),
-    _health("brightness", "mean of the video estimated from the measurement, 0-1; NaN if not measured"),
-    _health("camera_gain", "exposure and amplification relative to calibration; NaN if unknown"),
-    _health("mask_shift_sd_px", "standard deviation of the shift; NaN if not measured", units="pixel"),
-    _health("mask_error_log_odds", "log odds for errors of single masks, corrected from 5 on; NaN if not estimated"),
-)
+SOLVE_QUANTITIES, HEALTH_QUANTITIES = _recorded(SolveReport), _recorded(CalibrationHealth)
 
 COLUMNS = (
-    Column("outcome", "u1", 0, "0 none yet, 1 reconstructed, 2 raw_only, 3 dropped"),
-    Column("reason", "S24", b"", "reason why it was dropped or left raw"),
-    Column("epoch", "i4", -1, "starts of the camera before this snapshot; frame ids compare only within one"),
-    Column("camera_frame_id", "i8", -1, "frame id of the camera, -1 if none"),
-    Column("camera_time_ns", "i8", -1, "time of the camera's clock, -1 if none", "ns"),
-    Column("host_time_ns", "i8", 0, "Unix time at which the host received the snapshot", "ns"),
-    Column("dropped_before", "i4", 0, "frames lost by the camera just before this one"),
-    Column("redelivered", "i4", 0, "number of times it was sent again"),
-    Column("iterations", "i4", 0, "number of iterations"),
-    Column("start", "u1", 0, "0 none, 1 cold, 2 warm"),
-    Column("start_reason", "S24", b"", "reason for the start"),
-    Column("budget_limited", "u1", 0, "1 if there was no time for the requested iterations"),
-    Column("psnr_db", "f4", np.nan, "PSNR against the ground truth, NaN if unknown", "dB"),
-    Column("residual", "f4", np.nan, "relative residual of the estimate"),
-    Column("saturated_fraction", "f4", np.nan, "fraction of pixels excluded from the data term"),
-    Column("noise", "f4", np.nan, "estimated noise of the measurement, relative to it; NaN if unknown", later=True),
-    Column("mismatch", "f4", np.nan, "part of the noise that errors of the masks cause; NaN if unknown", later=True),
-    Column("solve_ns", "i8", 0, "duration of the reconstruction", "ns"),
-    Column("finished_ns", "i8", 0, "Unix time at which it was reconstructed", "ns"),
-    Column("node", "S32", b"", "name of the reconstruct node"),
-    *_HEALTH_COLUMNS,
-    Column("solver", "S32", b"", "id of the solver settings, see solvers in ledger", later=True),
-    Column(
-        "masks_at", f"S{correction_length(0)}", b"", "correction of the masks used, empty as calibrated", later=True
-    ),
-    Column("state", "u1", 0, "flags: 1 raw counts are stored, 2 video is stored"),
+    Column("outcome", "u1", "0 none yet, 1 reconstructed, 2 raw_only, 3 dropped", required=True),
+    text_column("reason", "S24", "reason why it was dropped or left raw", required=True),
+    Column("epoch", "i4", "starts of the camera before this snapshot; frame ids compare only within one", "", -1, True),
+    Column("camera_frame_id", "i8", "frame id of the camera, -1 if none", "", -1, True),
+    Column("camera_time_ns", "i8", "time of the camera's clock, -1 if none", "ns", -1, True),
+    Column("host_time_ns", "i8", "Unix time at which the host received the snapshot", "ns", required=True),
+    Column("dropped_before", "i4", "frames lost by the camera just before this one", required=True),
+    Column("redelivered", "i4", "number of times it was sent again", required=True),
+    *(column for _, column in SOLVE_QUANTITIES),
+    Column("finished_ns", "i8", "Unix time at which it was reconstructed", "ns", required=True),
+    text_column("node", "S32", "name of the reconstruct node", required=True),
+    *(column for _, column in HEALTH_QUANTITIES),
+    Column("masks_corrected", "u1", "1 if reconstructed with masks corrected by what snapshots showed"),
+    Column("state", "u1", "flags: 1 raw counts are stored, 2 video is stored", required=True),
 )
+
+START = next(column for column in COLUMNS if column.name == "start")
 
 # Columns written after all others, in this order, since a kill may come between any two: a row has the content that
 # its state declares and is complete once it has an outcome, so everything they refer to must be in the file first.
@@ -93,11 +63,13 @@ CHUNK_PREFIX = "chunk_"
 def columns_of(info: SeriesInfo) -> tuple[Column, ...]:
     """Return the columns of a series' recording: the standard ones, and one for each chunk value."""
     chunks = (
-        Column(CHUNK_PREFIX + name, "f8", np.nan, f"{name} from the chunk data of the frame, NaN if missing", unit)
+        Column(CHUNK_PREFIX + name, "f8", f"{name} from the chunk data of the frame, NaN if missing", unit, np.nan)
         for name, unit in info.chunks.items()
     )
     width = f"S{correction_length(info.n_frames)}"
-    columns = (replace(column, dtype=width) if column.name == "masks_at" else column for column in COLUMNS[:-1])
+    columns = (
+        dataclasses.replace(column, dtype=width) if column.name == "masks_at" else column for column in COLUMNS[:-1]
+    )
     return (*columns, *chunks, COLUMNS[-1])
 
 
@@ -110,7 +82,7 @@ def chunk_cells(chunks: Mapping[str, Value], info: SeriesInfo) -> dict[str, floa
     }
 
 
-def recorded_chunks(row: JsonObject) -> dict[str, Value]:
+def recorded_chunks(row: Mapping[str, Any]) -> dict[str, Value]:
     """Return the chunk data of a row."""
     return {
         name.removeprefix(CHUNK_PREFIX): float(value)
@@ -121,11 +93,6 @@ def recorded_chunks(row: JsonObject) -> dict[str, Value]:
 
 OUTCOME_CODES = {"reconstructed": 1, "raw_only": 2, "dropped": 3}
 OUTCOME_NAMES = {code: name for name, code in OUTCOME_CODES.items()}
-START_CODES = {"cold": 1, "warm": 2}
-START_NAMES = {code: name for name, code in START_CODES.items()}
-ORDER_CODES = {"unknown": 0, "forward": 1, "reversed": 2, "rotated": 3, "shuffled": 4}
-ORDER_NAMES = {code: name for name, code in ORDER_CODES.items()}
-
 Cell = bool | int | float | bytes
 """A value of one column."""
 
@@ -148,11 +115,6 @@ def _within(value: Any, limits: tuple[float, float] | None) -> Any:
     return min(max(value, limits[0]), limits[1])
 
 
-def ascii_cell(text: str, width: int) -> bytes:
-    """Return text in ASCII, truncated to a fixed-length column."""
-    return text.encode("ascii", "replace")[:width]
-
-
 def cell_text(cell: bytes) -> str:
     """Return the text of a column's cell; bytes that are not ASCII, in a damaged file, are replaced."""
     return cell.decode("ascii", "replace")
@@ -166,41 +128,45 @@ def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Cell]:
         "host_time_ns": reconstruction.times.acquired_ns,
         "dropped_before": reconstruction.dropped_before,
         "redelivered": reconstruction.redelivered,
-        "iterations": report.iterations,
-        "start": START_CODES[report.start],
-        "start_reason": ascii_cell(report.start_reason, 24),
-        "budget_limited": report.budget_limited,
-        "psnr_db": np.nan if report.psnr_db is None else report.psnr_db,
-        "residual": report.residual,
-        "saturated_fraction": report.saturated_fraction,
-        "noise": np.nan if report.noise is None else report.noise,
-        "mismatch": np.nan if report.mismatch is None else report.mismatch,
-        "solve_ns": report.solve_ns,
         "finished_ns": reconstruction.times.finished_ns,
-        "node": ascii_cell(reconstruction.node, 32),
-        **(_health_cells(report.health) if report.health is not None else {}),
-        "solver": ascii_cell(report.solver, 32),
-        "masks_at": ascii_cell(report.masks_at, correction_length(MOST_MASKS)),
+        "node": reconstruction.node.encode("ascii", "replace"),
         "masks_corrected": bool(report.masks_at),
+        **_report_cells(report, SOLVE_QUANTITIES),
+        **({} if report.health is None else _report_cells(report.health, HEALTH_QUANTITIES)),
     }
 
 
-def _health_cells(health: CalibrationHealth) -> dict[str, Cell]:
-    figures = {
-        "mask_shift_x_px": health.shift_x_px,
-        "mask_shift_y_px": health.shift_y_px,
-        "mask_match": health.match,
-        "mask_contrast": health.contrast,
-        "brightness": health.brightness,
-        "camera_gain": health.gain,
-        "mask_shift_sd_px": health.shift_sd_px,
-        "mask_error_log_odds": health.error_log_odds,
-    }
-    return {
-        **{name: np.nan if value is None else value for name, value in figures.items()},
-        "mask_order": ORDER_CODES.get(health.order, 0),
-        "below_black_fraction": health.below_black_fraction,
-    }
+def _report_cells(report: SolveReport | CalibrationHealth, quantities: Recorded) -> dict[str, Cell]:
+    return {column.name: _cell(getattr(report, quantity.name), column) for quantity, column in quantities}
+
+
+def _cell(value: bool | float | str | None, column: Column) -> Cell:
+    if isinstance(value, str):  # text longer than its column is truncated by NumPy
+        return column.code_of(value) if column.words else value.encode("ascii", "replace")
+    return column.fill if value is None else value
+
+
+def solve_report(cells: Mapping[str, Any]) -> SolveReport:
+    """Return the report that the cells of a row describe, without calibration health.
+
+    Raises
+    ------
+    ValueError
+        If the row is damaged: it has no start.
+    """
+    optional = {field.name for field in dataclasses.fields(SolveReport) if field.default is None}
+    report: dict[str, Any] = {}
+    for quantity, column in SOLVE_QUANTITIES:
+        cell = cells[column.name]
+        if quantity.name == "start":
+            report["start"] = Start(column.word_of(cell))
+        elif isinstance(cell, bytes):
+            report[quantity.name] = cell_text(cell)
+        elif quantity.name in optional:
+            report[quantity.name] = None if np.isnan(cell) else cell
+        else:
+            report[quantity.name] = bool(cell) if quantity.over_series is OverSeries.COUNT else cell
+    return SolveReport(**report)
 
 
 def create_columns(group: h5py.Group, info: SeriesInfo) -> None:

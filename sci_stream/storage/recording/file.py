@@ -24,8 +24,9 @@ import numpy as np
 from sci_stream.errors import FileFormatError
 from sci_stream.file_guard import reading
 from sci_stream.model import Array
+from sci_stream.quantities import Column
 from sci_stream.storage.hdf5 import check_mark, is_open_for_writing, open_for_reading, place, read_dataset
-from sci_stream.storage.recording.columns import CHUNK_PREFIX, COLUMNS, OUTCOME_CODES, Column
+from sci_stream.storage.recording.columns import CHUNK_PREFIX, COLUMNS, OUTCOME_CODES
 from sci_stream.storage.recording.layout import RECORDING_FORMAT, RECORDING_VERSION, RowState, read_info
 
 _FRAMES = {"raw": (3, "u1 u2 f4"), "video": (4, "f2 f4 u2")}
@@ -156,7 +157,7 @@ class RecordingFile:
             raise FileFormatError(f"{self.path} was replaced by another file", hint="Open it again.")
 
     def _column(self, column: Column, rows: int) -> Array:
-        if column.later and f"rows/{column.name}" not in self._hdf5:
+        if not column.required and f"rows/{column.name}" not in self._hdf5:
             return np.full(rows, column.fill, column.dtype)
         node = self._dataset(f"rows/{column.name}", 1)
         if node.dtype.kind != np.dtype(column.dtype).kind:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,15 @@ from sci_stream.calibration.diagnosis import WITHHELD
 from sci_stream.model import Array, JsonObject, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
-from sci_stream.storage.recording.columns import CHUNK_PREFIX, ORDER_NAMES, OUTCOME_NAMES, START_NAMES, cell_text
+from sci_stream.quantities import Column, OverSeries, Quantity
+from sci_stream.storage.recording.columns import (
+    CHUNK_PREFIX,
+    HEALTH_QUANTITIES,
+    OUTCOME_NAMES,
+    SOLVE_QUANTITIES,
+    Recorded,
+    cell_text,
+)
 from sci_stream.storage.recording.reader import Recording
 from sci_stream.storage.recording.series import RecordedSeries
 
@@ -24,6 +32,9 @@ _MOST_GAPS = 1000
 
 Runs = list[tuple[int, int]]
 """First and last sequence number of each run."""
+
+Rows = Mapping[str, Array]
+"""Columns of a recording, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,33 @@ class Spread:
         # Not in the column's own type: a float32 sum over a day of snapshots loses digits.
         mean = float(finite.mean(dtype=np.float64))
         return cls(float(finite.min()), float(np.median(finite)), mean, float(finite.max()))
+
+
+Summary = Spread | int | dict[str, int] | None
+"""Summary of a quantity over a series, of the kinds of `OverSeries`; None if it was never measured."""
+
+
+def _summaries(quantities: Recorded, rows: Rows) -> dict[str, Summary]:
+    return {
+        quantity.summary_key or column.name: _summary(quantity, column, rows)
+        for quantity, column in quantities
+        if quantity.over_series is not None
+    }
+
+
+def _summary(quantity: Quantity, column: Column, rows: Rows) -> Summary:
+    values = rows[column.name]
+    match quantity.over_series:
+        case OverSeries.SPREAD:
+            return Spread.of(values / quantity.divisor)
+        case OverSeries.COUNT:
+            return int(values.sum())
+        case _:
+            words = [column.word_of(cell) if column.words else cell_text(cell) for cell in values.tolist()]
+            if column.name == "start":
+                reasons = map(cell_text, rows["start_reason"].tolist())
+                words = [f"{word}: {reason}" for word, reason in zip(words, reasons, strict=True)]
+            return dict(Counter(words).most_common())
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,25 +160,23 @@ class SnapshotRates:
 
 @dataclass(frozen=True, slots=True)
 class SolvingSummary:
-    """Reconstruction of the series. ``solvers`` describes each solver by its id, as reconstruct nodes reported it."""
+    """Reconstruction of the series.
 
-    iterations: Spread | None
-    budget_limited: int
-    starts: dict[str, int]
-    solve_ms: Spread | None
-    residual: Spread | None
-    saturated_fraction: Spread | None
-    noise: Spread | None
-    mismatch: Spread | None
-    psnr_db: Spread | None
-    by_solver: dict[str, int]
+    ``quantities`` are those of `SolveReport`; ``solvers`` describes each solver by its id, as reconstruct nodes
+    reported it.
+    """
+
+    quantities: dict[str, Summary]
     nodes: dict[str, int]
     solvers: dict[str, JsonObject]
 
 
 @dataclass(frozen=True, slots=True)
 class MaskSummary:
-    """Measurements of the calibration during the series; shifts are (x, y), to the right and downwards."""
+    """Measurements of the calibration during the series; shifts are (x, y), to the right and downwards.
+
+    ``quantities`` are those of `CalibrationHealth` that are summarised alike.
+    """
 
     looks: int
     first_shift_px: tuple[float, float] | None
@@ -153,11 +189,7 @@ class MaskSummary:
     last_error_log_odds: float | None
     withheld: int
     orders: dict[str, int]
-    mask_match: Spread | None
-    mask_contrast: Spread | None
-    below_black_fraction: Spread | None
-    brightness: Spread | None
-    camera_gain: Spread | None
+    quantities: dict[str, Summary]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +247,16 @@ class RecordingSummary:
     parent: JsonObject | None
 
     def to_json(self) -> JsonObject:
-        """Return the summary as plain values."""
-        return dataclasses.asdict(self)
+        """Return the summary as plain values; quantities are not nested."""
+        values = dataclasses.asdict(self)
+        return {**values, "solving": _flat(values["solving"]), "health": self.health and _flat(values["health"])}
+
+
+def _flat(summary: JsonObject) -> JsonObject:
+    flat: JsonObject = {}
+    for name, value in summary.items():
+        flat |= value if name == "quantities" else {name: value}
+    return flat
 
 
 def inspect_recording(path: Path) -> RecordingSummary:
@@ -289,7 +329,7 @@ def _stored(series: RecordedSeries) -> StoredData:
     )
 
 
-def _outcomes(rows: Any) -> OutcomeCounts:
+def _outcomes(rows: Rows) -> OutcomeCounts:
     settled = rows["outcome"] != 0
     counts = Counter(OUTCOME_NAMES.get(int(code), "unknown") for code in rows["outcome"][settled])
     dropped = Counter(map(cell_text, rows["reason"][rows["outcome"] == 3].tolist()))
@@ -324,7 +364,7 @@ def _missing_runs(seqs: npt.NDArray[np.int64], start: int, stop: int) -> Runs:
     return [(int(edges[i]) + 1, int(edges[i + 1]) - 1) for i in after]
 
 
-def _rates(rows: Any, n_frames: int) -> SnapshotRates:
+def _rates(rows: Rows, n_frames: int) -> SnapshotRates:
     host_ns = np.sort(rows["host_time_ns"][rows["host_time_ns"] > 0])
     if len(host_ns) < 2:
         return SnapshotRates(0.0, None, None, None)
@@ -339,36 +379,22 @@ def _rates(rows: Any, n_frames: int) -> SnapshotRates:
     )
 
 
-def _solving(rows: Any, solvers: dict[str, JsonObject]) -> SolvingSummary:
-    solved = rows["outcome"] == 1
-    starts = Counter(
-        f"{START_NAMES.get(int(start), 'unknown')}: {cell_text(reason)}"
-        for start, reason in zip(rows["start"][solved].tolist(), rows["start_reason"][solved].tolist(), strict=True)
-    )
-    return SolvingSummary(
-        iterations=Spread.of(rows["iterations"][solved]),
-        budget_limited=int(rows["budget_limited"][solved].sum()),
-        starts=dict(starts.most_common()),
-        solve_ms=Spread.of(rows["solve_ns"][solved] / 1e6),
-        residual=Spread.of(rows["residual"][solved]),
-        saturated_fraction=Spread.of(rows["saturated_fraction"][solved]),
-        noise=Spread.of(rows["noise"][solved]),
-        mismatch=Spread.of(rows["mismatch"][solved]),
-        psnr_db=Spread.of(rows["psnr_db"][solved]),
-        by_solver=dict(Counter(map(cell_text, rows["solver"][solved].tolist())).most_common()),
-        nodes=dict(Counter(map(cell_text, rows["node"][solved].tolist())).most_common()),
-        solvers=solvers,
-    )
+def _solving(rows: Rows, solvers: dict[str, JsonObject]) -> SolvingSummary:
+    solved = {name: values[rows["outcome"] == 1] for name, values in rows.items()}
+    nodes = Counter(map(cell_text, solved["node"].tolist()))
+    return SolvingSummary(_summaries(SOLVE_QUANTITIES, solved), dict(nodes.most_common()), solvers)
 
 
-def _health(rows: Any) -> MaskSummary | None:
+def _health(rows: Rows) -> MaskSummary | None:
     """Summarise the calibration measurements of the series."""
     looked = np.isfinite(rows["below_black_fraction"])
     if not looked.any():
         return None
+    quantities = _summaries(HEALTH_QUANTITIES, {name: values[looked] for name, values in rows.items()})
+    orders = quantities.pop("orders")
+    assert isinstance(orders, dict)
     shifts = np.stack([rows["mask_shift_x_px"], rows["mask_shift_y_px"]], axis=1)[looked]
     known = shifts[np.isfinite(shifts).all(axis=1)]
-    orders = Counter(ORDER_NAMES.get(int(code), "unknown") for code in rows["mask_order"][looked])
     corrections = rows["masks_at"][rows["masks_corrected"] > 0]
     last = MaskCorrection.from_text(corrections[-1].decode("ascii")) if len(corrections) else NO_CORRECTION
     return MaskSummary(
@@ -382,12 +408,8 @@ def _health(rows: Any) -> MaskSummary | None:
         last_gain_error=last.gain_error,
         last_error_log_odds=_last(rows["mask_error_log_odds"]),
         withheld=int((rows["start_reason"] == WITHHELD.encode()).sum()),
-        orders=dict(orders.most_common()),
-        mask_match=Spread.of(rows["mask_match"]),
-        mask_contrast=Spread.of(rows["mask_contrast"]),
-        below_black_fraction=Spread.of(rows["below_black_fraction"]),
-        brightness=Spread.of(rows["brightness"]),
-        camera_gain=Spread.of(rows["camera_gain"]),
+        orders=orders,
+        quantities=quantities,
     )
 
 
@@ -401,7 +423,7 @@ def _pair(shift: npt.NDArray[np.float32]) -> tuple[float, float]:
     return float(shift[0]), float(shift[1])
 
 
-def _chunks(rows: Any, units: dict[str, str]) -> dict[str, ChunkSummary]:
+def _chunks(rows: Rows, units: dict[str, str]) -> dict[str, ChunkSummary]:
     """Summarise each chunk value: count, spread and unit."""
     columns = {name: rows[CHUNK_PREFIX + name] for name in units if CHUNK_PREFIX + name in rows}
     return {

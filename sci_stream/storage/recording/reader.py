@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -14,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError
-from sci_stream.model import Array, JsonObject, SeriesInfo, SolveReport, Start
+from sci_stream.model import Array, JsonObject, SeriesInfo, SolveReport
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import read_calibration
 from sci_stream.storage.hdf5 import read_attribute, read_text
-from sci_stream.storage.recording.columns import OUTCOME_CODES, OUTCOME_NAMES, START_NAMES, cell_text
+from sci_stream.storage.recording.columns import OUTCOME_CODES, OUTCOME_NAMES, cell_text, solve_report
 from sci_stream.storage.recording.file import RecordingFile, release, share
 from sci_stream.storage.recording.layout import FRAME_FLAGS, VIDEO_U16_STEP, RowState, raw_dtype, read_info
 
@@ -258,31 +257,12 @@ class Recording:
 
     def report(self, seq: int) -> tuple[SolveReport, str, int]:
         """Return the report of a snapshot's solve, its node, and the number of its redeliveries."""
-
-        def value(name: str) -> Any:
-            return self._value(name, seq)
-
-        def known(name: str) -> float | None:
-            number = float(value(name))
-            return None if math.isnan(number) else number
-
-        start = START_NAMES.get(int(value("start")))
-        if start is None:
-            raise FileFormatError(f"The row of snapshot {seq} in {self.path} is damaged", got=f"start {value('start')}")
-        report = SolveReport(
-            iterations=int(value("iterations")),
-            start=Start(start),
-            start_reason=cell_text(value("start_reason")),
-            budget_limited=bool(value("budget_limited")),
-            solve_ns=int(value("solve_ns")),
-            residual=float(value("residual")),
-            saturated_fraction=float(value("saturated_fraction")),
-            psnr_db=known("psnr_db"),
-            solver=cell_text(value("solver")),
-            noise=known("noise"),
-            mismatch=known("mismatch"),
-        )
-        return report, cell_text(value("node")), int(value("redelivered"))
+        row = {name: self._value(name, seq) for name in self._rows}
+        try:
+            report = solve_report(row)
+        except ValueError as error:
+            raise FileFormatError(f"The row of snapshot {seq} in {self.path} is damaged", got=error) from None
+        return report, cell_text(row["node"]), row["redelivered"]
 
     def close(self) -> None:
         """Close the file. May be called again."""

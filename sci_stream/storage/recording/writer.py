@@ -24,7 +24,6 @@ from sci_stream.storage.hdf5 import LIBVER, build_image
 from sci_stream.storage.recording.columns import (
     OUTCOME_CODES,
     RowTable,
-    ascii_cell,
     chunk_cells,
     create_columns,
     reconstruction_cells,
@@ -260,7 +259,7 @@ class RecordingWriter:
             return False
         row = self._row(seq)
         with self._guard("written"):
-            self._rows.set(row, outcome=OUTCOME_CODES[outcome], reason=ascii_cell(reason, 24))
+            self._rows.set(row, outcome=OUTCOME_CODES[outcome], reason=reason.encode("ascii", "replace"))
         self._filled.add(row)
         self._written.settled.add(seq)
         return True

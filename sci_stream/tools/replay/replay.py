@@ -26,7 +26,7 @@ from sci_stream.recon.budget import BudgetController
 from sci_stream.recon.engine import Engine
 from sci_stream.storage.calibration_file import load_calibration
 from sci_stream.storage.recording import RecordingWriter
-from sci_stream.storage.recording.columns import START_CODES, recorded_chunks
+from sci_stream.storage.recording.columns import START, recorded_chunks
 from sci_stream.storage.recording.series import RecordedSeries
 from sci_stream.storage.recording.virtual_dataset import write_virtual_recording
 from sci_stream.tools.replay.solver import ReplaySolver, SolverChanges, SolverSetup, replay_masks, replay_solver
@@ -351,7 +351,7 @@ class _Run:
 
     def _recorded_cold(self, seq: int) -> bool:
         """Whether a snapshot starts cold because it did when recorded."""
-        cold = bool(self._series.row(seq)["start"] == START_CODES[Start.COLD])
+        cold = START.word_of(self._series.row(seq)["start"]) == Start.COLD
         return cold and self._solver.as_recorded and self._pace is None
 
     def _running_engine(self, setup: SolverSetup) -> _RunningEngine:

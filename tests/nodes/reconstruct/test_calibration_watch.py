@@ -24,7 +24,9 @@ from tests.calibration.moved_masks import Rig
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-WELL = CalibrationHealth(0.01, -0.02, 0.003, 0.95, 1.0, "forward", brightness=0.4)
+WELL = CalibrationHealth(
+    shift_x_px=0.01, shift_y_px=-0.02, shift_sd_px=0.003, match=0.95, contrast=1.0, order="forward", brightness=0.4
+)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,10 @@ def test_each_fault_is_reported_alone(change: dict[str, object], name: str, word
 
 def test_healthy_or_unknown_calibration_is_not_reported() -> None:
     assert findings(WELL, 0.1) == {}
-    assert findings(CalibrationHealth(None, None, None, None, None), 0.1) == {}
+    assert (
+        findings(CalibrationHealth(shift_x_px=None, shift_y_px=None, shift_sd_px=None, match=None, contrast=None), 0.1)
+        == {}
+    )
 
 
 def watch(rig: Rig, section: CalibrationSection) -> tuple[CalibrationWatch, Engine]:

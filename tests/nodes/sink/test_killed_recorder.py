@@ -43,7 +43,8 @@ RECORD_FOR_EVER = f"""
         Path(sys.argv[1]), queue_bytes={QUEUE} * frame, batch_items={BATCH}, segment_bytes=150 * frame,
         floor_free_bytes=1, warn_free_bytes=1))
     recorder.start(info, calibration)
-    report = SolveReport(1, Start.COLD, "first", False, 1, 0.0)
+    report = SolveReport(
+        iterations=1, start=Start.COLD, start_reason="first", budget_limited=False, solve_ns=1, residual=0.0)
 
     def say(word, seq):
         return lambda result: os.write(1, f"{{word}} {{seq}} {{result}}\\n".encode())

@@ -45,8 +45,8 @@ def test_inspect_counts_stored_missing_and_dropped(tmp_path: Path, series) -> No
         epochs=1,
     )  # fmt: skip
     assert found.gaps == RecordingGaps(raw=[(2, 3), (6, 7)], video=[(2, 3), (5, 8)])
-    assert found.solving.iterations == Spread(12, 12, 12, 12)
-    assert found.solving.starts == {"warm: motion": 3}
+    assert found.solving.quantities["iterations"] == Spread(12, 12, 12, 12)
+    assert found.solving.quantities["starts"] == {"warm: motion": 3}
     assert found.solving.nodes == {"reconstruct-0": 3}
     assert found.calibration.hash == series.calibration.hash
     assert found.calibration.grey
@@ -60,7 +60,19 @@ def test_inspect_reports_calibration_and_chunk_data(tmp_path: Path, series) -> N
         for seq in range(5):
             done = series.reconstruction(seq)
             x_px, y_px = looks.get(seq, (None, None))
-            health = CalibrationHealth(x_px, y_px, 0.01, 0.9, 1.1, "forward", 0, True, 0.02 * seq, 0.5, 2.0, 84.0)
+            health = CalibrationHealth(
+                shift_x_px=x_px,
+                shift_y_px=y_px,
+                shift_sd_px=0.01,
+                match=0.9,
+                contrast=1.1,
+                order="forward",
+                corrected=True,
+                below_black_fraction=0.02 * seq,
+                brightness=0.5,
+                gain=2.0,
+                error_log_odds=84.0,
+            )
             moved = Displacement((1, 0)).to_text if seq in (3, 4) else ""
             report = replace(
                 done.report, health=health if seq in looks else None, masks_at=moved, noise=0.02, mismatch=0.015
@@ -74,9 +86,9 @@ def test_inspect_reports_calibration_and_chunk_data(tmp_path: Path, series) -> N
     assert health.last_shift_px == pytest.approx([0.25, -0.3])
     assert health.largest_shift_px == pytest.approx(0.5)
     assert (health.corrected, health.orders) == (2, {"forward": 3})
-    assert health.mask_match.mean == pytest.approx(0.9)
-    assert health.below_black_fraction.max == pytest.approx(0.08)
-    assert health.camera_gain.min == health.camera_gain.max == 2.0
+    assert health.quantities["mask_match"].mean == pytest.approx(0.9)
+    assert health.quantities["below_black_fraction"].max == pytest.approx(0.08)
+    assert health.quantities["camera_gain"] == Spread(2.0, 2.0, 2.0, 2.0)
     assert found.chunks["ExposureTime"].values.max == 104.0
     assert found.chunks["Gain"] == ChunkSummary(0, "dB", None)
     words = dict(describe(found))
@@ -128,5 +140,5 @@ def test_empty_recording_is_summarised(tmp_path: Path, series) -> None:
     RecordingWriter(tmp_path / "run.h5", series.info, series.calibration).close({"acquired": 0})
     found = inspect_recording(tmp_path / "run.h5")
     assert found.rates.snapshots_hz is None
-    assert found.solving.iterations is None
+    assert found.solving.quantities["iterations"] is None
     assert found.gaps == RecordingGaps([], [])

@@ -83,7 +83,9 @@ def _rendered(snapshot: Snapshot, video: npt.NDArray[np.float32], options: Previ
         id=snapshot.id,
         video=video.reshape(-1, *video.shape[-2:]),
         calibration_hash=snapshot.calibration_hash,
-        report=SolveReport(1, Start.COLD, "", False, 0, 0.0),
+        report=SolveReport(
+            iterations=1, start=Start.COLD, start_reason="", budget_limited=False, solve_ns=0, residual=0.0
+        ),
         times=StageTimes(acquired_ns=unix_ns()),
         node="bench",
         device="",
