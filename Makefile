@@ -4,32 +4,27 @@ VENV   ?= .venv
 ARGS   ?=
 BIN    := $(VENV)/bin
 
-# Whole rigs, and whatever else starts processes or compiles: these tests wait as much as they compute. In this order:
-# files whose tests are long come first, so that no process is left with one of them at the end.
-RIG_TESTS := tests/storage/test_hostile_files.py tests/e2e tests/tools/test_batch.py tests/chaos tests/network \
-	tests/examples tests/nodes/launcher/test_supervisor.py \
-	tests/nodes/sink/test_killed_recorder.py tests/storage/recording/test_crash.py tests/storage/recording/test_repair.py \
-	tests/transport/test_remote_memory.py tests/cli/test_demo.py tests/cli/test_cameras.py tests/drivers/harvesters \
-	tests/drivers/test_camera_contract.py
+# Modules marked `rig` start rigs or other processes, or wait for sockets and files. Chosen by file: no run imports the others.
+RIGS = $(sort $(shell grep -rl --include='test_*.py' '^pytestmark = .*mark\.rig' tests))
 
-.PHONY: lock audit demo test test-all test-unit test-rigs test-lab test-gentl test-long test-lowest check lint types imports docs gentl install clean
+.PHONY: lock audit demo test test-all test-unit test-rigs test-lab test-gentl test-bridges test-long test-lowest check lint types imports docs gentl install clean
 
 demo: install  ## Run the whole instrument on the simulated camera until Ctrl-C (ARGS="--snapshots 20 --no-browser")
 	$(BIN)/sci-stream demo $(ARGS)
 
 test: test-unit test-rigs  ## Every test of the instrument but the long ones
 
-test-all: test test-lab test-gentl  ## And those of the other distributions in this repository
+test-all: test test-lab test-gentl test-bridges  ## And those of the other distributions in this repository
 
 # One thread for each process: threads of several processes that wait for each other make solves many times slower.
 # Hundreds of processes import this package: its bytecode is kept, whatever the environment says.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 test-unit: install  ## Tests of single parts, three at a time
-	$(PYTEST) -n 3 --dist worksteal $(addprefix --ignore=,$(RIG_TESTS)) $(ARGS)
+	$(PYTEST) -n 3 --dist worksteal --ignore=tests/bridges $(addprefix --ignore=,$(RIGS)) $(ARGS)
 
-test-rigs: install  ## Tests of whole rigs and of processes, with real sockets and files, five at a time
-	$(PYTEST) -n 5 --dist loadfile --no-loadscope-reorder $(RIG_TESTS) $(ARGS)
+test-rigs: install  ## Tests marked rig, which wait as much as they compute, five at a time
+	$(PYTEST) -n 5 --dist loadfile $(RIGS) $(ARGS)
 
 test-lab: install  ## Tests of the laboratory
 	$(PYTEST) -n 3 --dist worksteal lab/tests $(ARGS)
@@ -37,8 +32,11 @@ test-lab: install  ## Tests of the laboratory
 test-gentl: install  ## The simulated GenTL camera, and the instrument on it; needs g++
 	$(PYTEST) -n 5 --dist loadfile --no-loadscope-reorder drivers/gentl_sim/tests $(ARGS)
 
+test-bridges: $(VENV)/.bridges  ## napari, EPICS, Bluesky and deepinv, against the real libraries
+	$(PYTEST) -n 2 --dist loadfile tests/bridges $(ARGS)
+
 test-long: install  ## The long tests: about an hour
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python -m pytest -m slow tests lab/tests drivers/gentl_sim/tests $(ARGS)
 
 # Newer releases of other packages deprecate what the oldest use: their warnings are not ours.
 test-lowest:  ## Files, configuration and commands with the oldest versions that pyproject.toml allows (PYTHON=python3.11)
@@ -94,6 +92,10 @@ $(VENV)/.installed: pyproject.toml lab/pyproject.toml drivers/gentl_sim/pyprojec
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		--editable '.[dev]' --editable ./lab --editable drivers/gentl_sim
+	@touch $@
+
+$(VENV)/.bridges: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[napari,ophyd,deepinv]'
 	@touch $@
 
 clean:

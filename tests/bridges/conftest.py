@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
+
 import pytest
+import torch
 
 from tests.ports import free_endpoint
+
+
+def _declare_operators_of_torchvision() -> None:
+    """Let deepinv import torchvision where PyPI's, built for CUDA, stands beside torch's CPU build.
+
+    Its operators for boxes are then missing; no denoiser uses them.
+    """
+    if torch.version.cuda is not None or importlib.util.find_spec("torchvision") is None:
+        return
+    if "+" not in importlib.metadata.version("torchvision"):
+        for name in ("nms", "qnms"):
+            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float threshold) -> Tensor")
+
+
+_declare_operators_of_torchvision()
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from sci_stream.recon.denoisers.contract import DenoiserContract
 from sci_stream.recon.denoisers.registry import make_denoiser
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of deepinv's own dependencies, when they are imported
-models = pytest.importorskip("deepinv.models")
+models = pytest.importorskip("deepinv.models", exc_type=ModuleNotFoundError)
 
 NAME = "sci_stream.bridges.deepinv"
 CPU = torch.device("cpu")

@@ -11,8 +11,8 @@ import sci_stream
 from sci_stream.bridges.epics import PvaServer, serve
 from tests.bridges.tap import publishing
 
-pytest.importorskip("p4p")
-client = pytest.importorskip("p4p.client.thread")
+pytest.importorskip("p4p", exc_type=ModuleNotFoundError)
+client = pytest.importorskip("p4p.client.thread", exc_type=ModuleNotFoundError)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,10 @@ from sci_stream.errors import TransportError
 from tests.bridges.tap import publishing
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Bluesky's own dependencies
-core = pytest.importorskip("ophyd_async.core")
-bluesky = pytest.importorskip("bluesky")
-plans = pytest.importorskip("bluesky.plans")
-bridge = pytest.importorskip("sci_stream.bridges.ophyd")
+core = pytest.importorskip("ophyd_async.core", exc_type=ModuleNotFoundError)
+bluesky = pytest.importorskip("bluesky", exc_type=ModuleNotFoundError)
+plans = pytest.importorskip("bluesky.plans", exc_type=ModuleNotFoundError)
+bridge = importlib.import_module("sci_stream.bridges.ophyd")
 
 
 def test_count_reads_snapshots_acquired_after_each_trigger(series, taps: str) -> None:

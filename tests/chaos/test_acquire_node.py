@@ -13,6 +13,8 @@ from sci_stream_drivers.simulated.options import SimulatedOptions
 from sci_stream.storage.calibration_file import save_calibration
 from tests.e2e.kit import RunningRig, assert_accounted_for, small_rig, wait_for
 
+pytestmark = pytest.mark.rig
+
 RECORD = {"policy": {"mode": "record"}}
 
 

@@ -21,6 +21,8 @@ from tests.chaos.tcp_proxy import TcpProxy
 from tests.e2e.kit import ROOT, RunningRig, assert_accounted_for
 from tests.ports import free_ports
 
+pytestmark = pytest.mark.rig
+
 BY_DEFAULT = {"clock set back"}
 """The faults that no other fast test covers. Killed and frozen nodes, a slow sink, a full disk, camera faults, a broken
 calibration and hostile messages are in `tests/e2e` and in this folder, out-of-memory errors in

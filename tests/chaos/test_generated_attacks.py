@@ -32,6 +32,8 @@ from tests.hostile_messages import good_frames
 from tests.ports import free_ports
 from tests.wire_samples import samples
 
+pytestmark = pytest.mark.rig
+
 _MOST_GROWTH_BYTES = 48 << 20
 # A node rightly acts on these: keys decide who may send at all.
 _MEANT = {b"series_start", b"calibration", b"done"}

@@ -34,6 +34,8 @@ from tests.ports import free_endpoint, free_ports
 from tests.transport.peers import hello, until
 from tests.wire_samples import samples
 
+pytestmark = pytest.mark.rig
+
 _MEANT = {"series_start", "calibration", "done"}
 """Kinds that a node rightly acts on if they stay valid: keys decide who may send at all."""
 

@@ -13,6 +13,8 @@ from sci_stream_lab.bench.result import print_result
 from tests.chaos import faults
 from tests.chaos.random_kills import KillsOutcome, bench
 
+pytestmark = pytest.mark.rig
+
 
 def assert_all_there(outcome: KillsOutcome, kills: int) -> None:
     assert sum(outcome.kills.values()) + sum(outcome.freezes.values()) == kills

@@ -10,6 +10,8 @@ from tests import plain_http
 from tests.e2e.kit import PATIENCE_S, RunningRig, assert_accounted_for, wait_for
 from tests.ports import free_ports
 
+pytestmark = pytest.mark.rig
+
 
 def test_stalled_sink_drops_only_what_exceeds_memory(tmp_path: Path) -> None:
     health = dict(zip(("acquire_port", "sink_port", "reconstruct_port"), free_ports(3), strict=True))

@@ -10,6 +10,8 @@ import pytest
 
 from tests.e2e.kit import RunningRig, assert_accounted_for
 
+pytestmark = pytest.mark.rig
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)

@@ -19,6 +19,8 @@ from sci_stream.errors import SciStreamError
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from tests.drivers.harvesters.kit import wheel_producer
 
+pytestmark = pytest.mark.rig
+
 Cameras = Callable[..., "subprocess.CompletedProcess[str]"]
 RIG = """
 [camera]

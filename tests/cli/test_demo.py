@@ -5,6 +5,10 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.rig
+
 ROOT = Path(__file__).parents[2]
 FIRST_WORDS = "measuring this machine …"
 

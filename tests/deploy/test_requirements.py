@@ -12,7 +12,7 @@ from packaging.version import Version
 from tests.e2e.kit import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-# These bring an application or a framework each: their bridges are tested where these are installed.
+# These bring an application or a framework each: `make test-bridges` runs with the pinned versions.
 UNTESTED = ("dev", "docs", "napari", "ophyd", "deepinv")
 EXTRAS = {name: lines for name, lines in PROJECT["optional-dependencies"].items() if name not in UNTESTED}
 LINES = sorted({*PROJECT["dependencies"], *(line for lines in EXTRAS.values() for line in lines)})

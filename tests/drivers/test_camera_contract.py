@@ -12,6 +12,8 @@ from sci_stream.model import CameraCapabilities
 from sci_stream.ports import Camera
 from tests.drivers.camera_kit import SHOTS, MakeCamera, frames
 
+pytestmark = pytest.mark.rig
+
 
 @pytest.fixture
 def camera(make_camera: MakeCamera) -> Iterator[Camera]:

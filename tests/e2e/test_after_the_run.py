@@ -15,6 +15,8 @@ from sci_stream.tools.compare import compare_recordings
 from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream
 
+pytestmark = pytest.mark.rig
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:

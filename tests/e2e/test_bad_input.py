@@ -26,6 +26,8 @@ from sci_stream.storage.calibration_file import save_calibration
 from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import Ended, RunningRig, assert_accounted_for, camera_of, sci_stream, write_rig
 
+pytestmark = pytest.mark.rig
+
 Check = Callable[[Path], Ended]
 
 INPUT, WORLD = 2, 3

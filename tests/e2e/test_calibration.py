@@ -20,6 +20,8 @@ from sci_stream.tools.replay.replay import ReplayPlan, replay
 from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import COMMAND, PATIENCE_S, RunningRig, environment, sci_stream, wait_for, write_rig
 
+pytestmark = pytest.mark.rig
+
 CAMERA = {"options": {"snapshot_rate_hz": 0.0, "loop_snapshots": 0}}
 
 

@@ -6,8 +6,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.e2e.kit import RunningRig, assert_accounted_for
+
+pytestmark = pytest.mark.rig
 
 SNAPSHOTS = 40
 

@@ -17,6 +17,8 @@ from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 from tests.journals import read_journal
 
+pytestmark = pytest.mark.rig
+
 Command = Callable[..., tuple[int, str]]
 
 CONTROLLED = {

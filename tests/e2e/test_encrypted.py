@@ -18,6 +18,8 @@ from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import RunningRig, assert_accounted_for, write_rig
 from tests.hostile_messages import hostile_messages
 
+pytestmark = pytest.mark.rig
+
 
 def keys(folder: Path, command: CommandHere) -> dict[str, Any]:
     """Create this host's keys with the command."""

@@ -13,6 +13,8 @@ from tests.e2e.kit import COMMAND, PATIENCE_S, ROOT, environment, sci_stream, wr
 from tests.ports import free_ports
 from tests.series_fixtures import Series
 
+pytestmark = pytest.mark.rig
+
 _BLOCKER = """
 import sys
 

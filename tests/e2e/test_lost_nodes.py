@@ -12,6 +12,8 @@ import pytest
 from sci_stream.storage.recording import Recording
 from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 
+pytestmark = pytest.mark.rig
+
 # No series here has a limit: on a busy machine it could end before the test reaches its next step. Snapshots cost
 # little, so that the backlog is small, and all of it is delivered at the end.
 RUNS_ON = {"reconstruct": {"nodes": 2, "block_snapshots": 3}, "drain": {"timeout_s": 600.0}}

@@ -5,7 +5,11 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.kit import RunningRig, assert_accounted_for
+
+pytestmark = pytest.mark.rig
 
 
 def test_sigusr1_starts_next_series_and_sigint_ends_the_run(tmp_path: Path) -> None:

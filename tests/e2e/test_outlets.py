@@ -21,6 +21,8 @@ from sci_stream.wire import Hello, Welcome, decode, encode
 from tests.e2e.kit import PATIENCE_S, RunningRig, assert_accounted_for
 from tests.hostile_messages import hostile_messages
 
+pytestmark = pytest.mark.rig
+
 LIVE = {"preview": {"enabled": True}, "camera": {"options": {"snapshot_rate_hz": 10.0}}}
 
 

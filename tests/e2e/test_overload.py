@@ -13,6 +13,8 @@ import sci_stream
 from sci_stream.errors import TransportError
 from tests.e2e.kit import RunningRig, assert_accounted_for
 
+pytestmark = pytest.mark.rig
+
 RATE_HZ = 50.0
 QUEUE = 4
 OVERLOAD: dict[str, dict[str, Any]] = {

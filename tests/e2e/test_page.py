@@ -20,6 +20,8 @@ from sci_stream.transport.client_connection import MISSED_HEARTBEATS
 from tests.e2e.kit import PATIENCE_S, RunningRig, assert_accounted_for, wait_for
 from tests.web.path_proxy import path_proxy
 
+pytestmark = pytest.mark.rig
+
 playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 if CHROMIUM is None:

@@ -15,6 +15,8 @@ from sci_stream.storage.recording import Recording
 from tests.e2e.kit import ROOT, RunningRig, assert_accounted_for, camera_of, sci_stream
 from tests.ports import free_ports
 
+pytestmark = pytest.mark.rig
+
 
 def test_replay_camera_plays_published_file_with_truth(tmp_path: Path) -> None:
     path = tmp_path / "moving_cacti.mat"

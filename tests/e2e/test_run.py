@@ -17,6 +17,8 @@ from sci_stream.model import CameraFrame
 from sci_stream.storage.recording import Recording
 from tests.e2e.kit import ITERATIONS, RunningRig, assert_accounted_for, camera_of, sci_stream
 
+pytestmark = pytest.mark.rig
+
 SNAPSHOTS = 12
 
 

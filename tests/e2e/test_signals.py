@@ -9,6 +9,8 @@ import pytest
 
 from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 
+pytestmark = pytest.mark.rig
+
 ENDLESS = {"camera": {"options": {"snapshot_rate_hz": 20.0}}}
 # One snapshot takes longer than any of these tests.
 STUCK = {

@@ -19,6 +19,8 @@ from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import COMMAND, ITERATIONS, PATIENCE_S, RunningRig, environment, wait_for, write_rig
 from tests.ports import free_ports
 
+pytestmark = pytest.mark.rig
+
 KINDS = ("acquire", "sink", "reconstruct")
 
 

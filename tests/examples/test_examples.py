@@ -15,6 +15,8 @@ import pytest
 from sci_stream.ports import Camera
 from tests.e2e.kit import PATIENCE_S, ROOT, RunningRig, environment
 
+pytestmark = pytest.mark.rig
+
 EXAMPLES = ROOT / "examples"
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from tests.e2e.kit import ROOT, environment
 
+pytestmark = pytest.mark.rig
+
 _MOST_GROWTH_MIB = 100
 
 

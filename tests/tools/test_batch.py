@@ -29,6 +29,8 @@ from sci_stream.tools.replay.jobs import JobState, plan_jobs, read_manifest, run
 from sci_stream.tools.replay.replay import ReplayPlan, replay
 from sci_stream.tools.replay.solver import SolverChanges
 
+pytestmark = pytest.mark.rig
+
 B, H, W, N = 3, 24, 32, 3
 PATIENCE_S = 150.0
 SLURM = Path(__file__).parents[2] / "deploy" / "slurm"

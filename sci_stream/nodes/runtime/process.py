@@ -37,7 +37,7 @@ NEXT_SERIES = signal.SIGUSR1
 def versions() -> dict[str, str]:
     """Return the versions that results depend on."""
     found = {"python": platform.python_version()}
-    for name in ("sci-stream", "numpy", "torch", "pyzmq", "h5py", "opencv-python"):
+    for name in ("sci-stream", "numpy", "torch", "pyzmq", "h5py", "opencv-python-headless"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found

@@ -11,6 +11,8 @@ from sci_stream_drivers.harvesters.formats import FORMATS, PixelFormat, decode, 
 from sci_stream.errors import CameraError
 from sci_stream.model import Array, BayerPhase
 
+pytestmark = pytest.mark.rig
+
 
 def encode(counts: Array, form: PixelFormat, *, padding_bytes: int = 0, big_endian: bool = False) -> Array:
     """Encode pixels bit by bit, as in the figures of the standards; shares no code with the decoder."""

@@ -9,6 +9,8 @@ from sci_stream_drivers.harvesters.frame_ids import RestartDetector, frame_ids_o
 
 from sci_stream.model import FrameIds
 
+pytestmark = pytest.mark.rig
+
 GIGE = FrameIds(1, 65535)
 
 

@@ -12,6 +12,8 @@ from sci_stream_drivers.harvesters.features import settings_of
 from sci_stream.config import validate_options
 from sci_stream.errors import ConfigError
 
+pytestmark = pytest.mark.rig
+
 
 def options(**table: Any) -> HarvestersOptions:
     return validate_options(HarvestersOptions, table, "rig.toml: [camera.options]")

@@ -18,6 +18,8 @@ from sci_stream_drivers.harvesters.producers import (
 from sci_stream.errors import CameraError, ConfigError
 from tests.drivers.harvesters.kit import wheel_options
 
+pytestmark = pytest.mark.rig
+
 
 @pytest.fixture(autouse=True)
 def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:

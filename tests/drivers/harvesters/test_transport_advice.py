@@ -9,6 +9,8 @@ import pytest
 from sci_stream_drivers.harvesters import transport_advice
 from sci_stream_drivers.harvesters.transport_advice import gige_advice, producer_advice, usb_advice
 
+pytestmark = pytest.mark.rig
+
 pytest.importorskip("harvesters", reason="harvesters is not installed: pip install '.[genicam]'")
 
 

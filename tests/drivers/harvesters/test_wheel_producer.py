@@ -16,6 +16,8 @@ from sci_stream.errors import CameraError, ConfigError, SciStreamError
 from sci_stream.model import CameraFrame
 from tests.drivers.harvesters.conftest import MakeHarvestersCamera
 
+pytestmark = pytest.mark.rig
+
 FEATURES = [["PixelFormat", "Mono8"], ["AcquisitionFrameRate", 100.0], ["Width", 320], ["Height", 240]]
 
 

@@ -16,6 +16,8 @@ from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.nodes.runtime.runtime_folder import RunFolder
 from tests.e2e.kit import PATIENCE_S, wait_for, write_rig
 
+pytestmark = pytest.mark.rig
+
 STAND_IN = """
 import os, pathlib, signal, sys, time
 kind, starts = sys.argv[1], pathlib.Path({starts!r})

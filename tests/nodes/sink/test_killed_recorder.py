@@ -20,6 +20,8 @@ from sci_stream.storage.recording.inspection import inspect_recording
 from sci_stream.storage.recording.repair import repair_recording
 from sci_stream.storage.recording.segments import existing_segments
 
+pytestmark = pytest.mark.rig
+
 SIZE = 96
 BATCH = 16
 QUEUE = 24

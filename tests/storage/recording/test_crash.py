@@ -15,6 +15,8 @@ from sci_stream.storage.recording import Recording, RecordingWriter
 from sci_stream.storage.recording import writer as recording_writer
 from tests.storage.recording.writing import start_writer
 
+pytestmark = pytest.mark.rig
+
 
 @pytest.mark.parametrize("every", [1, 16])
 def test_h5py_reads_all_flushed_rows_after_a_kill(tmp_path: Path, every: int) -> None:

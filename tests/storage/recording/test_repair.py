@@ -18,6 +18,8 @@ from sci_stream.storage.recording.inspection import inspect_recording
 from sci_stream.storage.recording.repair import repair_recording
 from tests.storage.recording.writing import start_writer
 
+pytestmark = pytest.mark.rig
+
 
 def crashed(path: Path, series, compression: Compression = Compression.NONE) -> Path:
     """Copy a recording while its writer has it open, which equals the file after a kill."""
