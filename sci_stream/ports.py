@@ -105,7 +105,8 @@ class CameraDriver(Protocol):
     """The object that an entry point of the group ``sci_stream.cameras`` names: a class with an options model."""
 
     Options: type[BaseModel]
-    """Validates ``[camera.options]`` of the rig; must forbid unknown keys."""
+    """Validates ``[camera.options]`` of the rig; must forbid unknown keys. A field that is rarely needed may be marked
+    by ``json_schema_extra={"expert": True}``: `sci-stream config init` writes it only with ``--all``."""
 
     def __call__(self, options: Any, /) -> Camera:
         """Make a camera, not yet open, from validated options."""

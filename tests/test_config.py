@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from sci_stream.config import ReconstructSection, Rig, example_toml, load_rig, parse_rig, validate_options
+from sci_stream.config import Rig, example_toml, load_rig, parse_rig, validate_options
 from sci_stream.config.fields import is_expert
+from sci_stream.config.removed_keys import REMOVED
 from sci_stream.config.toml_text import table_text
 from sci_stream.errors import ConfigError
 from sci_stream.model import Policy
@@ -99,9 +101,7 @@ def test_camera_options_are_passed_unchanged() -> None:
         ("[reconstruct]\ndevices = ['gpu']", 'devices[0]: expected auto, cpu, cuda or cuda:N; got "gpu".'),
         ("[reconstruct]\niterations = 4\nmin_iterations = 8", "min_iterations (8) is more than iterations (4)"),
         ("[reconstruct]\nsigma_first = 0.1\nsigma_last = 0.2", "sigma_last (0.2) is more than sigma_first (0.1)"),
-        ("[camera]\nreconnect_first_s = 30", "reconnect_max_s (10) is less than reconnect_first_s (30)"),
         ("[record]\nraw = false\nvideo = false", "rig.toml: [record]: raw and video are both false"),
-        ("[record]\nwarn_free_mib = 1", "warn_free_mib (1) is less than min_free_mib (1024)"),
         ("[policy]\nmode = 'record'\n[record]\nenabled = false", "it needs record.enabled and record.raw"),
         ("policy = 3", "rig.toml: [policy] is wrong; expected a table; got 3."),
         ("[network]\ntaps = 'http://x:1'", "expected tcp://HOST:PORT with a port of 1 to 65535, or ipc://PATH; got"),
@@ -180,58 +180,17 @@ def test_load_rig_refuses_folders_images_and_large_files(tmp_path: Path) -> None
 # --- earlier versions
 
 
-@pytest.mark.parametrize("line", ['lambda_rule = "residual"', "restrain = true", "momentum = 0.5"])
-def test_removed_key_is_ignored_with_a_warning(line: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert parse(f"[reconstruct]\n{line}") == parse("")
-    assert "has no effect any more" in caplog.text
+@pytest.mark.parametrize("key", sorted(REMOVED))
+def test_removed_key_is_refused_with_what_replaced_it(key: str) -> None:
+    section, name = key.split(".")
+    assert f"rig.toml: [{section}] {name} was removed. {REMOVED[key]}" in complaint(f"[{section}]\n{name} = 1")
+    assert REMOVED[key] in complaint("", {f"SCI_STREAM_RIG__{section}__{name}".upper(): "1"})
 
 
-# --- the expert table
-
-
-def test_expert_keys_are_accepted_in_both_tables() -> None:
-    nested = parse("[reconstruct]\niterations = 8\n[reconstruct.expert]\nsigma_first = 0.1")
-    flat = parse("[reconstruct]\niterations = 8\nsigma_first = 0.1")
-    assert nested.reconstruct == flat.reconstruct
-    assert nested.reconstruct.sigma_first == 0.1
-    assert parse("[reconstruct]\nsigma_first = 0.1\n[reconstruct.expert]\nsigma_first = 0.1") == parse(
-        "[reconstruct.expert]\nsigma_first = 0.1"
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (
-            "[reconstruct]\nxi = 0.1\n[reconstruct.expert]\nxi = 0.2",
-            "rig.toml: [reconstruct] xi and [reconstruct.expert] xi differ; expected one value; got 0.1 and 0.2. "
-            "Keep the one in [reconstruct.expert].",
-        ),
-        ("[reconstruct.expert]\nxi = 2", "rig.toml: [reconstruct.expert] xi is wrong; expected < 1; got 2."),
-        ("[reconstruct]\nxi = 2", "rig.toml: [reconstruct] xi is wrong; expected < 1; got 2."),
-        ("[reconstruct]\nexpert = 2", "rig.toml: [reconstruct.expert] is wrong; expected a table; got int."),
-        ("[reconstruct.expert]\netta = 2", "rig.toml: [reconstruct.expert] etta is unknown. Did you mean eta?"),
-        ("[policy]\ncredit = 2", "rig.toml: [policy] credit is unknown. It belongs in [reconstruct.expert]."),
-    ],
-)
-def test_expert_table_errors_name_the_table_of_the_file(text: str, says: str) -> None:
-    assert says in complaint(text)
-
-
-def test_expert_keys_from_the_environment_override_both_tables() -> None:
-    for variable in ("SCI_STREAM_RIG__RECONSTRUCT__XI", "SCI_STREAM_RIG__RECONSTRUCT__EXPERT__XI"):
-        for table in ("reconstruct", "reconstruct.expert"):
-            assert parse(f"[{table}]\nxi = 0.1", {variable: "0.3"}).reconstruct.xi == 0.3
-    with pytest.raises(ConfigError, match="EXPERT__XI and SCI_STREAM_RIG__RECONSTRUCT__XI set the same key"):
-        parse("", {"SCI_STREAM_RIG__RECONSTRUCT__XI": "0.3", "SCI_STREAM_RIG__RECONSTRUCT__EXPERT__XI": "0.4"})
-
-
-def test_reconstruct_section_has_seven_keys_before_expert_table() -> None:
-    shown = [key for key, field in ReconstructSection.model_fields.items() if not is_expert(field)]
-    assert shown == ["nodes", "devices", "denoiser", "weights", "iterations", "adapt_budget", "warm_start"]
-    assert tomllib.loads(example_toml())["reconstruct"].keys() < set(shown)
-    written = tomllib.loads(parse("").to_toml())["reconstruct"]
-    assert written.keys() - set(shown) == {"expert"}
+def test_recorded_rig_is_read_without_its_removed_keys() -> None:
+    text = "[camera]\nread_timeout_s = 0.5\n[reconstruct]\nmomentum = 0.5\n[reconstruct.expert]\nthreads = 3"
+    rig = parse_rig(text, overrides={}, recorded=True)
+    assert rig == parse("[reconstruct]\nthreads = 3")
 
 
 # --- the environment
@@ -341,8 +300,8 @@ def test_table_text_round_trip(table: dict[str, Any]) -> None:
     assert tomllib.loads(table_text("camera", table)) == {"camera": table}
 
 
-def test_example_contains_every_key_and_equals_the_defaults() -> None:
-    text = example_toml()
+def test_example_with_every_key_equals_the_defaults() -> None:
+    text = example_toml(every_key=True)
     assert parse(text).model_dump() == Rig().model_dump()
     for section, model in SECTIONS.items():
         assert f"[{section}]" in text
@@ -352,9 +311,21 @@ def test_example_contains_every_key_and_equals_the_defaults() -> None:
             assert f"\n{key} = " in text or f"\n# {key} = " in text
 
 
+def test_example_is_a_page_without_rarely_needed_keys() -> None:
+    text = example_toml()
+    assert parse(text).model_dump() == Rig().model_dump()
+    lines = text.splitlines()
+    assert len(lines) <= 120
+    assert max(map(len, lines)) <= 120
+    written = tomllib.loads(re.sub(r"^# (?=[a-z_0-9]+ += )", "", text, flags=re.MULTILINE))
+    for section, model in SECTIONS.items():
+        shown = {key for key, field in model.model_fields.items() if not is_expert(field)}
+        assert set(written[section]) - {"options"} == shown - {"options"}
+    assert sum(len(model.model_fields) for model in SECTIONS.values()) <= 100
+
+
 def test_example_with_unset_keys_uncommented_is_valid() -> None:
-    lines = example_toml().splitlines()[9:]
-    rig = parse("\n".join(line.removeprefix("# ") if " = " in line or line[:3] == "# [" else line for line in lines))
+    rig = parse(re.sub(r"^# (?=[a-z_0-9]+ += )", "", example_toml(every_key=True), flags=re.MULTILINE))
     assert rig.reconstruct.sigma_first == 0.2
     assert rig.reconstruct.iterations == 20
     assert rig.calibration.file == Path("calibration.h5")
@@ -386,8 +357,10 @@ class Options(BaseModel):
 
 def test_example_lists_driver_options() -> None:
     text = example_toml("my-camera", Options)
-    assert '[camera.options]\n# File to play.\npath = ""  # must be set\n# Last one.\n# last =\n' in text
-    assert "# Misbehaviour.\n[camera.options.faults]\n# How often.\nrate = 0.0\n" in text
+    assert (
+        '[camera.options]\npath = ""  # must be set  # File to play.\n# last =                  # Last one.\n' in text
+    )
+    assert "# Misbehaviour.\n[camera.options.faults]\nrate = 0.0  # How often.\n" in text
     rig = parse(text)
     assert rig.camera.driver == "my-camera"
     assert rig.camera.options == {"path": "", "faults": {"rate": 0.0}}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sci_stream.model import BayerPhase
 
@@ -14,6 +14,10 @@ class DriverOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+
+T = TypeVar("T")
+Rare = Annotated[T, Field(json_schema_extra={"expert": True})]
+"""The type of an option that `sci-stream config init` writes only with ``--all``."""
 
 _MONO = ("none", "mono", "")
 

@@ -16,7 +16,7 @@ KeyFile = Annotated[Path | None, typer.Option("--file", help="This host's key fi
 
 
 def _key_file(given: Path | None) -> Path:
-    from sci_stream.config.network_sections import SecuritySection
+    from sci_stream.config.sections import SecuritySection
 
     return (given or SecuritySection().key).expanduser()
 
@@ -49,7 +49,7 @@ def allow(
     ] = None,
 ) -> None:
     """Allow the nodes of another host to connect. Takes effect immediately, without a restart."""
-    from sci_stream.config.network_sections import SecuritySection
+    from sci_stream.config.sections import SecuritySection
     from sci_stream.security.keys import allow_key
 
     path = (allowed or SecuritySection().allowed).expanduser()

@@ -108,7 +108,7 @@ def reconstruct(
         try:
             ReconstructNode(loaded, solver, stop, index=index).run()
         except CaptureError as error:
-            restart_process(str(error), SCI_STREAM_RIG__RECONSTRUCT__EXPERT__CUDA_GRAPHS="false")
+            restart_process(str(error), SCI_STREAM_RIG__RECONSTRUCT__CUDA_GRAPHS="false")
 
 
 @app.command()
@@ -150,6 +150,7 @@ def check(rig: RigPath) -> None:
 def config_init(
     path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("rig.toml"),
     driver: Annotated[str, typer.Option(help="Camera driver to write it for.")] = "simulated",
+    every_key: Annotated[bool, typer.Option("--all", help="Also list the keys that are rarely needed.")] = False,
     force: Force = False,
 ) -> None:
     """Write a commented example rig file."""
@@ -160,7 +161,7 @@ def config_init(
     if path.exists() and not force:
         raise ConfigError(f"{path} exists", hint="Choose another name, or use --force to overwrite it.")
     try:
-        path.write_text(example_toml(driver, options))
+        path.write_text(example_toml(driver, options, every_key=every_key))
     except OSError as error:
         raise ConfigError(f"{path} cannot be written", got=error.strerror) from None
     typer.echo(f"wrote {path}; next: sci-stream check {path}")

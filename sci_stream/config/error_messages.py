@@ -9,7 +9,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from sci_stream.config.fields import EXPERT_TABLE, fields_of, is_expert, is_secret, model_of
+from sci_stream.config.fields import fields_of, is_secret, model_of
+from sci_stream.config.removed_keys import REMOVED
 from sci_stream.config.toml_text import value_text
 from sci_stream.errors import ConfigError, did_you_mean
 
@@ -102,22 +103,17 @@ def _problem(details: ErrorDetails, model: type[BaseModel], name: Callable[[Loca
 
 
 def _unknown_key(location: Location, model: type[BaseModel], name: Callable[[Location], str]) -> ConfigError:
+    replacement = REMOVED.get(dotted(location))
+    if replacement is not None:
+        return ConfigError(f"{name(location)} was removed", hint=replacement)
     key = str(location[-1])
     owner = _model_at(model, location[:-1])
     fields = owner.model_fields if owner is not None else {}
     # The most common mistake is a right key in a wrong table.
-    homes = [table for section, field in model.model_fields.items() if (table := _table_of(section, field, key))]
+    homes = [section for section, field in model.model_fields.items() if key in fields_of(field)]
     known = f"Known here: {', '.join(fields)}." if fields else None
     hint = f"It belongs in [{homes[0]}]." if homes else did_you_mean(key, fields) or known
     return ConfigError(f"{name(location)} is unknown", hint=hint)
-
-
-def _table_of(section: str, field: FieldInfo, key: str) -> str | None:
-    """Return the table in which a section's key is written; None if the section has no such key."""
-    found = fields_of(field).get(key)
-    if found is None:
-        return None
-    return f"{section}.{EXPERT_TABLE}" if is_expert(found) else section
 
 
 def _expected(kind: str, context: Mapping[str, object], message: str) -> str:

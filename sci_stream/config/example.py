@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Mapping
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from sci_stream.config.fields import EXPERT_TABLE, is_expert, model_of
+from sci_stream.config.fields import is_expert, model_of
 from sci_stream.config.rig import Rig
 from sci_stream.config.toml_text import key_text, value_text
 
-_WIDTH = 100
+_WIDTH = 120
 
 _PREAMBLE = """\
 # A rig: one SCI camera with its reconstruct nodes and outputs.
@@ -24,15 +24,11 @@ _PREAMBLE = """\
 # Every key is shown with its default; a key behind a # is unset. Relative paths start at this file's folder.
 # The environment takes precedence: SCI_STREAM_RIG__POLICY__MODE=record sets mode = "record" in [policy].
 """
-
-_EXPERT_NOTE = (
-    "Expert keys, rarely needed: their defaults are chosen for the device and the denoiser. To set one, uncomment it "
-    "and the line of the table."
-)
+_REST = "# Keys that are rarely needed are left out: sci-stream config init --all writes them too.\n"
 
 
-def example_toml(driver: str = "simulated", options: type[BaseModel] | None = None) -> str:
-    """Return a rig file with every key, its description and its default.
+def example_toml(driver: str = "simulated", options: type[BaseModel] | None = None, *, every_key: bool = False) -> str:
+    """Return a rig file with its keys, their descriptions and their defaults.
 
     Parameters
     ----------
@@ -40,46 +36,51 @@ def example_toml(driver: str = "simulated", options: type[BaseModel] | None = No
         Name of the camera driver.
     options
         Model of the driver's options, to list them too; None to leave them out.
+    every_key
+        Also list the keys that are rarely needed.
     """
-    text = _PREAMBLE
+    text = _PREAMBLE if every_key else _PREAMBLE + _REST
     for name, field in Rig.model_fields.items():
         section = model_of(field)
         assert section is not None  # every field of `Rig` is a table
-        text += "\n" + "\n".join(_comment(inspect.getdoc(section) or "")) + f"\n[{name}]\n"
-        changed = {"driver": driver} if name == "camera" else {}
-        expert = {key for key, info in section.model_fields.items() if is_expert(info)}
-        text += "".join(_entries(section, changed, without={"options"} if name == "camera" else expert))
-        if expert:
-            text += "\n" + "\n".join(_comment(_EXPERT_NOTE)) + f"\n# [{name}.{EXPERT_TABLE}]\n"
-            text += "".join(_entries(section, {}, without=set(section.model_fields) - expert, unset=True))
+        text += "\n" + _comment(inspect.getdoc(section) or "") + f"[{name}]\n"
         if name == "camera":
+            text += _entries({"driver": section.model_fields["driver"]}, {"driver": driver})
             text += f"\n# Options of the {driver} camera.\n[camera.options]\n"
-            text += "" if options is None else _options_text("camera.options", options)
+            text += "" if options is None else _options_text("camera.options", options, every_key)
+        else:
+            text += _entries(_listed(section, every_key), {})
     return text
 
 
-def _options_text(name: str, options: type[BaseModel]) -> str:
+def _listed(model: type[BaseModel], every_key: bool) -> dict[str, FieldInfo]:
+    return {key: field for key, field in model.model_fields.items() if every_key or not is_expert(field)}
+
+
+def _options_text(name: str, options: type[BaseModel], every_key: bool) -> str:
     """Return the entries of a driver's options, sub-tables last."""
+    fields = _listed(options, every_key)
     tables = {
         key: field.annotation
-        for key, field in options.model_fields.items()
+        for key, field in fields.items()
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
     }
-    text = "".join(_entries(options, {}, without=set(tables)))
+    text = _entries({key: field for key, field in fields.items() if key not in tables}, {})
     for key, table in tables.items():
-        comment = "\n".join(_comment(options.model_fields[key].description or ""))
-        text += f"\n{comment}\n[{name}.{key_text(key)}]\n" + _options_text(f"{name}.{key_text(key)}", table)
+        comment = _comment(fields[key].description or "")
+        text += f"\n{comment}[{name}.{key_text(key)}]\n" + _options_text(f"{name}.{key_text(key)}", table, every_key)
     return text
 
 
-def _entries(
-    model: type[BaseModel], changed: dict[str, str], without: set[str], *, unset: bool = False
-) -> Iterator[str]:
-    for key, field in model.model_fields.items():
-        if key not in without:
-            entry = _entry(key, field, changed.get(key))
-            entry = f"# {entry}" if unset and not entry.startswith("# ") else entry
-            yield "\n".join([*_comment(field.description or ""), entry]) + "\n"
+def _entries(fields: Mapping[str, FieldInfo], changed: Mapping[str, str]) -> str:
+    """Return one line per key, its description behind it where it fits, else above it."""
+    entries = {key: _entry(key, field, changed.get(key)) for key, field in fields.items()}
+    column = max((len(entry) for entry in entries.values() if len(entry) < _WIDTH // 3), default=0)
+    text = ""
+    for key, entry in entries.items():
+        described = f"{entry:<{column}}  # {fields[key].description or ''}"
+        text += f"{described}\n" if len(described) <= _WIDTH else _comment(fields[key].description or "") + f"{entry}\n"
+    return text
 
 
 def _entry(key: str, field: FieldInfo, changed: str | None) -> str:
@@ -94,7 +95,8 @@ def _entry(key: str, field: FieldInfo, changed: str | None) -> str:
     return f"# {key_text(key)} = {example}".rstrip()
 
 
-def _comment(text: str) -> list[str]:
-    return textwrap.wrap(
+def _comment(text: str) -> str:
+    lines = textwrap.wrap(
         " ".join(text.split()), _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False
     )
+    return "".join(f"{line}\n" for line in lines)

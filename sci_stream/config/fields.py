@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final, get_args
+from typing import Annotated, Final, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic.config import JsonDict
@@ -17,9 +17,12 @@ from pydantic.fields import FieldInfo
 # Marks a field whose value is never written into a recording, a log or a message.
 SECRET: Final[JsonDict] = {"secret": True}
 
-# Marks a field of the sub-table `expert` of its section.
+# Marks a field that is rarely needed: the page that `config init` writes leaves it out.
 EXPERT: Final[JsonDict] = {"expert": True}
-EXPERT_TABLE: Final = "expert"
+
+T = TypeVar("T")
+Rare = Annotated[T, Field(json_schema_extra=EXPERT)]
+"""The type of a field that is rarely needed."""
 
 # A CURVE public key as text is 32 bytes in Z85: 40 characters of its alphabet.
 PUBLIC_KEY: Final = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
@@ -58,7 +61,7 @@ def is_secret(field: FieldInfo) -> bool:
 
 
 def is_expert(field: FieldInfo) -> bool:
-    """Return whether a field is written in the sub-table `expert` of its section."""
+    """Return whether a field is rarely needed."""
     return _has_mark(field, "expert")
 
 
@@ -138,7 +141,10 @@ def _checked_expiry(text: str) -> str:
 Expiry = Annotated[
     str,
     AfterValidator(_checked_expiry),
-    Field(description='Time at which the token expires, such as "2027-01-31T00:00:00Z"; "": never.'),
+    Field(
+        description='Time at which the token expires, such as "2027-01-31T00:00:00Z"; "": never.',
+        json_schema_extra=EXPERT,
+    ),
 ]
 """The time, in ISO 8601 with its zone, at which a `Token` expires, or ``""`` for never."""
 

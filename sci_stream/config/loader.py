@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import tomllib
 from collections.abc import Mapping
@@ -12,23 +11,14 @@ from typing import Final
 from pydantic import ValidationError
 
 from sci_stream.config.error_messages import Location, config_error, dotted
-from sci_stream.config.fields import EXPERT_TABLE
 from sci_stream.config.overrides import Override, read_overrides
+from sci_stream.config.removed_keys import REMOVED
 from sci_stream.config.rig import Rig
-from sci_stream.config.toml_text import value_text
 from sci_stream.errors import ConfigError
 from sci_stream.file_guard import read_small
 
 # The text of a rig is part of the message that starts a series, and the size of that message is limited.
 _MOST_BYTES: Final = 32 << 10
-
-_SECTION: Final = "reconstruct"
-# Rig files of earlier versions must stay readable. Noise maps replaced these keys; the schedule does better than the
-# λ rule that followed the residual.
-_REMOVED_KEYS: Final = frozenset({"momentum", "restrain"})
-_REMOVED_VALUES: Final = (("lambda_rule", "residual"),)
-
-log = logging.getLogger(__name__)
 
 
 def load_rig(path: str | Path, overrides: Mapping[str, str] | None = None) -> Rig:
@@ -53,9 +43,16 @@ def load_rig(path: str | Path, overrides: Mapping[str, str] | None = None) -> Ri
 
 
 def parse_rig(
-    text: str, *, source: Path | None = None, overrides: Mapping[str, str] | None = None, name: str = "the rig"
+    text: str,
+    *,
+    source: Path | None = None,
+    overrides: Mapping[str, str] | None = None,
+    name: str = "the rig",
+    recorded: bool = False,
 ) -> Rig:
     """Read a rig from text, as `load_rig` does; without a ``source`` relative paths are not resolved.
+
+    Keys of earlier versions are dropped from a ``recorded`` rig, and refused in others.
 
     Raises
     ------
@@ -68,8 +65,8 @@ def parse_rig(
         raise ConfigError(
             f"{name} is not valid TOML", got=error, hint="Strings are quoted, and truth values are true and false."
         ) from None
-    expert = _merge_expert(table, name)
-    _drop_removed_keys(table, name)
+    if recorded:
+        _drop_removed_keys(table)
     given = read_overrides(os.environ if overrides is None else overrides)
     for override in given:
         _put(table, override, name)
@@ -77,10 +74,7 @@ def parse_rig(
 
     def name_of(location: Location) -> str:
         variable = by_location.get(tuple(str(part) for part in location))
-        written = location
-        if location[:1] == (_SECTION,) and location[1:2] and str(location[1]) in expert:
-            written = (f"{_SECTION}.{EXPERT_TABLE}", *location[1:])
-        in_file = f"{name}: {in_section(written)}" if location else name
+        in_file = f"{name}: {in_section(location)}" if location else name
         return in_file if variable is None else f"The environment variable {variable}"
 
     try:
@@ -96,40 +90,13 @@ def in_section(location: Location) -> str:
     return f"[{location[0]}] {dotted(location[1:])}".rstrip()
 
 
-def _merge_expert(table: dict[str, object], name: str) -> frozenset[str]:
-    """Move the keys of ``[reconstruct.expert]`` into ``[reconstruct]`` and return their names.
-
-    Rig files written before the expert table existed have its keys in ``[reconstruct]``; they remain valid there.
-    """
-    section = table.get(_SECTION)
-    if not isinstance(section, dict) or EXPERT_TABLE not in section:
-        return frozenset()
-    expert = section[EXPERT_TABLE]
-    if not isinstance(expert, dict):
-        raise ConfigError(
-            f"{name}: [{_SECTION}.{EXPERT_TABLE}] is wrong", expected="a table", got=type(expert).__name__
-        )
-    own = {key: value for key, value in section.items() if key != EXPERT_TABLE}
-    for key in sorted(own.keys() & expert.keys()):
-        # The same value in both is what an old file looks like after its keys were copied into the new table.
-        if own[key] != expert[key]:
-            raise ConfigError(
-                f"{name}: [{_SECTION}] {key} and [{_SECTION}.{EXPERT_TABLE}] {key} differ",
-                expected="one value",
-                got=f"{value_text(own[key])} and {value_text(expert[key])}",
-                hint=f"Keep the one in [{_SECTION}.{EXPERT_TABLE}].",
-            )
-    table[_SECTION] = {**own, **expert}
-    return frozenset(expert)
-
-
-def _drop_removed_keys(table: dict[str, object], name: str) -> None:
-    """Remove keys and values of earlier versions that have no effect any more, with a warning."""
-    section = table.get(_SECTION)
-    if isinstance(section, dict):
-        for key in [key for key in section if key in _REMOVED_KEYS or (key, section[key]) in _REMOVED_VALUES]:
-            log.warning("%s: [%s] %s has no effect any more: remove it", name, _SECTION, key)
-            del section[key]
+def _drop_removed_keys(table: dict[str, object]) -> None:
+    """Remove keys of earlier versions; those of the former ``[reconstruct.expert]`` are in ``[reconstruct]`` now."""
+    for section, values in table.items():
+        if isinstance(values, dict):
+            expert = values.get("expert") if section == "reconstruct" else None
+            merged = {**values, **expert} if isinstance(expert, dict) else values
+            table[section] = {key: value for key, value in merged.items() if f"{section}.{key}" not in REMOVED}
 
 
 def _read(path: Path) -> str:

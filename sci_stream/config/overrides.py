@@ -11,7 +11,8 @@ from typing import Final, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from sci_stream.config.fields import EXPERT_TABLE, fields_of, is_expert
+from sci_stream.config.fields import fields_of
+from sci_stream.config.removed_keys import REMOVED
 from sci_stream.config.rig import Rig
 from sci_stream.errors import ConfigError, did_you_mean
 
@@ -49,9 +50,6 @@ def read_overrides(environment: Mapping[str, str]) -> list[Override]:
 
 def _read(variable: str, text: str) -> Override:
     location = tuple(variable.removeprefix(PREFIX).lower().split("__"))
-    # RECONSTRUCT__EXPERT__KEY and RECONSTRUCT__KEY are the same key, as in the file.
-    if len(location) == 3 and location[1] == EXPERT_TABLE and location[0] != "camera":
-        location = (location[0], location[2])
     if location[:2] == ("camera", "options") and len(location) > 2 and all(location):
         return Override(variable, location, parse_value(text))
     field = _field(location)
@@ -59,7 +57,7 @@ def _read(variable: str, text: str) -> Override:
         raise ConfigError(
             f"The environment variable {variable} names no setting of a rig",
             expected=f"{PREFIX}SECTION__KEY",
-            hint=did_you_mean(variable, _all_variables()),
+            hint=REMOVED.get(".".join(location)) or did_you_mean(variable, _all_variables()),
         )
     return Override(variable, location, _value(field, text))
 
@@ -72,9 +70,7 @@ def _field(location: tuple[str, ...]) -> FieldInfo | None:
 
 def _all_variables() -> list[str]:
     return [
-        f"{PREFIX}{section}__{EXPERT_TABLE + '__' if is_expert(info) else ''}{key}".upper()
-        for section, field in Rig.model_fields.items()
-        for key, info in fields_of(field).items()
+        f"{PREFIX}{section}__{key}".upper() for section, field in Rig.model_fields.items() for key in fields_of(field)
     ]
 
 

@@ -36,9 +36,7 @@ class ReconstructSection(Section):
     )
     denoiser: DenoiserName = Field(
         default="auto",
-        description="Denoiser that serves as the prior: tv, ffdnet-lite, ffdnet, video-lite, wnnm, vbm4d, a plug-in by "
-        "its name or as module:Class, a sequence of two (tv+ffdnet-lite), or auto: ffdnet if weights are given or the "
-        "GPU is large, else ffdnet-lite.",
+        description="Prior: auto, tv, ffdnet-lite, ffdnet, video-lite, or a plug-in by its name or as module:Class.",
     )
     weights: OptionalPath = Field(
         default=None,
@@ -54,13 +52,11 @@ class ReconstructSection(Section):
     )
     adapt_budget: bool = Field(
         default=True,
-        description="Reduce the iterations while snapshots are queued, before any snapshot is dropped; each "
-        "result reports its iterations.",
+        description="Reduce the iterations while snapshots are queued, before any snapshot is dropped.",
     )
     warm_start: bool = Field(
         default=True,
-        description="Start each snapshot from the preceding video where that predicts it: the same quality in "
-        "fewer iterations. Each result reports how it was started, and why.",
+        description="Start each snapshot from the preceding video where that predicts it.",
     )
     min_iterations: int | None = Field(
         default=None,

@@ -8,21 +8,23 @@ from typing import Literal, Self
 
 from pydantic import PrivateAttr, model_validator
 
-from sci_stream.config.fields import EXPERT_TABLE, Section, is_expert, is_loopback, is_secret, tcp_address
-from sci_stream.config.network_sections import HealthSection, NetworkSection, SecuritySection
+from sci_stream.config.fields import Section, is_loopback, is_secret, tcp_address
 from sci_stream.config.reconstruct_section import ReconstructSection
 from sci_stream.config.sections import (
     CalibrationSection,
     CameraSection,
     DrainSection,
     ExperimentSection,
+    HealthSection,
+    NetworkSection,
     PolicySection,
     PreviewSection,
     RecordSection,
     RigSection,
+    SecuritySection,
 )
 from sci_stream.config.toml_text import table_text
-from sci_stream.model import JsonObject, Policy
+from sci_stream.model import Policy
 
 _EVERYWHERE = ("0.0.0.0", "::")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -31,17 +33,18 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 class Rig(Section):
     """One rig: its camera, nodes, addresses and outputs. Read by `load_rig`; immutable."""
 
+    # In the order in which an operator fills them.
     rig: RigSection = RigSection()
-    experiment: ExperimentSection = ExperimentSection()
     camera: CameraSection = CameraSection()
     calibration: CalibrationSection = CalibrationSection()
-    policy: PolicySection = PolicySection()
     reconstruct: ReconstructSection = ReconstructSection()
-    network: NetworkSection = NetworkSection()
+    policy: PolicySection = PolicySection()
     record: RecordSection = RecordSection()
+    experiment: ExperimentSection = ExperimentSection()
     preview: PreviewSection = PreviewSection()
-    health: HealthSection = HealthSection()
+    network: NetworkSection = NetworkSection()
     security: SecuritySection = SecuritySection()
+    health: HealthSection = HealthSection()
     drain: DrainSection = DrainSection()
 
     _source: Path | None = PrivateAttr(default=None)
@@ -126,15 +129,10 @@ class Rig(Section):
         return note + "\n".join(table_text(name, _plain(getattr(self, name))) for name in type(self).model_fields)
 
 
-def _plain(section: Section) -> JsonObject:
-    """Return the set values of a section as in a rig file, with secrets blanked."""
-    plain: JsonObject = {}
-    expert: JsonObject = {}
-    values = section.model_dump()
-    for name, field in type(section).model_fields.items():
-        if values[name] is not None:
-            (expert if is_expert(field) else plain)[name] = "" if is_secret(field) else values[name]
-    return {**plain, EXPERT_TABLE: expert} if expert else plain
+def _plain(section: Section) -> dict[str, object]:
+    """Return the set values of a section, with secrets blanked."""
+    values = section.model_dump(exclude_none=True)
+    return {name: "" if is_secret(type(section).model_fields[name]) else value for name, value in values.items()}
 
 
 def _addresses(rig: Rig) -> Iterator[tuple[str, str, int]]:

@@ -1,6 +1,7 @@
-"""The tables ``[rig]``, ``[camera]``, ``[calibration]``, ``[policy]``, ``[record]``, ``[preview]`` and ``[drain]``.
+"""The tables of a rig file, except ``[reconstruct]``.
 
-``example_toml`` generates the documentation of the keys from the field descriptions.
+``example_toml`` generates the documentation of the keys from the field descriptions: one line each, and for keys that
+are rarely needed, of type `Rare`, up to two.
 """
 
 from __future__ import annotations
@@ -10,7 +11,22 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from sci_stream.config.fields import Expiry, Host, Name, OptionalPath, Port, RigPath, Section, Token
+from sci_stream.config.fields import (
+    Endpoint,
+    Expiry,
+    Host,
+    Name,
+    OptionalPath,
+    Port,
+    PublicKey,
+    Rare,
+    RigPath,
+    Section,
+    Token,
+    is_loopback,
+    network_location,
+    tcp_address,
+)
 from sci_stream.model import Policy
 
 
@@ -32,46 +48,16 @@ class ExperimentSection(Section):
     pixel_size_um: float | None = Field(
         default=None, gt=0, le=1e6, examples=[5.5], description="Size of a pixel, on the sensor or in the scene, µm."
     )
-    exposure_s: float | None = Field(
-        default=None, gt=0, le=1e6, examples=[0.02], description="Exposure of a snapshot, s; unset: as calibrated."
-    )
 
 
 class CameraSection(Section):
-    """The camera, and how to reconnect to it."""
+    """The camera."""
 
     driver: Name = Field(default="simulated", description="Camera driver, by the name of its entry point.")
     options: dict[str, object] = Field(
         default_factory=dict,
         description="Options of the driver; each driver defines its own.",
     )
-    read_timeout_s: float = Field(
-        default=0.5,
-        ge=0.01,
-        le=60,
-        description="Timeout of one read from the camera, s; a stop request may take this long.",
-    )
-    reconnect_first_s: float = Field(
-        default=0.5,
-        ge=0.01,
-        le=3600,
-        description="Pause before the first attempt to reopen a lost camera, s; doubled after each failure.",
-    )
-    reconnect_max_s: float = Field(
-        default=10.0,
-        ge=0.01,
-        le=3600,
-        description="Longest pause between two attempts, s.",
-    )
-
-    @model_validator(mode="after")
-    def _pauses_grow(self) -> Self:
-        if self.reconnect_max_s < self.reconnect_first_s:
-            raise ValueError(
-                f"reconnect_max_s ({self.reconnect_max_s:g}) is less than reconnect_first_s "
-                f"({self.reconnect_first_s:g})"
-            )
-        return self
 
 
 class CalibrationSection(Section):
@@ -79,20 +65,16 @@ class CalibrationSection(Section):
 
     file: OptionalPath = Field(
         default=None,
-        description='Calibration file; "": use the masks that the camera driver provides (simulated, replay).',
+        description='Calibration file; "": the masks that the camera driver provides (simulated, replay).',
         examples=["calibration.h5"],
     )
-    other_camera: bool = Field(
-        default=False,
-        description="Accept a calibration that was measured with a camera of another serial number.",
+    other_camera: Rare[bool] = Field(
+        default=False, description="Accept a calibration that was measured with a camera of another serial number."
     )
-    health_every: int = Field(
-        default=20,
-        ge=0,
-        le=1_000_000,
-        description="Check the mask position every N snapshots; 0: never.",
+    health_every: Rare[int] = Field(
+        default=20, ge=0, le=1_000_000, description="Check the mask position every N snapshots; 0: never."
     )
-    warn_shift_px: float = Field(
+    warn_shift_px: Rare[float] = Field(
         default=0.1,
         gt=0,
         le=10,
@@ -100,8 +82,7 @@ class CalibrationSection(Section):
     )
     correct_shift: bool = Field(
         default=True,
-        description="Reconstruct with masks corrected by what snapshots show: shift and blur of all, and, where the "
-        "evidence is strong, shift, blur and gain of each, and the black level.",
+        description="Correct the masks by what snapshots show: shift, blur and gain of each, black level.",
     )
 
 
@@ -111,27 +92,25 @@ class PolicySection(Section):
     mode: Policy = Field(
         default=Policy.LIVE,
         strict=False,
-        description="live: the oldest queued snapshot is dropped and counted; record: every raw snapshot is recorded "
-        "first, and those that cannot be reconstructed in time can be reconstructed later.",
+        description="live: drop the oldest queued snapshot; record: store each raw one first.",
     )
     queue_snapshots: int = Field(
         default=8,
         ge=1,
         le=100_000,
-        description="Snapshots that may be queued for the reconstruct nodes; a longer queue means a longer delay.",
+        description="Snapshots queued for the reconstruct nodes; a longer queue means a longer delay.",
     )
     ring_mib: int = Field(
         default=512,
         ge=1,
         description="Memory for snapshots that the sink has not acknowledged, MiB; frames beyond it are dropped.",
     )
-    spool: OptionalPath = Field(
+    spool: Rare[OptionalPath] = Field(
         default=None,
-        description="Folder, best on a memory file system, for unacknowledged snapshots, so that a restarted acquire "
-        'node resumes the series; "": a folder of the supervisor, or no spool without a supervisor.',
+        description="Folder for unacknowledged snapshots, from which a restarted acquire node resumes the series.",
         examples=["/dev/shm"],
     )
-    wait_for_nodes_s: float = Field(
+    wait_for_nodes_s: Rare[float] = Field(
         default=60.0,
         ge=0,
         description="Longest wait for all reconstruct nodes to be ready before the camera is started, s.",
@@ -150,55 +129,38 @@ class RecordSection(Section):
     )
     compression: Literal["none", "bitshuffle_lz4"] = Field(
         default="none",
-        description="none: fastest, any HDF5 tool reads it; bitshuffle_lz4: lossless, readers need hdf5plugin.",
+        description="none: fastest, any HDF5 tool reads it; bitshuffle_lz4: lossless, needs hdf5plugin.",
     )
-    video_dtype: Literal["float16", "float32", "uint16"] = Field(
+    video_dtype: Rare[Literal["float16", "float32", "uint16"]] = Field(
         default="float16",
         description="Type of the recorded video: float16; float32, which every HDF5 reader knows; or uint16, 0 to 2 in "
         "equal steps of 2/65535, as large as float16.",
     )
-    segment_mib: int = Field(
-        default=16_384,
-        ge=0,
-        description="Start a new file after this much data, MiB; 0: never.",
+    segment_mib: Rare[int] = Field(
+        default=16_384, ge=0, description="Start a new file after this much data, MiB; 0: never."
     )
-    segment_minutes: float = Field(
-        default=0.0,
-        ge=0,
-        description="Start a new file after this long, minutes; 0: never.",
+    segment_minutes: Rare[float] = Field(
+        default=0.0, ge=0, description="Start a new file after this long, minutes; 0: never."
     )
-    stop_after_mib: int = Field(
+    stop_after_mib: Rare[int] = Field(
         default=0,
         ge=0,
         description="Switch the recording of a series off after this much data, MiB; the series continues. 0: never.",
     )
     movie: Literal["none", "mp4", "mkv"] = Field(
         default="none",
-        description="Video file next to the recording, H.264 in colour, to share; frames are skipped under load. "
-        'Needs pip install "sci-stream[video]".',
-    )
-    movie_fps: float = Field(
-        default=25.0,
-        gt=0,
-        le=1000,
-        description="Frames per second at which the video file plays; a snapshot has B frames.",
+        description="Video file to share, H.264 in colour, next to the recording: none, mp4 or mkv.",
     )
     min_free_mib: int = Field(
         default=1024,
         ge=0,
-        description="Stop recording cleanly when less than this is free on the disk, MiB.",
+        description="Stop recording when less than this is free on the disk, MiB; warn at eight times as much.",
     )
-    warn_free_mib: int = Field(default=8192, ge=0, description="Warn when less than this is free on the disk, MiB.")
 
     @model_validator(mode="after")
-    def _writes_something_and_warns_first(self) -> Self:
+    def _writes_something(self) -> Self:
         if self.enabled and not (self.raw or self.video):
             raise ValueError("raw and video are both false: set one of them, or enabled = false")
-        if self.warn_free_mib < self.min_free_mib:
-            raise ValueError(
-                f"warn_free_mib ({self.warn_free_mib}) is less than min_free_mib ({self.min_free_mib}): "
-                "there would be no warning"
-            )
         return self
 
 
@@ -216,43 +178,40 @@ class PreviewSection(Section):
     port: Port = Field(default=8765, description="Port that the page listens on; 0: any free port.")
     token: Token = Field(
         default="",
-        description="Secret that viewers append to the address; never recorded. Better set in the environment.",
+        description="Secret that viewers append to the address; better set in the environment.",
     )
     token_expires: Expiry = ""
-    open_browser: bool = Field(default=False, description="Open the page in a browser when the rig starts.")
+    open_browser: Rare[bool] = Field(default=False, description="Open the page in a browser when the rig starts.")
     gamma: float = Field(
         default=2.2,
         gt=0,
         le=10,
         description="Display gamma: 2.2 for a camera's linear light, 1 for video made for a display.",
     )
-    exposure_ev: float = Field(default=0.0, ge=-10, le=10, description="Brightness of the picture, stops.")
-    black: float = Field(default=0.0, ge=0, le=0.95, description="Intensity that is shown as black, 0–1.")
-    white_balance: Literal["none", "grey_world", "fixed"] = Field(
-        default="none",
-        description="none: unchanged; grey_world: the mean becomes grey; fixed: white_gains.",
+    exposure_ev: Rare[float] = Field(default=0.0, ge=-10, le=10, description="Brightness of the picture, stops.")
+    black: Rare[float] = Field(default=0.0, ge=0, le=0.95, description="Intensity that is shown as black, 0–1.")
+    white_balance: Rare[Literal["none", "grey_world", "fixed"]] = Field(
+        default="none", description="none: unchanged; grey_world: the mean becomes grey; fixed: white_gains."
     )
-    white_gains: tuple[WhiteGain, WhiteGain, WhiteGain] = Field(
+    white_gains: Rare[tuple[WhiteGain, WhiteGain, WhiteGain]] = Field(
         default=(1.0, 1.0, 1.0),
         strict=False,
         description="Gains of red, green and blue for white_balance fixed, 1/8 to 8.",
     )
-    demosaic: Literal["bilinear", "edge_aware", "malvar", "directional"] = Field(
-        default="bilinear",
-        description="Demosaicing method, cheapest first; `sci-stream bench colour` compares them.",
+    demosaic: Rare[Literal["bilinear", "edge_aware", "malvar", "directional"]] = Field(
+        default="bilinear", description="Demosaicing method, cheapest first; `sci-stream bench colour` compares them."
     )
-    false_colour: Literal["none", "inferno", "viridis", "turbo", "bone"] = Field(
+    false_colour: Rare[Literal["none", "inferno", "viridis", "turbo", "bone"]] = Field(
         default="none", description="Colour map for monochrome video."
     )
-    jpeg_quality: int = Field(default=85, ge=1, le=100, description="JPEG quality of the frames, 1–100.")
-    h264_mbit_per_s: float = Field(
+    h264_mbit_per_s: Rare[float] = Field(
         default=12.0,
         ge=0,
         le=1000,
         description="Bound on the H.264 video of each viewer, Mbit/s; needs the extra video. 0: JPEG alone.",
     )
-    most_viewers: int = Field(default=16, ge=1, le=64, description="Most viewers at once; further ones are refused.")
-    history_mib: int = Field(
+    max_viewers: Rare[int] = Field(default=16, ge=1, le=64, description="Viewers at once; further ones are refused.")
+    history_mib: Rare[int] = Field(
         default=256, ge=1, le=65536, description="Memory for the pictures of the last five minutes, MiB."
     )
     stale_after_s: float = Field(
@@ -272,3 +231,104 @@ class DrainSection(Section):
         le=3600,
         description="Time to finish the snapshots in flight, s; the rest is dropped and counted.",
     )
+
+
+class NetworkSection(Section):
+    """Addresses of the nodes. Addresses beyond this machine need encryption; see [security]."""
+
+    dispatch: Endpoint = Field(
+        default="tcp://127.0.0.1:5701",
+        description="Acquire node: sends snapshots to reconstruct nodes from this address.",
+    )
+    results: Endpoint = Field(
+        default="tcp://127.0.0.1:5702",
+        description="Sink node: receives the results of the other nodes at this address.",
+    )
+    taps: Endpoint = Field(
+        default="tcp://127.0.0.1:5703",
+        description="Sink node: other programs subscribe to results at this address.",
+    )
+    bind_host: Rare[Annotated[str, Field(max_length=253)]] = Field(
+        default="",
+        description='Interface to listen on, if it is not the host that others connect to; "0.0.0.0": all.',
+        examples=["0.0.0.0"],
+    )
+    heartbeat_s: Rare[float] = Field(
+        default=0.5,
+        ge=0.05,
+        le=60,
+        description="Heartbeat interval, s; a node that misses three heartbeats is considered lost.",
+    )
+    max_message_mib: Rare[int] = Field(
+        default=256,
+        ge=1,
+        le=16_384,
+        description="Largest accepted part of a message, MiB; it must hold the video of one snapshot.",
+    )
+
+    def listening(self, name: Literal["dispatch", "results", "taps"]) -> str:
+        """Return the endpoint that the node of an address listens on."""
+        endpoint: str = getattr(self, name)
+        address = tcp_address(endpoint)
+        if not self.bind_host or address is None:
+            return endpoint
+        return f"tcp://{network_location(self.bind_host, address[1])}"
+
+
+class HealthSection(Section):
+    """HTTP endpoints of each node: /healthz, /readyz, /status, /metrics."""
+
+    enabled: Rare[bool] = Field(default=True, description="Serve the health endpoints.")
+    host: Host = Field(
+        default="127.0.0.1",
+        description="Address that every node listens on; an address beyond this machine needs a token.",
+    )
+    acquire_port: Rare[Port] = Field(default=5711, description="Port of the acquire node; 0: any free one.")
+    sink_port: Rare[Port] = Field(default=5712, description="Port of the sink node; 0: any free one.")
+    reconstruct_port: Rare[Port] = Field(
+        default=5720, description="Port of the first reconstruct node, the others use the next ones; 0: any free ports."
+    )
+    token: Token = Field(
+        default="",
+        description="Secret of the header Authorization: Bearer; better set in the environment.",
+    )
+    token_expires: Expiry = ""
+
+    def port(self, kind_of_node: str, index: int = 0) -> int:
+        """Return the port of a node, 0 for any free one."""
+        first = {"acquire": self.acquire_port, "sink": self.sink_port}.get(kind_of_node, self.reconstruct_port)
+        return first + index if first else 0
+
+    @model_validator(mode="after")
+    def _beyond_this_machine_needs_a_token(self) -> Self:
+        if self.enabled and not self.token and not is_loopback(self.host):
+            raise ValueError(
+                f"health.host {self.host} is open to other machines: set health.token "
+                "(environment: SCI_STREAM_RIG__HEALTH__TOKEN), or listen on 127.0.0.1"
+            )
+        return self
+
+
+class SecuritySection(Section):
+    """Encryption between hosts. Nodes on one machine need none; addresses beyond it require it."""
+
+    encryption: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="auto: encrypt beyond this machine; on: always; off: never.",
+    )
+    unprotected_network: Rare[bool] = Field(
+        default=False, description="Allow addresses beyond this machine without encryption: any host may read and send."
+    )
+    key: Rare[RigPath] = Field(
+        default=Path("~/.config/sci-stream/key"), description="Secret key of this host, created by sci-stream keys new."
+    )
+    allowed: Rare[RigPath] = Field(
+        default=Path("~/.config/sci-stream/allowed_keys"),
+        description="Public keys of the hosts that may connect to this one; sci-stream keys allow adds one.",
+    )
+    acquire_key: PublicKey = Field(default="", description="Public key of the acquire node's host.")
+    sink_key: PublicKey = Field(default="", description="Public key of the sink node's host.")
+
+    def key_of(self, node: Literal["acquire", "sink"]) -> str:
+        """Return the public key of a node's host."""
+        return self.acquire_key if node == "acquire" else self.sink_key

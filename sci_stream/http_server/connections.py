@@ -18,7 +18,7 @@ class LimitedConnection(H11Protocol):
     """An HTTP connection that must complete each request in time. Too many: the oldest one without a request is closed.
 
     The limits are those of the live page: a browser opens about six connections, and there are at most 64 viewers
-    (`[preview] most_viewers`).
+    (`[preview] max_viewers`).
     """
 
     most_connections: ClassVar[int] = 128

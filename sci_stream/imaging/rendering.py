@@ -85,7 +85,7 @@ def resize(image: U8, height: int, width: int) -> U8:
     return cast(U8, cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA))
 
 
-def encode_jpeg(image: U8, quality: int) -> bytes:
+def encode_jpeg(image: U8, quality: int = 85) -> bytes:
     """Encode an image, (H, W) grey or (H, W, 3) RGB, as JPEG."""
     stored = image if image.ndim == 2 else cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
     done, data = cv2.imencode(".jpg", stored, [cv2.IMWRITE_JPEG_QUALITY, quality])

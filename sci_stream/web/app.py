@@ -190,8 +190,8 @@ def token_page(why: str) -> HTMLResponse:
 
 def too_many(hub: Hub) -> str:
     """Return the reason for refusing a further viewer."""
-    watching = "1 viewer is" if hub.most_viewers == 1 else f"{hub.most_viewers} viewers are"
-    return f"{watching} watching, the limit set by [preview] most_viewers"
+    watching = "1 viewer is" if hub.max_viewers == 1 else f"{hub.max_viewers} viewers are"
+    return f"{watching} watching, the limit set by [preview] max_viewers"
 
 
 async def _serve_viewer(hub: Hub, socket: WebSocket) -> None:

@@ -80,7 +80,7 @@ class Hub:
         self,
         *,
         archive: PictureArchive,
-        most_viewers: int,
+        max_viewers: int,
         stale_s: float,
         offers_h264: bool,
         on_join: Callable[[Viewer], None],
@@ -98,7 +98,7 @@ class Hub:
         self.viewers: set[Viewer] = set()
         self.stale_s = stale_s
         self.closing = False
-        self.most_viewers = most_viewers
+        self.max_viewers = max_viewers
         self.offers_h264 = offers_h264
         self._on_join, self._expired, self._counters = on_join, expired, counters
 
@@ -136,7 +136,7 @@ class Hub:
 
     def join(self, codec: str = JPEG) -> Viewer | None:
         """Add a viewer; None if there are too many."""
-        if self.closing or len(self.viewers) >= self.most_viewers:
+        if self.closing or len(self.viewers) >= self.max_viewers:
             return None
         viewer = Viewer(H264 if codec == H264 and self.offers_h264 else JPEG)
         self.viewers.add(viewer)
@@ -153,7 +153,7 @@ class Hub:
         """Return the status with the preview's own counters, as JSON types."""
         preview = {
             "viewers": len(self.viewers),
-            "most_viewers": self.most_viewers,
+            "max_viewers": self.max_viewers,
             "stale_s": self.stale_s,
             **self._counters(),
             "history": self.history.tail(),

@@ -83,7 +83,6 @@ def render_snapshot(
     published_ns: int,
     *,
     tone: ToneSettings,
-    quality: int,
     bit_depth: int | None = None,
 ) -> RenderedSnapshot:
     """Render a reconstruction.
@@ -95,16 +94,16 @@ def render_snapshot(
     frames = np.stack([shrink(frame, _MOST_PX) for frame in video])
     counts, coded = reconstruction.counts, None
     if counts is not None:
-        coded = encode_jpeg(shrink(render_counts(counts, tone.gamma), _MOST_PX), quality)
+        coded = encode_jpeg(shrink(render_counts(counts, tone.gamma), _MOST_PX))
     header = {"number": number, "published_ns": published_ns, **_header(reconstruction, frames)}
     header["levels"] = levels_histogram(video)
     header["counts"] = None if counts is None else counts_histogram(counts, bit_depth)
     return RenderedSnapshot(header, frames, coded)
 
 
-def jpeg_picture(rendered: RenderedSnapshot, quality: int) -> Picture:
+def jpeg_picture(rendered: RenderedSnapshot) -> Picture:
     """Encode every frame as JPEG."""
-    frames = tuple(encode_jpeg(frame, quality) for frame in rendered.frames)
+    frames = tuple(encode_jpeg(frame) for frame in rendered.frames)
     return Picture(rendered.header, JPEG, frames, rendered.coded)
 
 

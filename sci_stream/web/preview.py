@@ -79,7 +79,7 @@ class WebPreview:
         """The kept pictures."""
         self._hub = Hub(
             archive=self.archive,
-            most_viewers=section.most_viewers,
+            max_viewers=section.max_viewers,
             stale_s=section.stale_after_s,
             offers_h264=wants_h264,
             on_join=self._encode_for_new_viewer,
@@ -184,7 +184,6 @@ class WebPreview:
                     self._encoded,
                     newest.time_ns,
                     tone=tone,
-                    quality=self._section.jpeg_quality,
                     bit_depth=self.display.bit_depth,
                 )
                 pictures = self._encoded_pictures(rendered)
@@ -209,7 +208,7 @@ class WebPreview:
             else:
                 pictures[H264] = Picture(rendered.header, codec, tuple(units), rendered.coded)
         if not pictures or self._hub.wants(JPEG):
-            pictures[JPEG] = jpeg_picture(rendered, self._section.jpeg_quality)
+            pictures[JPEG] = jpeg_picture(rendered)
         return pictures
 
 

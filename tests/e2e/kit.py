@@ -58,8 +58,6 @@ def small_rig() -> dict[str, Any]:
         "rig": {"name": "test"},
         "camera": {
             "driver": "simulated",
-            "read_timeout_s": 0.1,
-            "reconnect_first_s": 0.05,
             "options": {
                 "width_px": 64,
                 "height_px": 64,
@@ -82,7 +80,7 @@ def small_rig() -> dict[str, Any]:
             "results": f"tcp://127.0.0.1:{results}",
             "taps": f"tcp://127.0.0.1:{taps}",
         },
-        "record": {"folder": "recordings", "min_free_mib": 0, "warn_free_mib": 0},
+        "record": {"folder": "recordings", "min_free_mib": 0},
         "preview": {"enabled": False, "port": page},
         "health": {"enabled": False},
     }

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.rig
 def run(tmp_path_factory) -> Path:
     """The folder of a run with two nodes, segments and a film; its recording is ``run.h5``."""
     folder = tmp_path_factory.mktemp("run")
-    record = {"segment_minutes": 0.01, "movie": "mkv", "movie_fps": 10.0}
+    record = {"segment_minutes": 0.01, "movie": "mkv"}
     with RunningRig(folder, {"record": record, "reconstruct": {"nodes": 2}}, "--snapshots", "16") as rig:
         summary = rig.finish()
         assert assert_accounted_for(summary)["reconstructed"] == 16

@@ -160,7 +160,7 @@ OF_A_NODE = [
         "a disk without room",
         WORLD,
         ("recordings", "free"),
-        given(record={"min_free_mib": 10**9, "warn_free_mib": 10**9}),
+        given(record={"min_free_mib": 10**9}),
         run=True,
     ),
 ]

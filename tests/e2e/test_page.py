@@ -31,9 +31,9 @@ FLAGS = [
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 ]
-MOST_VIEWERS = 2
+MAX_VIEWERS = 2
 PAGE = {
-    "preview": {"enabled": True, "most_viewers": MOST_VIEWERS},
+    "preview": {"enabled": True, "max_viewers": MAX_VIEWERS},
     "record": {"enabled": False},
     "camera": {"options": {"snapshot_rate_hz": 5.0}},
     "policy": {"queue_snapshots": 8},  # on a busy machine the backlog must not take minutes
@@ -545,10 +545,10 @@ def test_page_controls_series(open_viewer, rig: RunningRig) -> None:
 
 def test_page_shows_end_and_closed_ledger(open_viewer, browser, rig: RunningRig) -> None:
     """Last, because it ends the rig."""
-    viewer, *_ = (open_viewer() for _ in range(MOST_VIEWERS))
+    viewer, *_ = (open_viewer() for _ in range(MAX_VIEWERS))
     another = Viewer(browser, rig)
     another.until("document.querySelector('#overlay-title').textContent === 'FULL'")
-    assert another.text("overlay-why").startswith(f"{MOST_VIEWERS} viewers are watching, the limit of this rig")
+    assert another.text("overlay-why").startswith(f"{MAX_VIEWERS} viewers are watching, the limit of this rig")
     another.close()
     viewer.page.click("#record")
     viewer.until("!document.querySelector('#rec').hidden")

@@ -15,6 +15,7 @@ import pytest
 
 import sci_stream
 from sci_stream.config import load_rig, parse_rig
+from sci_stream.errors import ConfigError
 from sci_stream.model import Array, Policy
 from sci_stream.storage.calibration_file import load_calibration, load_measured
 
@@ -31,12 +32,17 @@ def digest(array: Array) -> str:
     return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
 
 
-def test_old_rig_file_is_read_with_its_expert_keys() -> None:
-    rig = load_rig(DATA / "rig.toml", {})
+def test_old_rig_file_is_refused_with_what_replaced_its_keys() -> None:
+    with pytest.raises(ConfigError, match=r"\[camera\] read_timeout_s was removed\. A read of the camera takes"):
+        load_rig(DATA / "rig.toml", {})
+
+
+def test_old_rig_in_a_recording_is_read_without_removed_keys() -> None:
+    rig = parse_rig((DATA / "rig.toml").read_text(), overrides={}, recorded=True)
     assert rig.rig.name == "old-bench"
     assert rig.policy.mode is Policy.RECORD
     assert (rig.reconstruct.iterations, rig.reconstruct.adapt_budget) == (4, False)
-    assert (rig.reconstruct.sigma_first, rig.reconstruct.sigma_last, rig.reconstruct.correlated) == (0.2, 0.03, 2)
+    assert (rig.reconstruct.sigma_first, rig.reconstruct.sigma_last) == (0.2, 0.03)
     assert parse_rig(rig.to_toml(), overrides={}).reconstruct == rig.reconstruct
 
 
@@ -61,4 +67,4 @@ def test_old_recording_is_read_with_equal_pixels(tmp_path: Path) -> None:
         assert digest(np.asarray(recording.video)) == "cbdc75f2620b6203"
         assert recording.table["start_reason"].tolist() == [b"first", b"warm"]
         assert recording.table["camera_time_ns"].tolist() == [500_000_000, 1_000_000_000]
-        assert parse_rig(recording.info.rig_toml, overrides={}).reconstruct.iterations == 4
+        assert parse_rig(recording.info.rig_toml, overrides={}, recorded=True).reconstruct.iterations == 4

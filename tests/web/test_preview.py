@@ -377,14 +377,14 @@ def test_rebound_host_name_is_refused(preview: WebPreview) -> None:
 
 
 def test_number_of_viewers_is_limited() -> None:
-    preview = WebPreview(PreviewSection(port=0, most_viewers=1), Path("recordings"))
+    preview = WebPreview(PreviewSection(port=0, max_viewers=1), Path("recordings"))
     url = preview.start()
     try:
         with watch(url) as first:
             next_status(first)
             with (
                 watch(url) as second,
-                pytest.raises(Exception, match=r"1 viewer is watching, the limit set by \[preview\] most_viewers"),
+                pytest.raises(Exception, match=r"1 viewer is watching, the limit set by \[preview\] max_viewers"),
             ):
                 second.recv(WAIT_S)
             assert plain_http.get(f"{url}stream.mjpg").status_code == 503

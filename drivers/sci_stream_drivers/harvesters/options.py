@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from sci_stream.parameters import Value
-from sci_stream_drivers.fields import DriverOptions
+from sci_stream_drivers.fields import DriverOptions, Rare
 
 
 class Selector(DriverOptions):
@@ -112,12 +112,12 @@ class HarvestersOptions(DriverOptions):
         description="Settings and commands to apply next, in this order: ['Name', value], ['Command'], or "
         "{ feature = 'Name', value = …, optional = true }.",
     )
-    interface_features: list[FeatureSetting] = Field(
+    interface_features: Rare[list[FeatureSetting]] = Field(
         default_factory=list,
         description="Settings of the producer's interface (network card, grabber), applied before those of the camera; "
         "written as in features.",
     )
-    stream_features: list[FeatureSetting] = Field(
+    stream_features: Rare[list[FeatureSetting]] = Field(
         default_factory=list,
         description="Settings of the producer's data stream, applied last: packet resend, buffer handling, "
         "transfer size; written as in features.",
@@ -136,18 +136,17 @@ class HarvestersOptions(DriverOptions):
         default="off",
         description="Synchronise the camera's clock with IEEE 1588: on, an error if it cannot; try, if it can.",
     )
-    ptp_timeout_s: float = Field(default=30.0, gt=0, le=600, description="Longest time to synchronise the clock, s.")
+    ptp_timeout_s: Rare[float] = Field(
+        default=30.0, gt=0, le=600, description="Longest time to synchronise the clock, s."
+    )
     buffers: int = Field(
         default=16, ge=4, le=4096, description="Frames that the producer can buffer while this machine is busy."
     )
-    discovery_timeout_s: float = Field(default=1.0, gt=0, le=60, description="Timeout for finding cameras, s.")
-    silence_s: float = Field(
-        default=1.0,
-        gt=0,
-        le=3600,
-        description="Check the connection after this long without a frame, s.",
+    discovery_timeout_s: Rare[float] = Field(default=1.0, gt=0, le=60, description="Timeout for finding cameras, s.")
+    silence_s: Rare[float] = Field(
+        default=1.0, gt=0, le=3600, description="Check the connection after this long without a frame, s."
     )
-    frame_id_last: int | None = Field(
+    frame_id_last: Rare[int | None] = Field(
         default=None,
         ge=1,
         description="Highest frame id of this camera, followed by the first; unset: 65535 for GigE Vision without "

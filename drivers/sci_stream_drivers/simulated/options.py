@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from sci_stream.model import BayerPhase, FrameIds
-from sci_stream_drivers.fields import BayerOption, DriverOptions
+from sci_stream_drivers.fields import BayerOption, DriverOptions, Rare
 
 SCENES = ("fast", "slow", "static", "cut")
 """Names of the procedural scenes; any other value is a path."""
@@ -73,16 +73,12 @@ class SimulatedOptions(DriverOptions):
     scene: str = Field(
         default="fast",
         min_length=1,
-        description="What is filmed: fast, slow, static, cut (a scene cut now and then), or the path of a video "
-        "file, a folder of images or a glob of them.",
+        description="Scene: fast, slow, static, cut, or the path of a video, a folder of images or a glob.",
     )
-    speed: float = Field(
-        default=1.0,
-        ge=0,
-        le=100,
-        description="Speed of the scene; for a video, its frames per sub-frame.",
+    speed: Rare[float] = Field(
+        default=1.0, ge=0, le=100, description="Speed of the scene; for a video, its frames per sub-frame."
     )
-    cut_every: float = Field(
+    cut_every: Rare[float] = Field(
         default=10.0, gt=0, description="Scene 'cut': snapshots from cut to cut; a fraction cuts in mid-exposure."
     )
     width_px: int = Field(default=256, ge=16, le=8192, description="Width of the sensor, pixels.")
@@ -94,42 +90,41 @@ class SimulatedOptions(DriverOptions):
 
     mask: Literal["shifting", "random"] = Field(
         default="shifting",
-        description="shifting: one random pattern moved by a pixel a frame, as a chrome mask on a stage; random: "
-        "independent patterns, as on a DMD.",
+        description="shifting: one pattern, moved by a pixel a frame; random: independent patterns, as on a DMD.",
     )
-    mask_density: float = Field(default=0.5, gt=0, lt=1, description="Fraction of open mask elements.")
-    mask_blur_px: float = Field(
+    mask_density: Rare[float] = Field(default=0.5, gt=0, lt=1, description="Fraction of open mask elements.")
+    mask_blur_px: Rare[float] = Field(
         default=0.5, ge=0, le=10, description="Standard deviation of the relay optics' blur of the mask, pixels."
     )
-    mask_closed: float = Field(default=0.02, ge=0, lt=1, description="Transmission of a closed mask element.")
-    mask_unevenness: float = Field(
+    mask_closed: Rare[float] = Field(default=0.02, ge=0, lt=1, description="Transmission of a closed mask element.")
+    mask_unevenness: Rare[float] = Field(
         default=0.15, ge=0, lt=1, description="How much the transmission falls off, smoothly, across the field."
     )
-    mask_shift_px: tuple[float, float] = Field(
+    mask_shift_px: Rare[tuple[float, float]] = Field(
         default=(0.0, 0.0),
         description="(x, y) by which the masks stand to the right of and below where the calibration has them, pixels.",
     )
-    mask_drift_px_per_snapshot: tuple[float, float] = Field(
+    mask_drift_px_per_snapshot: Rare[tuple[float, float]] = Field(
         default=(0.0, 0.0),
         description="(x, y) by which they move on with each snapshot, as a rig does that warms up, pixels.",
     )
-    mask_drift_limit_px: float = Field(
+    mask_drift_limit_px: Rare[float] = Field(
         default=2.0, ge=0, le=16, description="Where the drift comes to rest, pixels along each axis."
     )
-    mask_jitter_px: float = Field(
+    mask_jitter_px: Rare[float] = Field(
         default=0.0,
         ge=0,
         le=2,
         description="Standard deviation along each axis of a displacement of each mask by itself that the calibration "
         "does not have, as of a stage that vibrates, pixels.",
     )
-    frame_gain_error: float = Field(
+    frame_gain_error: Rare[float] = Field(
         default=0.0,
         ge=0,
         le=0.3,
         description="Standard deviation of the error of each frame's exposure, relative; the same in every snapshot.",
     )
-    temporal_samples: int = Field(
+    temporal_samples: Rare[int] = Field(
         default=1,
         ge=1,
         le=64,
@@ -137,10 +132,10 @@ class SimulatedOptions(DriverOptions):
     )
 
     bit_depth: Literal[8, 10, 12] = Field(default=12, description="Bits per pixel of the sensor's converter.")
-    black_level_dn: float | None = Field(
+    black_level_dn: Rare[float | None] = Field(
         default=None, ge=0, description="Counts without light, DN; unset: 1/64 of the range (64 DN of 12 bit)."
     )
-    calibration_light: float = Field(
+    calibration_light: Rare[float] = Field(
         default=0.4,
         gt=0,
         le=10,
@@ -151,23 +146,23 @@ class SimulatedOptions(DriverOptions):
         default=0.9,
         gt=0,
         le=10,
-        description="Fraction of the range above black that a white scene reaches at the most open pixel; above 1 "
-        "the sensor saturates.",
+        description="Fraction of the range that a white scene reaches; above 1 the sensor saturates.",
     )
-    full_well_e: float = Field(default=10_500.0, gt=10, description="Electrons at the top of the range.")
-    read_noise_e: float = Field(default=2.5, ge=0, description="Standard deviation of the read noise, electrons.")
-    noise: bool = Field(default=True, description="Shot and read noise; quantisation and clipping are always applied.")
+    full_well_e: Rare[float] = Field(default=10_500.0, gt=10, description="Electrons at the top of the range.")
+    read_noise_e: Rare[float] = Field(default=2.5, ge=0, description="Standard deviation of the read noise, electrons.")
+    noise: Rare[bool] = Field(
+        default=True, description="Shot and read noise; quantisation and clipping are always applied."
+    )
     seed: int = Field(default=0, ge=0, description="Seed of everything random; part of the serial number.")
 
     snapshot_rate_hz: float = Field(
         default=10.0, ge=0, le=100_000, description="Snapshots per second; 0: as fast as they can be rendered."
     )
-    trigger: Literal["free", "software"] = Field(
-        default="free",
-        description="free: at snapshot_rate_hz; software: one snapshot per call of trigger().",
+    trigger: Rare[Literal["free", "software"]] = Field(
+        default="free", description="free: at snapshot_rate_hz; software: one snapshot per call of trigger()."
     )
-    snapshots: int = Field(default=0, ge=0, description="Snapshots until the camera is exhausted; 0: endless.")
-    loop_snapshots: int = Field(
+    snapshots: Rare[int] = Field(default=0, ge=0, description="Snapshots until the camera is exhausted; 0: endless.")
+    loop_snapshots: Rare[int] = Field(
         default=0,
         ge=0,
         le=100_000,
@@ -175,7 +170,7 @@ class SimulatedOptions(DriverOptions):
         "rendered live (the seam is a scene cut); 0: render live.",
     )
     truth: bool = Field(default=False, description="Deliver the true video with each snapshot.")
-    faults: FaultOptions = Field(default_factory=FaultOptions, description="Faults on request.")
+    faults: Rare[FaultOptions] = Field(default_factory=FaultOptions, description="Faults on request.")
 
     @field_validator("scene")
     @classmethod

@@ -111,7 +111,7 @@ class CameraReader:
         keep: Callable[[Captured], Captured] = _unchanged,
         most: int = 0,
         read_timeout_s: float = 0.2,
-        backoff_s: tuple[float, float] = (0.1, 5.0),
+        backoff_s: tuple[float, float] = (0.2, 10.0),
     ) -> None:
         self._camera = camera
         self._budget = budget

@@ -97,8 +97,6 @@ class AcquireNode:
             self._network.wakeup.wake,
             keep=self._keep,
             most=snapshots,
-            read_timeout_s=rig.camera.read_timeout_s,
-            backoff_s=(rig.camera.reconnect_first_s, rig.camera.reconnect_max_s),
         )
         self._overdue = overdue
         self._actions = dict(actions or {})

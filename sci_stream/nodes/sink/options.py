@@ -38,7 +38,7 @@ def recorder_options(rig: Rig) -> RecorderOptions:
         video_dtype=section.video_dtype,
         segment_bytes=section.segment_mib << 20,
         segment_s=section.segment_minutes * 60,
-        warn_free_bytes=section.warn_free_mib << 20,
+        warn_free_bytes=8 * section.min_free_mib << 20,
         floor_free_bytes=section.min_free_mib << 20,
     )
 
@@ -59,7 +59,6 @@ def movie_options(rig: Rig) -> MovieOptions | None:
 
     return MovieOptions(
         suffix=f".{section.movie}",
-        fps=section.movie_fps,
         tone=tone_settings(rig.preview),
         floor_free_bytes=section.min_free_mib << 20,
     )

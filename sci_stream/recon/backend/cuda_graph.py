@@ -401,7 +401,7 @@ def record_cuda_graph(device: torch.device) -> Recorder:
                     "Capturing a CUDA graph failed",
                     got=str(error).partition("\n")[0],
                     hint="This process can no longer use the device. Start it again with cuda_graphs = false in "
-                    "[reconstruct.expert].",
+                    "[reconstruct].",
                 ) from error
         return graph.replay
 

@@ -5,14 +5,13 @@ silx, H5Web and other NeXus readers open the file with a plot. Nothing is stored
 
 from __future__ import annotations
 
-import tomllib
 from datetime import UTC, datetime
 
 import h5py
 import numpy as np
-from pydantic import ValidationError
 
-from sci_stream.config import ExperimentSection
+from sci_stream.config import ExperimentSection, parse_rig
+from sci_stream.errors import ConfigError
 from sci_stream.model import SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.recording.layout import VIDEO_U16_STEP
@@ -44,10 +43,10 @@ def create_nexus(file: h5py.File, info: SeriesInfo, calibration: Calibration) ->
 
 
 def experiment_of(info: SeriesInfo) -> ExperimentSection:
-    """Return ``[experiment]`` of the recorded rig; empty where the rig has none or is of another version."""
+    """Return ``[experiment]`` of the recorded rig; empty where the rig cannot be read."""
     try:
-        return ExperimentSection.model_validate(tomllib.loads(info.rig_toml).get("experiment", {}))
-    except (tomllib.TOMLDecodeError, RecursionError, ValidationError):
+        return parse_rig(info.rig_toml, overrides={}, recorded=True).experiment
+    except ConfigError:
         return ExperimentSection()
 
 
@@ -76,11 +75,8 @@ def _detector(entry: h5py.Group, info: SeriesInfo, calibration: Calibration, exp
         for axis in "xy":
             _quantity(detector, f"{axis}_pixel_size", experiment.pixel_size_um, "um")
     # The operator knows the exposure better than a calibration that may have been measured with another one.
-    exposure_s = experiment.exposure_s
-    if exposure_s is None and calibration.exposure_ns is not None:
-        exposure_s = calibration.exposure_ns / 1e9
-    if exposure_s is not None:
-        _quantity(detector, "count_time", exposure_s, "s")
+    if calibration.exposure_ns is not None:
+        _quantity(detector, "count_time", calibration.exposure_ns / 1e9, "s")
     if info.frame_period_ns:
         _quantity(detector, "frame_time", info.frame_period_ns / 1e9, "s")
     # A detector has one array: what the sensor measured, if it is there.

@@ -92,7 +92,7 @@ def replay_solver(series: RecordedSeries, changes: SolverChanges, device: torch.
     ConfigError, WeightsError
         If the denoiser is unknown, or its checkpoint is missing or has changed.
     """
-    section = parse_rig(series.info.rig_toml, overrides={}, name=f"The rig in {series.path}").reconstruct
+    section = parse_rig(series.info.rig_toml, overrides={}, name=f"The rig in {series.path}", recorded=True).reconstruct
     cells = series.rows["solver"]
     changes = _trusted(series, section, changes)
     recorded = {} if changes.another_prior else _recorded(series)

@@ -44,7 +44,7 @@ class Sink:
         rig = Rig.model_validate(
             {
                 "network": {"results": results, "taps": self.taps, "heartbeat_s": 60.0},
-                "record": {"folder": str(folder), "min_free_mib": 0, "warn_free_mib": 0},
+                "record": {"folder": str(folder), "min_free_mib": 0},
                 "preview": {"enabled": False},
                 "health": {"enabled": False},
                 "policy": {"spool": str(folder / "spool")},

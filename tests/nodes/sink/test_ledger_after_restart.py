@@ -24,7 +24,7 @@ class Sink:
     def __init__(self, series: Series, folder: Path, *, record: bool) -> None:
         self._series = series
         self.folder = folder / "recordings"
-        section = {"enabled": record, "folder": str(self.folder), "min_free_mib": 0, "warn_free_mib": 0}
+        section = {"enabled": record, "folder": str(self.folder), "min_free_mib": 0}
         self.rig = Rig.model_validate({"record": section, "policy": {"spool": str(folder / "spool")}})
         self.file = self.folder / f"{series.info.series}.h5"
         self._left: list[SeriesSession] = []

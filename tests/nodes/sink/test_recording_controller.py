@@ -134,7 +134,7 @@ def test_recording_over_its_limit_ends_and_series_continues(
     series: Series, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(node, "_STATUS_S", 0.05)  # how often its size is looked at
-    record = {"folder": str(tmp_path), "min_free_mib": 0, "warn_free_mib": 0, "stop_after_mib": 1}
+    record = {"folder": str(tmp_path), "min_free_mib": 0, "stop_after_mib": 1}
     size = series.counts(0).nbytes + series.video(0).nbytes
     count = 2 * (1 << 20) // size
     with contextlib.closing(Sink(tmp_path, {"record": record})) as sink:

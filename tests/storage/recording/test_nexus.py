@@ -89,10 +89,8 @@ def test_nexusformat_validates_the_recording(tmp_path: Path, series) -> None:
     assert messages == []
 
 
-def test_exposure_of_the_rig_takes_precedence(tmp_path: Path, series) -> None:
-    path = write(tmp_path / "run.h5", series, rig="[experiment]\nexposure_s = 0.02\n")
-    with h5py.File(path) as file:
-        assert file["entry/instrument/detector/count_time"][()] == 0.02
+def test_rig_without_an_experiment_has_no_user(tmp_path: Path, series) -> None:
+    with h5py.File(write(tmp_path / "run.h5", series, rig="")) as file:
         assert "user" not in file["entry"]
         assert file["entry/video/x"].attrs["units"] == "pixel"
 

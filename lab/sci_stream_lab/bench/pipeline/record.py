@@ -59,7 +59,7 @@ def recorder_alone(folder: Path, shape: tuple[int, int], snapshots: int, compres
 
 def _pipeline(folder: Path, shape: tuple[int, int], snapshots: int, rate_hz: float, name: str) -> StreamPart:
     with tempfile.TemporaryDirectory(prefix="sci-stream-bench-", dir=folder) as scratch:
-        record = {"folder": "recordings", "video": False, "min_free_mib": 0, "warn_free_mib": 0}
+        record = {"folder": "recordings", "video": False, "min_free_mib": 0}
         part, acquired = run_part(name, Path(scratch), LoopCamera(shape, rate_hz), snapshots, record=record)
         held = _held(Path(scratch) / "recordings")
     return dataclasses.replace(part, lost=acquired - held)

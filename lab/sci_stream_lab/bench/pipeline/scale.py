@@ -166,7 +166,7 @@ def _rig(folder: Path, total: int, *, rate_hz: float) -> Path:
             "adapt_budget": False,
         },
         "calibration": {"health_every": 0},
-        "record": {"folder": "recordings", "raw": False, "min_free_mib": 0, "warn_free_mib": 0},
+        "record": {"folder": "recordings", "raw": False, "min_free_mib": 0},
     }
     return small_rig(folder, rate_hz=rate_hz, size_px=_SIZE_PX, tables=tables)
 

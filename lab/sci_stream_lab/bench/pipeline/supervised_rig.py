@@ -110,11 +110,10 @@ def small_rig(
     own: RigTables = {
         "camera": {
             "driver": "simulated",
-            "read_timeout_s": 0.1,
             "options": {**options, "loop_snapshots": 16, **(camera or {})},
         },
         "reconstruct": {"denoiser": "identity", "devices": ["cpu"], "iterations": 1, "threads": 1},
-        "record": {"folder": "recordings", "min_free_mib": 0, "warn_free_mib": 0},
+        "record": {"folder": "recordings", "min_free_mib": 0},
     }
     return write_rig(folder, own, tables)
 

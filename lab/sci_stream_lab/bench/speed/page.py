@@ -60,14 +60,13 @@ def bench(
     encoded in turn, as in a running series.
     """
     footage = filmed_scene("fast", snapshots=snapshots, height_px=size_px, width_px=size_px, n_frames=8)
-    options = PreviewSection()
     rendered = []
     counts = (snapshot.counts for snapshot in footage.snapshots)
     solved = reconstruct_stream(counts, footage.calibration, denoiser=denoiser, device=device)
     for number, (snapshot, result) in enumerate(zip(footage.snapshots, solved, strict=True), start=1):
         progress(f"reconstructed {number} of {snapshots}")
-        rendered.append(_rendered(snapshot, np.asarray(result.video), options))
-    rows = (_jpeg(rendered, rate_hz, options), _h264(rendered, rate_hz, options))
+        rendered.append(_rendered(snapshot, np.asarray(result.video)))
+    rows = (_jpeg(rendered, rate_hz), _h264(rendered, rate_hz))
     title = f"One viewer, {size_px}×{size_px}, B = 8, {rate_hz:g} snapshots/s"
     return PageResult(
         name="page",
@@ -78,7 +77,7 @@ def bench(
     )
 
 
-def _rendered(snapshot: Snapshot, video: npt.NDArray[np.float32], options: PreviewSection) -> RenderedSnapshot:
+def _rendered(snapshot: Snapshot, video: npt.NDArray[np.float32]) -> RenderedSnapshot:
     reconstruction = Reconstruction(
         id=snapshot.id,
         video=video.reshape(-1, *video.shape[-2:]),
@@ -92,19 +91,19 @@ def _rendered(snapshot: Snapshot, video: npt.NDArray[np.float32], options: Previ
         bayer=snapshot.bayer,
         counts=snapshot.counts,
     )
-    return render_snapshot(reconstruction, snapshot.id.seq, 0, tone=ToneSettings(), quality=options.jpeg_quality)
+    return render_snapshot(reconstruction, snapshot.id.seq, 0, tone=ToneSettings())
 
 
-def _jpeg(rendered: list[RenderedSnapshot], rate_hz: float, options: PreviewSection) -> ViewerRow:
+def _jpeg(rendered: list[RenderedSnapshot], rate_hz: float) -> ViewerRow:
     start_s = time.thread_time()
-    pictures = [jpeg_picture(each, options.jpeg_quality) for each in rendered]
+    pictures = [jpeg_picture(each) for each in rendered]
     encode_ms = 1e3 * (time.thread_time() - start_s) / len(pictures)
     sent = [np.stack([decode_jpeg(jpeg) for jpeg in picture.frames]) for picture in pictures]
     return _row("JPEG", pictures, sent, rendered, rate_hz=rate_hz, coded_hz=rate_hz, encode_ms=encode_ms)
 
 
-def _h264(rendered: list[RenderedSnapshot], rate_hz: float, options: PreviewSection) -> ViewerRow:
-    encoder = SnapshotEncoder(options.h264_mbit_per_s)
+def _h264(rendered: list[RenderedSnapshot], rate_hz: float) -> ViewerRow:
+    encoder = SnapshotEncoder(PreviewSection().h264_mbit_per_s)
     encoder.encode(rendered[0].frames, 1 / rate_hz)  # opening the encoder is no part of the time
     start_s = time.thread_time()
     encoded = [encoder.encode(each.frames, 1 / rate_hz) for each in rendered]

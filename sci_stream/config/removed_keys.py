@@ -1,0 +1,22 @@
+"""Keys of earlier versions of the rig file, with what replaced them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_PAUSES = "A lost camera is reopened after 0.2 s, then twice as long each time, up to 10 s."
+
+REMOVED: Final = {
+    "camera.read_timeout_s": "A read of the camera takes at most 0.2 s.",
+    "camera.reconnect_first_s": _PAUSES,
+    "camera.reconnect_max_s": _PAUSES,
+    "experiment.exposure_s": "The calibration holds the exposure.",
+    "preview.jpeg_quality": "The quality is 85; [preview] h264_mbit_per_s bounds the video.",
+    "preview.most_viewers": "It is now max_viewers.",
+    "reconstruct.expert": "Write its keys in [reconstruct].",
+    "reconstruct.momentum": "[reconstruct] iterations and the denoiser decide.",
+    "reconstruct.restrain": "[reconstruct] iterations and the denoiser decide.",
+    "record.movie_fps": "The film plays at 25 frames per second; `sci-stream export --fps` makes another.",
+    "record.warn_free_mib": "The warning comes at eight times min_free_mib.",
+}
+"""Replacement of each removed key: a rig file with one is refused, and the rig of an old recording is read without."""
