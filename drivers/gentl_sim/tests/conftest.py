@@ -13,7 +13,7 @@ from sci_stream_gentl_sim.build import build
 
 pytest.importorskip("harvesters", reason="harvesters is not installed: pip install 'sci-stream[genicam]'")
 
-from drivers.gentl_sim.lab.tests.bench import Bench, camera
+from drivers.gentl_sim.tests.bench import Bench, camera
 
 BUILT = Path(__file__).parents[3] / "build" / "gentl"
 SIM_VARIABLE = "SCI_STREAM_GENTL_SIM"

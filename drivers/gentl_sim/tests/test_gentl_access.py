@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from drivers.gentl_sim.lab.tests.bench import PATIENCE_S, Bench, camera, harvester
 from genicam import _gentl, gentl
+
+from drivers.gentl_sim.tests.bench import PATIENCE_S, Bench, camera, harvester
 
 NOT_INITIALIZED, IN_USE, INVALID_HANDLE, INVALID_ID = -1002, -1004, -1006, -1007
 INVALID_PARAMETER, TIMEOUT, ABORT, TOO_SMALL, INVALID_INDEX = -1009, -1011, -1012, -1016, -1017
@@ -31,7 +32,7 @@ def test_second_open_in_the_same_process_is_refused(bench: Bench) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from drivers.gentl_sim.lab.tests.bench import camera
+from drivers.gentl_sim.tests.bench import camera
 with camera(Path(sys.argv[1])) as bench:
     bench.start()
     print(bench.next().frame_id, flush=True)

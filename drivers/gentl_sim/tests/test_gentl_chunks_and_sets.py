@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drivers.gentl_sim.lab.tests.bench import PATIENCE_S, Bench, camera
 from genicam import gentl
 from sci_stream_gentl_sim.frames import Header, write_frames
+
+from drivers.gentl_sim.tests.bench import PATIENCE_S, Bench, camera
 
 CHUNKS = ("FrameID", "Timestamp", "ExposureTime", "Gain")
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from drivers.gentl_sim.lab.tests.bench import PATIENCE_S, Bench, camera, harvester
 from genicam import gentl
 from harvesters.core import Callback
+
+from drivers.gentl_sim.tests.bench import PATIENCE_S, Bench, camera, harvester
 
 
 def small(bench: Bench) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drivers.gentl_sim.lab.tests.bench import FORMATS, PATIENCE_S, Bench, encode, ramp
 from sci_stream_gentl_sim.frames import Header, write_frames
 
+from drivers.gentl_sim.tests.bench import FORMATS, PATIENCE_S, Bench, encode, ramp
 from sci_stream.model import BayerPhase
 
 

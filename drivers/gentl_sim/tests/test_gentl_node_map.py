@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from drivers.gentl_sim.lab.tests.bench import FORMATS, Bench, harvester
 from genicam import genapi, gentl
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from drivers.gentl_sim.tests.bench import FORMATS, Bench, harvester
 
 RO, RW, WO = genapi.EAccessMode.RO, genapi.EAccessMode.RW, genapi.EAccessMode.WO
 NAMESPACE = "{http://www.genicam.org/GenApi/Version_1_1}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from drivers.gentl_sim.lab.tests.bench import Bench
+
+from drivers.gentl_sim.tests.bench import Bench
 
 
 @pytest.fixture(autouse=True)

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from drivers.gentl_sim.lab.tests.bench import camera as bench_camera
 from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 from sci_stream_drivers.harvesters.formats import FORMATS
 
+from drivers.gentl_sim.tests.bench import camera as bench_camera
 from drivers.gentl_sim.tests.kit import ramp, sim_options
 from sci_stream.errors import CameraError, CameraLost, ConfigError
 from sci_stream.model import CameraFrame
