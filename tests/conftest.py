@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from tests.rig_in_process import RigInProcess
+
+RigMaker = Callable[..., "RigInProcess"]
 
 pytest_plugins = ["tests.series_fixtures"]
 
@@ -35,3 +42,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def rig_in_process(tmp_path: Path) -> Iterator[RigMaker]:
+    """Return a function that starts a `RigInProcess` in the folder of the test; what it started is stopped."""
+    from tests.rig_in_process import RigInProcess  # noqa: PLC0415 - torch, as above
+
+    with contextlib.ExitStack() as started:
+        yield lambda changes=None, **options: started.enter_context(RigInProcess(tmp_path, changes, **options))

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
 import threading
 from pathlib import Path
 from types import FrameType
 
 import pytest
 
-from sci_stream.config import load_rig
 from sci_stream.model import CameraFrame, Reconstruction, Snapshot
-from sci_stream.nodes.acquire.series_loop import acquire_series
-from sci_stream.nodes.reconstruct.node import ReconstructNode
-from sci_stream.nodes.reconstruct.solver_thread import SolverThread
-from sci_stream.nodes.runtime.camera_drivers import make_camera
-from sci_stream.nodes.runtime.process import StopRequest
-from sci_stream.nodes.sink.node import SinkNode
-from tests.e2e.kit import ROOT, write_rig
+from tests.e2e.kit import ROOT
+from tests.rig_in_process import RigInProcess
 
 BESIDE_THE_WAY = {
     *("model", "optics/calibration", "nodes/reconstruct/solver"),  # types
@@ -57,30 +50,14 @@ class Walk:
 @pytest.fixture(scope="module")
 def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
     """Run a rig of three nodes in this process and follow its snapshots."""
-    folder = tmp_path_factory.mktemp("walk")
-    changes = {
-        "policy": {"spool": str(folder / "spool")},
-        "record": {"folder": str(folder / "recordings")},
-        "preview": {"enabled": False},
-        "health": {"enabled": False},
-    }
-    rig = load_rig(write_rig(folder, changes))
-    walk, stop = Walk(), StopRequest()
-    solver = SolverThread(rig.reconstruct, "cpu", rig.calibration)
-    nodes = [SinkNode(rig, stop), ReconstructNode(rig, solver, stop)]
+    walk = Walk()
     threading.setprofile(walk)  # for the threads that start from now on
-    threads = [threading.Thread(target=node.run) for node in nodes]
-    for thread in threads:
-        thread.start()
-    sys.setprofile(walk)
     try:
-        acquire_series(rig, make_camera(rig), None, StopRequest(), snapshots=3)
+        with RigInProcess(tmp_path_factory.mktemp("walk"), snapshots=3) as rig:
+            rig.expose(3)
+            rig.finish()
     finally:
-        sys.setprofile(None)
         threading.setprofile(None)
-        stop.set()
-        for thread in threads:
-            thread.join()
     return walk
 
 

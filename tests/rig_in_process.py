@@ -1,0 +1,201 @@
+"""A whole rig in threads of this process, with real sockets and files, whose camera exposes when a test says so."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Self
+from unittest import mock
+
+from sci_stream_drivers.simulated import SimulatedCamera
+
+from sci_stream.config import load_rig
+from sci_stream.delivery.ledger import Ledger, LedgerCounts
+from sci_stream.nodes.acquire import series_loop
+from sci_stream.nodes.reconstruct.node import ReconstructNode
+from sci_stream.nodes.reconstruct.solver_thread import SolverThread
+from sci_stream.nodes.runtime.camera_drivers import make_camera
+from sci_stream.nodes.runtime.process import StopRequest
+from sci_stream.nodes.sink import node as sink_module
+from sci_stream.nodes.sink.node import SinkNode
+from sci_stream.nodes.sink.series_session import SeriesSession
+from sci_stream.storage.recording import Recording
+from tests.e2e.kit import PATIENCE_S, Tables, merged, write_rig
+
+_POLL_S = 0.002
+# Twice a second suits a person; a test would wait for it.
+_STATUS_S = 0.02
+
+
+class NodeThread:
+    """A node that runs in a thread until it is stopped; what it raises is kept."""
+
+    def __init__(self, name: str, run: Callable[[], None], stop: StopRequest) -> None:
+        self.error: BaseException | None = None
+        self._run = run
+        self._stop = stop
+        self._thread = threading.Thread(target=self._run_and_note, name=name, daemon=True)
+        self._thread.start()
+
+    def _run_and_note(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:  # for the test, which `join` tells
+            self.error = error
+
+    @property
+    def running(self) -> bool:
+        """Whether the node has not ended."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Ask the node to drain and end, and wait for it."""
+        self._stop.set()
+        self.join()
+
+    def join(self) -> None:
+        """Wait for the end of the node; raise what it raised."""
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), f"{self._thread.name} still runs after {PATIENCE_S:g} s"
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+
+
+class RigInProcess:
+    """Acquire, reconstruct and sink nodes of a rig in threads; a context manager that stops them.
+
+    The simulated camera of `tests.e2e.kit.small_rig` waits for `expose`, unless ``changes`` set its ``trigger`` to
+    ``free``; nothing waits for time, so a test is as fast as the machine.
+
+    Parameters
+    ----------
+    folder
+        Where the rig file, the summary, the recordings and the spool go.
+    changes
+        Changes to `small_rig`.
+    snapshots
+        End each series after this many snapshots; 0 for no limit.
+    """
+
+    def __init__(self, folder: Path, changes: Tables | None = None, *, snapshots: int = 0) -> None:
+        simulated = (changes or {}).get("camera", {}).get("driver", "simulated") == "simulated"
+        fast = {
+            "camera": {"options": {"trigger": "software", "snapshot_rate_hz": 0.0}} if simulated else {},
+            "policy": {"spool": str(folder / "spool")},
+            "record": {"folder": str(folder / "recordings")},
+        }
+        self.folder = folder
+        self.path = write_rig(folder, merged(fast, changes or {}))
+        self.rig = load_rig(self.path, overrides={})
+        self.camera = make_camera(self.rig)
+        self.nodes: dict[str, NodeThread] = {}
+        self._snapshots = snapshots
+        self._summary = folder / "summary.json"
+        self._patches = contextlib.ExitStack()
+        # Signals come to the main thread only.
+        self._patches.enter_context(mock.patch.object(series_loop, "_on_signal", return_value=contextlib.nullcontext()))
+        self._patches.enter_context(mock.patch.object(sink_module, "_STATUS_S", _STATUS_S))
+        self.start_sink()
+        for index in range(self.rig.reconstruct.nodes):
+            self.start_reconstruct(index)
+        self.start_acquire()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in reversed(self.nodes.values()):
+            with contextlib.suppress(Exception):  # the test has failed already, or has read it
+                node.stop()
+        self._patches.close()
+
+    # --- nodes
+
+    def start_acquire(self) -> None:
+        """Start the acquire node."""
+        stop = StopRequest()
+        self.nodes["acquire"] = NodeThread(
+            "acquire",
+            lambda: series_loop.acquire_series(self.rig, self.camera, None, stop, snapshots=self._snapshots),
+            stop,
+        )
+
+    def start_reconstruct(self, index: int = 0) -> None:
+        """Start a reconstruct node."""
+        stop = StopRequest()
+        solver = SolverThread(self.rig.reconstruct, "cpu", self.rig.calibration)
+        node = ReconstructNode(self.rig, solver, stop, index=index)
+        self.nodes[f"reconstruct-{index}"] = NodeThread(f"reconstruct-{index}", node.run, stop)
+
+    def start_sink(self) -> None:
+        """Start the sink node."""
+        stop = StopRequest()
+        self.sink = SinkNode(self.rig, stop, summary=self._summary)
+        self.nodes["sink"] = NodeThread("sink", self.sink.run, stop)
+
+    # --- the camera
+
+    def expose(self, snapshots: int = 1) -> None:
+        """Let the camera take this many snapshots."""
+        assert isinstance(self.camera, SimulatedCamera)
+        for _ in range(snapshots):
+            self.camera.trigger()
+
+    def reconstruct(self, snapshots: int = 1) -> None:
+        """Let the camera take this many snapshots, and wait until they are reconstructed."""
+        before = self.counts().reconstructed
+        self.expose(snapshots)
+        self.wait_for(lambda: self.counts().reconstructed >= before + snapshots, f"{snapshots} more reconstructed")
+
+    # --- what it does
+
+    @property
+    def series(self) -> SeriesSession | None:
+        """The running series at the sink."""
+        return self.sink._series
+
+    def counts(self) -> LedgerCounts:
+        """Return the ledger of the running series; all 0 without one."""
+        series = self.series
+        return Ledger().counts() if series is None else series.ledger.counts()
+
+    def wait_for(self, condition: Callable[[], object], what: str) -> None:
+        """Wait until a condition holds; fail with a description on timeout or when a node has failed."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            for node in self.nodes.values():
+                if node.error is not None:
+                    node.join()
+            assert time.monotonic() < deadline_s, f"not within {PATIENCE_S:g} s: {what}"
+            time.sleep(_POLL_S)
+
+    def finish(self) -> dict[str, Any]:
+        """Stop the rig in the order of a supervisor, unless it has a limit, and return the summary."""
+        acquire = self.nodes["acquire"]
+        if self._snapshots:
+            acquire.join()
+        else:
+            acquire.stop()
+        for name in reversed(self.nodes):
+            self.nodes[name].stop()
+        return self.summary()
+
+    def summary(self) -> dict[str, Any]:
+        """Return the summary file."""
+        summary: dict[str, Any] = json.loads(self._summary.read_text())
+        return summary
+
+    def segments(self) -> list[Path]:
+        """Return the recorded files in order."""
+        return sorted(Path(self.rig.record.folder).glob("*.h5"), key=lambda path: path.stem)
+
+    @contextlib.contextmanager
+    def recordings(self) -> Iterator[list[Recording]]:
+        """Open all segments."""
+        with contextlib.ExitStack() as stack:
+            yield [stack.enter_context(Recording(path)) for path in self.segments()]
