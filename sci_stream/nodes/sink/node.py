@@ -120,7 +120,7 @@ class SinkNode:
         self._ended: deque[str] = deque(maxlen=64)
         self._ledger_file = LedgerFile.of(rig)
         self._calibrations: dict[str, Calibration] = {}
-        self._starting: tuple[bytes, SeriesInfo] | None = None
+        self._announced: tuple[bytes, SeriesInfo] | None = None
         self._early = EarlyMessages(_EARLY_AT_MOST, _EARLY_BYTES)
         self._status_s = float("-inf")
         self._last_status: SeriesStatus | None = None
@@ -181,6 +181,7 @@ class SinkNode:
             for identity, message in self._server.receive(now_s):
                 with self._server.guard(identity, now_s):
                     self._handle(identity, message, now_s)
+        self._begin_announced(now_s)
         for peer in self._server.tick(now_s):
             self._lost(peer)
         if self._series is not None:
@@ -197,10 +198,12 @@ class SinkNode:
         match message:
             case Calibration():
                 self._keep_calibration(message)
-                if self._starting is not None and self._starting[1].calibration_hash == message.hash:
-                    self._begin(*self._starting, now_s)
             case SeriesInfo():
-                self._begin(identity, message, now_s)
+                self._announced = (identity, message)
+                if message.calibration_hash not in self._calibrations:
+                    # Only on demand: a calibration may be tens of megabytes, and a restarted acquire node announces
+                    # the same series again.
+                    self._server.reply(identity, CalibrationRequest(hash=message.calibration_hash))
             case Snapshot() | Reconstruction():
                 self._pass_to_series(message.id.series, identity, message, now_s)
             case Dropped() | SeriesEnd():
@@ -256,15 +259,14 @@ class SinkNode:
         for identity, accepted in series.take_acknowledgements():
             self._server.reply(identity, accepted)
 
-    def _begin(self, identity: bytes, info: SeriesInfo, now_s: float) -> None:
-        calibration = self._calibrations.get(info.calibration_hash)
-        if calibration is None:
-            self._starting = (identity, info)
-            # Only on demand: a calibration may be tens of megabytes, and a restarted acquire node announces the same
-            # series again.
-            self._server.reply(identity, CalibrationRequest(hash=info.calibration_hash))
-            return
-        self._starting = None
+    def _begin_announced(self, now_s: float) -> None:
+        """Begin the series that was announced last, once its calibration is there."""
+        if self._announced is not None and self._announced[1].calibration_hash in self._calibrations:
+            (identity, info), self._announced = self._announced, None
+            with self._server.guard(identity, now_s):
+                self._begin(identity, info, self._calibrations[info.calibration_hash], now_s)
+
+    def _begin(self, identity: bytes, info: SeriesInfo, calibration: Calibration, now_s: float) -> None:
         shape = (info.n_frames, info.height_px, info.width_px)
         if calibration.phi.shape != shape:
             text = f"series {info.series} of (B, H, W) = {shape} with a calibration of {calibration.phi.shape}"
@@ -273,7 +275,7 @@ class SinkNode:
         if info.series not in self._ended and (self._series is None or self._series.name != info.series):
             if self._series is not None:
                 self._end_series(f"another series started: {info.series}")
-            self._series = SeriesSession(info, calibration, self._rig, self._callbacks, self._ledger_file)
+            self._series = SeriesSession.open(info, calibration, self._rig, self._callbacks, self._ledger_file)
             self._operators.carry_changes(self._series)
             if self._preview is not None:
                 self._preview.series_started(info)

@@ -91,7 +91,7 @@ class _Pending:
 
 
 class SeriesSession:
-    """One series at the sink, from start to end. Used from the sink's loop.
+    """One series at the sink, from start to end; `open` makes it. Used from the sink's loop.
 
     Each message takes the same way: `receive` recognises duplicates, updates the statistics, displays, and submits to
     the recorder; the recorder's thread reports that it is flushed; `take_acknowledgements` settles it in the ledger
@@ -104,7 +104,9 @@ class SeriesSession:
     callbacks
         Functions of the node.
     file
-        File in which the ledger is saved, and from which it is restored after a restart of the sink, if any.
+        File in which the ledger is saved, if any.
+    ledger
+        The ledger to continue.
     """
 
     def __init__(
@@ -112,18 +114,16 @@ class SeriesSession:
         info: SeriesInfo,
         calibration: Calibration,
         rig: Rig,
-        callbacks: Callbacks | None = None,
-        file: LedgerFile | None = None,
+        callbacks: Callbacks,
+        file: LedgerFile | None,
+        ledger: Ledger,
     ) -> None:
         self.name = info.series
         self._rig = rig
         self._file = file
-        saved = None if file is None else file.read(info.series)
-        if saved is not None:
-            log.warning("series %s: the ledger of the sink's earlier process is continued", info.series)
-        self.ledger = Ledger() if saved is None else saved.ledger
-        self.statistics = SeriesStatistics(info, self.ledger)
-        self._callbacks = callbacks or Callbacks()
+        self.ledger = ledger
+        self.statistics = SeriesStatistics(info, ledger)
+        self._callbacks = callbacks
         nodes = max(1, rig.reconstruct.nodes)
         self._reorder: ReorderBuffer[Reconstruction] = ReorderBuffer(
             # Each node works on a block of its own: up to two blocks of every node may be out of order.
@@ -140,22 +140,47 @@ class SeriesSession:
         self.recording = RecordingController(info, calibration, lambda: recorder_options(rig))
         self._movie: Movie | None = None
         self._solvers: dict[str, Mapping[str, int | float | str]] = {}
-        self._folder = Path(rig.record.folder)
+        self._file_path = recording_path(Path(rig.record.folder), info.series)
         self._unreadable = ""
-        self._restore()
+
+    @classmethod
+    def open(
+        cls,
+        info: SeriesInfo,
+        calibration: Calibration,
+        rig: Rig,
+        callbacks: Callbacks | None = None,
+        file: LedgerFile | None = None,
+    ) -> SeriesSession:
+        """Begin a series, or continue it after a restart of the sink: its ledger, its segments, its recording.
+
+        Parameters are those of the session.
+
+        Raises
+        ------
+        StorageError
+            If the recording cannot be started.
+        """
+        saved = None if file is None else file.read(info.series)
+        if saved is not None:
+            log.warning("series %s: the ledger of the sink's earlier process is continued", info.series)
+        ledger = Ledger() if saved is None else saved.ledger
+        session = cls(info, calibration, rig, callbacks or Callbacks(), file, ledger)
+        session._restore_segments()
         if rig.record.enabled and saved is None:
-            self.recording.start()
+            session.recording.start()
         elif saved is not None and saved.recording:
-            self.recording.resume(self._folder, self.ledger.settled_below)
-        if rig.record.enabled and (options := movie_options(rig)) is not None:
+            session.recording.resume(session._file_path.parent, ledger.settled_below)
+        if (options := movie_options(rig)) is not None:
             from sci_stream.nodes.sink.live_movie import Movie  # noqa: PLC0415 - loads OpenCV
 
-            self._movie = Movie(recording_path(self._folder, info.series), options)
-        self._save()
+            session._movie = Movie(session._file_path, options)
+        session._save()
+        return session
 
-    def _restore(self) -> None:
+    def _restore_segments(self) -> None:
         """Restore the state from earlier segments of this series after a restart of the sink."""
-        for recording in earlier_segments(recording_path(self._folder, self.name), self.name):
+        for recording in earlier_segments(self._file_path, self.name):
             with recording:
                 try:
                     self._restore_segment(recording)
@@ -436,7 +461,7 @@ class SeriesSession:
         recorded = counts.reconstructed - counts.unrecorded
         if recorded <= 0:
             return ""
-        found = count_recorded(recording_path(self._folder, self.name), self.name)
+        found = count_recorded(self._file_path, self.name)
         if found.reconstructed >= recorded:
             return ""
         causes = "; ".join(found.problems) or "their rows are missing"

@@ -27,7 +27,7 @@ def rig(folder: Path, *, enabled: bool) -> Rig:
 
 @pytest.fixture
 def open_series(series: Series, tmp_path: Path) -> Iterator[SeriesSession]:
-    opened = SeriesSession(series.info, series.calibration, rig(tmp_path, enabled=False))
+    opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=False))
     yield opened
     opened.abandon()
 
@@ -94,7 +94,7 @@ def test_status_follows_the_switch(open_series: SeriesSession, series: Series) -
 
 
 def test_configured_recording_can_be_stopped(series: Series, tmp_path: Path) -> None:
-    opened = SeriesSession(series.info, series.calibration, rig(tmp_path, enabled=True))
+    opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
     take(opened, series, 0)
     opened.switch_recording(False)
     take(opened, series, 1)
