@@ -36,6 +36,30 @@ _LARGEST = 1e300
 
 
 @dataclass(frozen=True, slots=True)
+class SettingChange:
+    """A change by an operator: a parameter from ``old`` to ``new`` or, with neither, an action."""
+
+    time_ns: int
+    who: str
+    node: str
+    name: str
+    old: Value | None = None
+    new: Value | None = None
+
+    def to_json(self) -> dict[str, Value | None]:
+        """Return the change for journal, recording and summary."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlAnswer:
+    """Answer to a request of an operator: the current values by node, and a text."""
+
+    values: Mapping[str, Mapping[str, Value]]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Parameter:
     """A parameter that can be set, with its current value.
 

@@ -44,7 +44,7 @@ class NodeThread:
     def _run_and_note(self) -> None:
         try:
             self._run()
-        except BaseException as error:  # for the test, which `join` tells
+        except BaseException as error:  # raised again by `join`, in the test
             self.error = error
 
     @property

@@ -1,16 +1,13 @@
-"""Fields of the rig file that can also be set at run time, validated by the same model."""
+"""Fields of the rig file that can also be set at run time."""
 
 from __future__ import annotations
 
-from typing import TypeVar, get_args
+from typing import get_args
 
 import annotated_types
 from pydantic import BaseModel
 
-from sci_stream.config.error_messages import validate_options
-from sci_stream.parameters import Changes, Kind, Parameter, Value
-
-M = TypeVar("M", bound=BaseModel)
+from sci_stream.parameters import Kind, Parameter, Value
 
 
 def declare(
@@ -45,14 +42,3 @@ def declare(
     if low is not None:
         ends["low"] = low
     return Parameter(field, kind, value, ends.get("low"), ends.get("high"), options, info.description or "")
-
-
-def changed(section: M, changes: Changes, where: str) -> M:
-    """Return a copy of a section with some fields changed, validated like a rig file.
-
-    Raises
-    ------
-    ConfigError
-        If a value is invalid or inconsistent with the others.
-    """
-    return validate_options(type(section), {**section.model_dump(), **changes}, where)

@@ -38,7 +38,7 @@ from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.errors import EnvironmentFault, SciStreamError
 from sci_stream.imaging.rendering import no_data_jpeg
 from sci_stream.model import JsonObject
-from sci_stream.web.controls import OperatorControl, answer
+from sci_stream.web.controls import Ask, answer
 from sci_stream.web.display import Display
 from sci_stream.web.downloads import routes
 from sci_stream.web.hub import HEARTBEAT_S, Hub, Viewer
@@ -111,7 +111,7 @@ class ViewerConnection(WebSocketsSansIOProtocol):
 
 
 def make_app(
-    hub: Hub, display: Display, operator: OperatorControl | None, recordings: Path, *, token: str | None, cookie: str
+    hub: Hub, display: Display, ask: Ask | None, recordings: Path, *, token: str | None, cookie: str
 ) -> Starlette:
     """Make the application; `sci_stream.http_server.AccessMiddleware` is wrapped around it.
 
@@ -119,8 +119,8 @@ def make_app(
     ----------
     hub, display
         The viewers, and what they are shown.
-    operator
-        Performs operations beyond the page; None if there are none.
+    ask
+        Requests operations beyond the page; None if there are none.
     recordings
         Folder whose files the page lists.
     token, cookie
@@ -128,7 +128,7 @@ def make_app(
     """
 
     async def control(request: Request) -> Response:
-        return await answer(request, display, operator)
+        return await answer(request, display, ask)
 
     async def history(_: Request) -> Response:
         return JSONResponse({"history": hub.history.samples()})

@@ -6,8 +6,9 @@ import asyncio
 import json
 import logging
 import math
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Annotated, Protocol, Self
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from starlette.requests import ClientDisconnect, Request
@@ -16,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from sci_stream.config.error_messages import validate_options
 from sci_stream.errors import InputError
 from sci_stream.model import JsonObject
-from sci_stream.parameters import MOST_CHANGES, Changes
+from sci_stream.parameters import MOST_CHANGES, Changes, ControlAnswer
 from sci_stream.web.display import Display
 
 _LOG = logging.getLogger(__name__)
@@ -38,22 +39,11 @@ def _printable(text: str) -> str:
     return text
 
 
-class OperatorControl(Protocol):
-    """Operations of the sink node that the page can request. Called from any thread; does not block."""
+Ask = Callable[[str, str, Changes, str], Future[ControlAnswer]]
+"""Requests that a node, or all nodes of a kind, set parameters or perform an action, on behalf of an operator.
 
-    def switch_recording(self, on: bool, who: str) -> Future[str]:
-        """Request that recording is switched on or off.
-
-        The future returns the name of the file, or raises the error.
-        """
-        ...
-
-    def ask(self, node: str, action: str, parameters: Changes, who: str) -> Future[JsonObject]:
-        """Request that a node, or all nodes of a kind, set parameters or perform an action.
-
-        The future returns the ``values`` by node and a ``text``, or raises the error.
-        """
-        ...
+Takes node, action, parameters and operator (`sci_stream.nodes.sink.operator_commands.OperatorCommands.ask`).
+"""
 
 
 class _Request(BaseModel):
@@ -88,10 +78,6 @@ class _SnapshotRequest(_Request):
         return self
 
 
-class _RecordingRequest(_Request):
-    on: bool
-
-
 class _SetRequest(_Request):
     node: _Name
     parameters: Annotated[JsonObject, Field(max_length=MOST_CHANGES)]
@@ -102,22 +88,20 @@ class _DoRequest(_Request):
     action: _Name
 
 
-async def answer(request: Request, display: Display, operator: OperatorControl | None) -> Response:
+async def answer(request: Request, display: Display, ask: Ask | None) -> Response:
     """Answer ``POST /control/{name}`` with ``{"ok": true, …}``. Raises `SciStreamError`."""
     name = request.path_params["name"]
     address = request.client.host if request.client is not None else "an unknown address"
     try:
         body = await asyncio.wait_for(_body(request), _TIMEOUT_S)
-        result = await asyncio.wait_for(_do(name, body, address, display, operator), _TIMEOUT_S)
+        result = await asyncio.wait_for(_do(name, body, address, display, ask), _TIMEOUT_S)
     except TimeoutError:
         return JSONResponse({"ok": False, "error": _UNANSWERED}, status_code=504)
     _LOG.info("The page requested %s %s", name, body)
     return JSONResponse({"ok": True, **result})
 
 
-async def _do(
-    name: str, body: JsonObject, address: str, display: Display, operator: OperatorControl | None
-) -> JsonObject:
+async def _do(name: str, body: JsonObject, address: str, display: Display, ask: Ask | None) -> dict[str, object]:
     where = f"/control/{name}"
     match name:
         case "tone":
@@ -129,20 +113,21 @@ async def _do(
         case "snapshot":
             shown = validate_options(_SnapshotRequest, body, where)
             return {"saved": await asyncio.to_thread(display.save_still, shown.series, shown.seq)}
-    if operator is None:
+    if ask is None:
         raise InputError("Neither the recording nor the nodes can be controlled from here")
     match name:
-        case "recording":
-            switch = validate_options(_RecordingRequest, body, where)
-            return {"file": await asyncio.wrap_future(operator.switch_recording(switch.on, switch.sender(address)))}
         case "set":
             change = validate_options(_SetRequest, body, where)
-            asked = operator.ask(change.node, "set", change.parameters, change.sender(address))
-            return await asyncio.wrap_future(asked)
+            asked = ask(change.node, "set", change.parameters, change.sender(address))
         case "do":
             order = validate_options(_DoRequest, body, where)
-            return await asyncio.wrap_future(operator.ask(order.node, order.action, {}, order.sender(address)))
-    raise InputError(f"Unknown control command {name!r}", expected="tone, white, snapshot, recording, set or do")
+            asked = ask(order.node, order.action, {}, order.sender(address))
+        case _:
+            hint = "It is a parameter of the sink: set." if name == "recording" else None
+            expected = "tone, white, snapshot, set or do"
+            raise InputError(f"Unknown control command {name!r}", expected=expected, hint=hint)
+    answered = await asyncio.wrap_future(asked)
+    return {"values": answered.values, "text": answered.text}
 
 
 def _integer(text: str) -> int:

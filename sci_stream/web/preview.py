@@ -20,7 +20,7 @@ from sci_stream.security.http_access import HttpAccessControl
 from sci_stream.web import h264
 from sci_stream.web.app import ViewerConnection, make_app, token_page
 from sci_stream.web.archive import PictureArchive
-from sci_stream.web.controls import OperatorControl
+from sci_stream.web.controls import Ask
 from sci_stream.web.display import Display
 from sci_stream.web.hub import Hub, Viewer
 from sci_stream.web.message import H264, JPEG, Picture, RenderedSnapshot, jpeg_picture, render_snapshot
@@ -45,8 +45,8 @@ class WebPreview:
         Folder whose files the page lists; snapshots are saved in its folder ``stills``.
     tone
         Tone settings at the start.
-    operator
-        Performs operations beyond the page: switches the recording, sends requests to nodes. None if not available.
+    ask
+        Requests operations beyond the page: of the sink and of nodes. None if not available.
 
     Raises
     ------
@@ -59,7 +59,7 @@ class WebPreview:
         section: PreviewSection,
         recordings: Path,
         tone: ToneSettings | None = None,
-        operator: OperatorControl | None = None,
+        ask: Ask | None = None,
     ) -> None:
         if not is_loopback(section.host) and not section.token:
             raise InputError(
@@ -69,7 +69,7 @@ class WebPreview:
             )
         self._section = section
         self._recordings = recordings
-        self._operator = operator
+        self._ask = ask
         self._rig_tone = tone or ToneSettings()
         wants_h264 = section.h264_mbit_per_s > 0 and h264.available()
         self._h264 = h264.SnapshotEncoder(section.h264_mbit_per_s) if wants_h264 else None
@@ -114,7 +114,7 @@ class WebPreview:
         # token.
         cookie = f"sci_stream_{port}"
         token = section.token or None
-        app = make_app(self._hub, self.display, self._operator, self._recordings, token=token, cookie=cookie)
+        app = make_app(self._hub, self.display, self._ask, self._recordings, token=token, cookie=cookie)
         guarded = AccessMiddleware(app, self._access, "preview", BrowserLogin(cookie, token_page))
         self._server = HttpServer(guarded, listener, "preview-server", websockets=ViewerConnection, trust_proxy=True)
         self._encoder = threading.Thread(target=self._encode, name="preview-encoder", daemon=True)
@@ -172,7 +172,7 @@ class WebPreview:
             "failures": self._failures,
             "tone": self.display.tone.as_dict(),
             "rig_tone": self._rig_tone.as_dict(),
-            "can_record": self._operator is not None,
+            "can_record": self._ask is not None,
         }
 
     def _encode(self) -> None:

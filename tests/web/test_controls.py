@@ -19,6 +19,7 @@ from websockets.sync.client import connect
 from sci_stream.config import PreviewSection
 from sci_stream.errors import InputError, StorageError
 from sci_stream.model import BayerPhase
+from sci_stream.parameters import ControlAnswer
 from sci_stream.web import controls as preview_controls
 from sci_stream.web.message import split_message
 from sci_stream.web.preview import WebPreview
@@ -32,29 +33,17 @@ class SwitchBoard:
     """A sink that records requests and gives prepared answers."""
 
     def __init__(self) -> None:
-        self.asked: list[bool] = []
-        self.by: list[str] = []
         self.requests: list[tuple[str, str, dict[str, object], str]] = []
         self.answers = True
         self.refuses: Exception | None = None
 
-    def ask(self, node: str, action: str, parameters: Mapping[str, object], who: str) -> Future[dict[str, Any]]:
+    def ask(self, node: str, action: str, parameters: Mapping[str, Any], who: str) -> Future[ControlAnswer]:
         self.requests.append((node, action, dict(parameters), who))
-        answer: Future[dict[str, Any]] = Future()
+        answer: Future[ControlAnswer] = Future()
         if self.refuses is not None:
             answer.set_exception(self.refuses)
         elif self.answers:
-            answer.set_result({"values": {node: dict(parameters)}, "text": ""})
-        return answer
-
-    def switch_recording(self, on: bool, who: str) -> Future[str]:
-        self.asked.append(on)
-        self.by.append(who)
-        answer: Future[str] = Future()
-        if self.refuses is not None:
-            answer.set_exception(self.refuses)
-        else:
-            answer.set_result("run-1.h5")
+            answer.set_result(ControlAnswer({node: dict(parameters)}, "run-1.h5" if "recording" in parameters else ""))
         return answer
 
 
@@ -65,7 +54,7 @@ def board() -> SwitchBoard:
 
 @pytest.fixture
 def preview(board: SwitchBoard, tmp_path: Path) -> Iterator[WebPreview]:
-    preview = WebPreview(PreviewSection(port=0), tmp_path, operator=board)
+    preview = WebPreview(PreviewSection(port=0), tmp_path, ask=board.ask)
     yield preview
     preview.close()
 
@@ -74,7 +63,7 @@ def preview(board: SwitchBoard, tmp_path: Path) -> Iterator[WebPreview]:
 def open_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, WebPreview, SwitchBoard]]:
     """Return a page for all requests that are refused: they have no effect on each other."""
     board = SwitchBoard()
-    preview = WebPreview(PreviewSection(port=0), tmp_path_factory.mktemp("recordings"), operator=board)
+    preview = WebPreview(PreviewSection(port=0), tmp_path_factory.mktemp("recordings"), ask=board.ask)
     yield preview.start(), preview, board
     preview.close()
 
@@ -204,7 +193,7 @@ def test_shown_snapshots_are_kept_in_bounded_memory(
 
 def test_folder_that_cannot_be_written_is_reported(board: SwitchBoard, series, tmp_path: Path) -> None:
     (tmp_path / "stills").write_text("in the way")
-    preview = WebPreview(PreviewSection(port=0), tmp_path, operator=board)
+    preview = WebPreview(PreviewSection(port=0), tmp_path, ask=board.ask)
     url = preview.start()
     try:
         preview.publish(series.reconstruction(0))
@@ -215,17 +204,20 @@ def test_folder_that_cannot_be_written_is_reported(board: SwitchBoard, series, t
         preview.close()
 
 
+def record(on: bool) -> dict[str, object]:
+    return {"node": "sink", "parameters": {"recording": on}}
+
+
 def test_recording_is_switched_by_the_sink(preview: WebPreview, board: SwitchBoard) -> None:
     url = preview.start()
-    assert post(url, "recording", {"on": True}).json() == {"ok": True, "file": "run-1.h5"}
-    assert post(url, "recording", {"on": False}).status_code == 200
-    assert board.asked == [True, False]
-    assert board.by == ["unknown from 127.0.0.1"] * 2
+    answer = post(url, "set", record(True))
+    assert answer.json() == {"ok": True, "values": {"sink": {"recording": True}}, "text": "run-1.h5"}
+    assert board.requests == [("sink", "set", {"recording": True}, "unknown from 127.0.0.1")]
     board.refuses = StorageError("The disk is full")
-    answer = post(url, "recording", {"on": True})
+    answer = post(url, "set", record(True))
     assert (answer.status_code, answer.json()) == (503, {"ok": False, "error": "The disk is full."})
-    board.refuses = InputError("There is no series to record")
-    assert post(url, "recording", {"on": True}).status_code == 400
+    board.refuses = InputError("sink has no parameter 'recording'")
+    assert post(url, "set", record(True)).status_code == 400
 
 
 def test_requests_to_nodes_carry_the_operator(preview: WebPreview, board: SwitchBoard) -> None:
@@ -258,7 +250,7 @@ def test_unavailable_recording_is_refused(tmp_path: Path) -> None:
     url = preview.start()
     try:
         assert plain_http.get(f"{url}status").json()["preview"]["can_record"] is False
-        assert "Neither the recording nor the nodes" in post(url, "recording", {"on": True}).json()["error"]
+        assert "Neither the recording nor the nodes" in post(url, "set", record(True)).json()["error"]
     finally:
         preview.close()
 
@@ -272,9 +264,8 @@ def test_unavailable_recording_is_refused(tmp_path: Path) -> None:
         ("white", {"x": 0.5}, "/control/white y is missing"),
         ("white", {"x": True, "y": 0}, "x is wrong; expected a number"),
         ("white", {"x": 1e300, "y": 0}, "x is wrong; expected ≤ 1"),
-        ("recording", {"on": "yes"}, "on is wrong; expected true or false"),
-        ("recording", {}, "on is missing"),
-        ("reboot", {}, "tone, white, snapshot, recording, set or do"),
+        ("recording", {"on": True}, "a parameter of the sink: set"),
+        ("reboot", {}, "tone, white, snapshot, set or do"),
         ("set", {"node": "acquire"}, "parameters is missing"),
         ("set", {"node": "acquire", "parameters": [1]}, "parameters is wrong"),
         ("set", {"node": "acquire", "parameters": {f"p{i}": 1 for i in range(17)}}, "at most 16"),
@@ -290,7 +281,7 @@ def test_invalid_request_is_refused_without_effect(open_page, name: str, body: o
     answer = post(url, name, body)
     assert answer.status_code == 400
     assert word in answer.json()["error"]
-    assert (preview.display.tone, board.asked, board.requests) == (before, [], [])
+    assert (preview.display.tone, board.requests) == (before, [])
 
 
 def test_invalid_json_or_long_body_is_refused(preview: WebPreview) -> None:
@@ -327,20 +318,20 @@ def test_json_that_means_nothing_here_is_refused(open_page, body: bytes) -> None
 
 def test_page_of_another_origin_can_change_nothing(preview: WebPreview, board: SwitchBoard) -> None:
     url = preview.start()
-    assert post(url, "recording", {"on": True}, Origin="http://elsewhere.example").status_code == 403
-    assert post(url, "recording", {"on": True}, Origin="null").status_code == 403
-    assert board.asked == []
-    assert post(url, "recording", {"on": True}, Origin=url.rstrip("/")).status_code == 200
+    assert post(url, "set", record(True), Origin="http://elsewhere.example").status_code == 403
+    assert post(url, "set", record(True), Origin="null").status_code == 403
+    assert board.requests == []
+    assert post(url, "set", record(True), Origin=url.rstrip("/")).status_code == 200
 
 
 def test_control_needs_the_token(board: SwitchBoard, tmp_path: Path) -> None:
-    preview = WebPreview(PreviewSection(port=0, token="s3cret"), tmp_path, operator=board)
+    preview = WebPreview(PreviewSection(port=0, token="s3cret"), tmp_path, ask=board.ask)
     base = preview.start().partition("?")[0]
     try:
-        assert post(base, "recording", {"on": True}).status_code == 403
-        assert post(base, "recording", {"on": True}, Authorization="Bearer wrong").status_code == 403
-        assert board.asked == []
-        assert post(base, "recording", {"on": True}, Authorization="Bearer s3cret").status_code == 200
+        assert post(base, "set", record(True)).status_code == 403
+        assert post(base, "set", record(True), Authorization="Bearer wrong").status_code == 403
+        assert board.requests == []
+        assert post(base, "set", record(True), Authorization="Bearer s3cret").status_code == 200
     finally:
         preview.close()
 

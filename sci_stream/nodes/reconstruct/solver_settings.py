@@ -12,7 +12,8 @@ from enum import StrEnum
 import torch
 
 from sci_stream.config import ReconstructSection
-from sci_stream.config.runtime_parameters import changed, declare
+from sci_stream.config.error_messages import validate_options
+from sci_stream.config.runtime_parameters import declare
 from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import Denoiser
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
@@ -134,4 +135,4 @@ def changed_section(
     iterations = changes.get("iterations")
     if iterations is not None and "min_iterations" not in changes and now.min_iterations is not None:
         new["min_iterations"] = min(now.min_iterations, int(iterations))
-    return changed(now, new, "[reconstruct]")
+    return validate_options(ReconstructSection, {**now.model_dump(), **new}, "[reconstruct]")

@@ -8,6 +8,7 @@ import logging
 import time
 from collections import Counter, deque
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sci_stream.clock import host_s
 from sci_stream.config import Rig
@@ -20,7 +21,7 @@ from sci_stream.nodes.runtime.network import NodeNetwork
 from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
 from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.operator_commands import OperatorCommands
-from sci_stream.nodes.sink.options import movie_options
+from sci_stream.nodes.sink.options import movie_options, tone_settings
 from sci_stream.nodes.sink.series_session import Callbacks, Receipt, SeriesSession
 from sci_stream.nodes.sink.status import SeriesStatus, SinkStatus, node_statuses, sink_metrics, solvers
 from sci_stream.optics.calibration import Calibration
@@ -38,6 +39,9 @@ from sci_stream.wire import (
     Welcome,
     payload_bytes,
 )
+
+if TYPE_CHECKING:
+    from sci_stream.web.preview import WebPreview
 
 log = logging.getLogger(__name__)
 
@@ -109,9 +113,15 @@ class SinkNode:
             solvers=lambda: solvers(self._server.peers.values()),
         )
         self._operators = OperatorCommands(
-            self._server, rig, lambda: self._series, network.wakeup.wake, self._show_status_soon
+            self._server.peers, self._server.reply, lambda: self._series, network.wakeup.wake, self._show_status_soon
         )
-        self._preview = self._operators.preview
+        self._preview: WebPreview | None = None
+        if rig.preview.enabled:
+            from sci_stream.web.preview import WebPreview  # noqa: PLC0415 - rigs without a page load no web server
+
+            tone = tone_settings(rig.preview)
+            self._preview = WebPreview(rig.preview, rig.record.folder, tone, ask=self._operators.ask)
+            self._operators.display = self._preview.display
         page_refused = None if self._preview is None else self._preview.refused
         self._health = HealthReporter(rig, "sink", page_refused=page_refused)
         if self._preview is not None and rig.preview.token and host_s() >= expiry_s(rig.preview.token_expires):
@@ -174,7 +184,7 @@ class SinkNode:
         self._network.close()
 
     def _step(self, now_s: float) -> None:
-        self._operators.answer(now_s)
+        self._operators.poll(now_s)
         if self._series is not None:
             self._acknowledge_safe(self._series)
         if self._series is None or not self._series.full:
@@ -346,7 +356,7 @@ class SinkNode:
             series.learn_solvers(solvers(self._server.peers.values()))
             series.checkpoint()
             if series.recording_is_long_enough:
-                self._operators.end_recording("[record] stop_after_mib")
+                self._operators.switch_recording(False, "[record] stop_after_mib")
         status = SinkStatus(
             state="running" if series is not None else ("ended" if self._ended else "waiting"),
             rig=self._rig.rig.name,

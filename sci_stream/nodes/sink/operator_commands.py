@@ -1,144 +1,325 @@
-"""Operator commands at the sink: execute or refuse requests from the page, and record every change."""
+"""Operator commands at the sink: execute them here or have the nodes execute them, and record every change."""
 
 from __future__ import annotations
 
 import logging
-import queue
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from sci_stream.clock import unix_ns
-from sci_stream.config import Rig
-from sci_stream.errors import InputError, SciStreamError
-from sci_stream.model import JsonObject
-from sci_stream.nodes.sink.control_broker import ControlBroker, SettingChange, SinkControls
-from sci_stream.nodes.sink.options import tone_settings
+from sci_stream.config import PreviewSection
+from sci_stream.config.runtime_parameters import declare
+from sci_stream.errors import EnvironmentFault, InputError, SciStreamError
 from sci_stream.nodes.sink.series_session import SeriesSession
-from sci_stream.parameters import Changes
-from sci_stream.transport.results_server import ResultsServer
-from sci_stream.wire import ControlResult
+from sci_stream.parameters import (
+    SET_KEY,
+    Changes,
+    ControlAnswer,
+    Parameter,
+    SettingChange,
+    Value,
+    checked_changes,
+    declarations,
+)
+from sci_stream.transport.results_server import ReportingPeer
+from sci_stream.wire import Control, ControlResult, Message
 
 if TYPE_CHECKING:
-    from sci_stream.web.preview import WebPreview
+    from sci_stream.web.display import Display
 
 log = logging.getLogger(__name__)
 
+MAX_WAITING = 64
+"""Maximum number of pending requests: an operator has one; programs over the limit are refused."""
+PATIENCE_S = 60.0
+"""Pending requests expire after this time; the caller has timed out long before."""
+SINK = "sink"
+
+_TONE = ("exposure_ev", "black", "gamma", "white_balance", "false_colour", "demosaic")
+_MIN_GAMMA = 0.1
+
+
+@dataclass(slots=True)
+class _Request:
+    """One request to the sink, to one node or to all nodes of a kind; answered once all of them have answered."""
+
+    node: str
+    action: str
+    parameters: Changes
+    who: str
+    answer: Future[ControlAnswer]
+    waiting: set[str] = field(default_factory=set)
+    values: dict[str, dict[str, Value]] = field(default_factory=dict)
+    texts: list[str] = field(default_factory=list)
+    errors: list[SciStreamError] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A request sent to one node."""
+
+    request: _Request
+    identity: bytes
+    node: str
+    sent_s: float
+    before: dict[str, Value]
+    """Values before the change, by name."""
+
 
 class OperatorCommands:
-    """The live page and its commands (`sci_stream.web.controls.OperatorControl`). Used from the sink's loop.
+    """Take requests from any thread (`ask`), and execute or forward them in the sink's loop (`poll`).
 
-    `switch_recording` and `ask` may be called from any thread.
+    The sink's own parameters are ``recording``, while there is a series, and the tone of the page.
 
     Parameters
     ----------
-    server
-        Server whose peers receive the requests.
-    rig
-        The rig; without a page there are no commands.
+    peers
+        Nodes that report to the sink, by identity.
+    send
+        Sends a message to one of them; False if it cannot be sent.
     series
         Returns the running series.
     wake
-        Wakes the sink's loop.
+        Wakes the sink's loop; thread-safe.
     show_soon
         Updates the displayed status at once.
     """
 
     def __init__(
         self,
-        server: ResultsServer,
-        rig: Rig,
+        peers: Mapping[bytes, ReportingPeer],
+        send: Callable[[bytes, Message], bool],
         series: Callable[[], SeriesSession | None],
         wake: Callable[[], None],
         show_soon: Callable[[], None],
     ) -> None:
+        self._peers = peers
+        self._send = send
         self._series = series
         self._wake = wake
         self._show_soon = show_soon
-        self._switches: queue.SimpleQueue[tuple[bool, str, Future[str]]] = queue.SimpleQueue()
+        self._inbox: SimpleQueue[_Request] = SimpleQueue()
+        self._sent: dict[str, _Sent] = {}
         self._in_force: dict[tuple[str, str], SettingChange] = {}
-        self.preview: WebPreview | None = None
-        if rig.preview.enabled:
-            from sci_stream.web.preview import WebPreview  # noqa: PLC0415 - rigs without a page load no web server
+        self.display: Display | None = None
+        """What the page shows, whose tone is set; None without a page."""
 
-            self.preview = WebPreview(rig.preview, rig.record.folder, tone_settings(rig.preview), operator=self)
-        display = None if self.preview is None else self.preview.display
-        own = SinkControls(display, self._is_recording, self._switch_recording)
-        self._broker = ControlBroker(server.peers, server.reply, own, self._note_change, wake)
+    def ask(self, node: str, action: str, parameters: Changes, who: str) -> Future[ControlAnswer]:
+        """Request, from any thread, that a node sets parameters or performs an action.
 
-    # --- from any thread
-
-    def switch_recording(self, on: bool, who: str = "") -> Future[str]:
-        """Switch the recording on or off."""
-        answer: Future[str] = Future()
-        self._switches.put((on, who, answer))
-        self._wake()
-        return answer
-
-    def ask(self, node: str, action: str, parameters: Changes, who: str) -> Future[JsonObject]:
-        """Send a request to a node or to all nodes of a kind; see `ControlBroker.ask`."""
-        return self._broker.ask(node, action, parameters, who)
+        Parameters
+        ----------
+        node
+            Name of a node, ``reconstruct`` for all of that kind, or ``sink``.
+        action
+            ``set``, with ``parameters`` to set, or one that the node lists.
+        who
+            Name of the operator, logged and recorded.
+        """
+        request = _Request(node, action, parameters, who, Future())
+        if self._inbox.qsize() + len(self._sent) >= MAX_WAITING:
+            request.answer.set_exception(
+                EnvironmentFault(f"{MAX_WAITING} requests are pending", hint="Try again when they are answered.")
+            )
+        else:
+            self._inbox.put(request)
+            self._wake()
+        return request.answer
 
     # --- from the sink's loop
 
-    def answer(self, now_s: float) -> None:
-        """Execute pending commands."""
-        while not self._switches.empty():
-            on, who, answer = self._switches.get()
-            if not answer.set_running_or_notify_cancel():
+    def poll(self, now_s: float) -> None:
+        """Execute or forward new requests and expire those that will not be answered. Never blocks."""
+        while not self._inbox.empty():
+            request = self._inbox.get()
+            if not request.answer.set_running_or_notify_cancel():
                 continue  # the caller has timed out and was notified
             try:
-                file = self._switch_recording(on, who)
+                if request.node == SINK:
+                    self._set_own(request)
+                else:
+                    self._pass_on(request, now_s)
             except SciStreamError as error:
-                answer.set_exception(error)
-            else:
-                answer.set_result(file)
-        self._broker.poll(now_s)
-
-    def end_recording(self, who: str) -> None:
-        """Switch the recording off on behalf of a setting."""
-        self._switch_recording(False, who)
+                request.errors.append(error)
+            _answer_if_complete(request)
+        for key, sent in list(self._sent.items()):
+            peer = self._peers.get(sent.identity)
+            if peer is None or peer.lost or now_s - sent.sent_s > PATIENCE_S:
+                why = "has not answered" if peer is not None and not peer.lost else "was lost before it answered"
+                problem = EnvironmentFault(
+                    f"{sent.node} {why}", hint="Check whether it took effect before trying again."
+                )
+                self._settle(key, problem)
 
     def take(self, identity: bytes, result: ControlResult) -> bool:
-        """Handle a node's answer; return whether it was expected."""
-        return self._broker.take(identity, result)
+        """Handle a node's answer; return whether it belongs to a pending request."""
+        sent = self._sent.get(result.request)
+        if sent is None or sent.identity != identity:
+            return False
+        if not result.ok:
+            self._settle(result.request, InputError(result.text or f"{sent.node} refused"))
+            return True
+        request, peer = sent.request, self._peers.get(identity)
+        if request.action != "set":
+            self._note_change(SettingChange(unix_ns(), request.who, sent.node, request.action))
+        elif peer is not None:
+            for name, value in result.values.items():
+                old = sent.before.get(name)
+                if old != value:
+                    self._note_change(SettingChange(unix_ns(), request.who, sent.node, name, old, value))
+            # Requests already sent to this node will find these values, not those of its last report.
+            for later in self._sent.values():
+                if later.identity == identity:
+                    later.before.update(result.values)
+            # The next caller sees the new values, not the node's last report.
+            peer.status = {**peer.status, **_redeclared(peer, result.values)}
+        if result.values:
+            request.values[sent.node] = dict(result.values)
+        if result.text:
+            request.texts.append(result.text)
+        self._settle(result.request)
+        return True
 
-    def describe(self) -> list[JsonObject]:
-        """Return parameters and actions."""
-        return self._broker.describe()
+    def _settle(self, key: str, error: SciStreamError | None = None) -> None:
+        request = self._sent.pop(key).request
+        request.waiting.discard(key)
+        if error is not None:
+            request.errors.append(error)
+        _answer_if_complete(request)
+
+    def _pass_on(self, request: _Request, now_s: float) -> None:
+        targets = [(identity, peer) for identity, peer in self._peers.items() if _is_meant(peer, request.node)]
+        if not targets:
+            names = [peer.hello.node for peer in self._peers.values() if not peer.lost]
+            raise InputError(f"Unknown node {request.node!r}", expected=f"one of {', '.join([*names, SINK])}")
+        # All or none, as far as the sink can check.
+        checked = [_checked(request, peer) for _, peer in targets]
+        for (identity, peer), changes in zip(targets, checked, strict=True):
+            key, node = secrets.token_hex(8), peer.hello.node
+            message = Control(request=key, node=node, action=request.action, parameters=changes, who=request.who)
+            if self._send(identity, message):
+                request.waiting.add(key)
+                # Now, because a heartbeat with the new values may arrive before the answer.
+                before = {parameter.name: parameter.value for parameter in declarations(peer.status)[0]}
+                self._sent[key] = _Sent(request, identity, node, now_s, before)
+            else:
+                request.errors.append(EnvironmentFault(f"{node} accepts no messages", hint="Try again in a moment."))
+
+    # --- the sink's own parameters
+
+    def _own_parameters(self) -> list[Parameter]:
+        parameters = []
+        if (series := self._series()) is not None:
+            text = "Whether the series is being recorded."
+            parameters.append(Parameter("recording", "flag", series.recording.is_on, description=text))
+        if self.display is not None:
+            tone, lows = self.display.tone.as_dict(), {"gamma": _MIN_GAMMA}
+            parameters += [declare(PreviewSection, name, tone[name], low=lows.get(name)) for name in _TONE]
+        return parameters
+
+    def _set_own(self, request: _Request) -> None:
+        if request.action != "set":
+            raise InputError(f"Unknown action {request.action!r} for the sink", expected="set")
+        changes = checked_changes(self._own_parameters(), request.parameters, SINK)
+        if "recording" in changes:
+            request.texts.append(self.switch_recording(bool(changes["recording"]), request.who))
+        # Changes of tone are not recorded, because tone never affects the data.
+        tone = {name: value for name, value in changes.items() if name in _TONE}
+        if tone and self.display is not None:
+            self.display.set_tone(tone)
+        log.info("set by %s: %s", request.who, changes)
+        request.values[SINK] = changes
+
+    def switch_recording(self, on: bool, who: str) -> str:
+        """Start or stop the recording of the running series, unless that is done; return the name of the file.
+
+        Raises
+        ------
+        StorageError
+            If the file cannot be created.
+        """
+        series = self._series()
+        assert series is not None
+        if series.recording.is_on == on:
+            status = series.recording.status()
+            return "" if status is None else str(status.file)
+        self._show_soon()
+        change = SettingChange(unix_ns(), who, SINK, "recording", not on, on)
+        if not on:
+            self._note_change(change)  # while the journal is open
+        file = series.switch_recording(on)
+        if on:
+            self._note_change(change)
+        return file
+
+    # --- changes
+
+    def _note_change(self, change: SettingChange) -> None:
+        old, new = ("", "") if change.new is None else (f" from {change.old}", f" to {change.new}")
+        log.warning("%s %s%s%s, by %s", change.node, change.name, old, new, change.who or "an unnamed operator")
+        if change.new is not None and change.node != SINK:
+            self._in_force[change.node, change.name] = change
+        series = self._series()
+        if series is not None:
+            series.note_change(change)
+        self._show_soon()
 
     def carry_changes(self, series: SeriesSession) -> None:
         """Pass earlier changes that are still in force to a new series."""
-        values = self._broker.values()
+        values = {(node, entry.name): entry.value for node, _, entries, _ in self._declared() for entry in entries}
         for key, change in list(self._in_force.items()):
             if values.get(key, change.new) == change.new:
                 series.note_change(change)
             else:
                 del self._in_force[key]  # the node has restarted since, with the values of the rig file
 
-    def _is_recording(self) -> bool | None:
-        series = self._series()
-        return None if series is None else series.recording.is_on
+    def describe(self) -> list[dict[str, object]]:
+        """Return parameters and actions by node, as JSON for the page."""
+        return [
+            {"node": node, "kind": kind, "parameters": [entry.as_dict() for entry in parameters], "actions": actions}
+            for node, kind, parameters, actions in self._declared()
+            if parameters or actions
+        ]
 
-    def _switch_recording(self, on: bool, who: str) -> str:
-        self._show_soon()
-        series = self._series()
-        if series is None:
-            raise InputError("No series to record", hint="Wait for the camera to start.")
-        change = SettingChange(unix_ns(), who, "sink", "recording", self._is_recording(), on)
-        if change.old and not on:
-            self._note_change(change)  # while the journal is open
-            return series.switch_recording(on)
-        file = series.switch_recording(on)
-        self._note_change(change)
-        return file
+    def _declared(self) -> Iterator[tuple[str, str, Sequence[Parameter], list[str]]]:
+        for peer in self._peers.values():
+            if not peer.lost:
+                parameters, actions = declarations(peer.status)
+                yield peer.hello.node, peer.hello.kind_of_node, parameters, actions
+        yield SINK, SINK, self._own_parameters(), []
 
-    def _note_change(self, change: SettingChange) -> None:
-        old, new = ("", "") if change.new is None else (f" from {change.old}", f" to {change.new}")
-        log.warning("%s %s%s%s, by %s", change.node, change.name, old, new, change.who or "an unnamed operator")
-        if change.new is not None and change.node != "sink":
-            self._in_force[change.node, change.name] = change
-        series = self._series()
-        if series is not None:
-            series.note_change(change)
-        self._show_soon()
+
+def _answer_if_complete(request: _Request) -> None:
+    if request.waiting:
+        return
+    if request.errors:
+        request.answer.set_exception(request.errors[0])
+    else:
+        request.answer.set_result(ControlAnswer(request.values, "; ".join(dict.fromkeys(request.texts))))
+
+
+def _is_meant(peer: ReportingPeer, node: str) -> bool:
+    return not peer.lost and node in {peer.hello.node, peer.hello.kind_of_node}
+
+
+def _checked(request: _Request, peer: ReportingPeer) -> dict[str, Value]:
+    """Refuse in advance what the node would refuse, so that nothing is sent to any."""
+    parameters, actions = declarations(peer.status)
+    node = peer.hello.node
+    if request.action == "set":
+        return checked_changes(parameters, request.parameters, node)
+    if request.action not in actions:
+        expected = f"one of {', '.join(actions)}" if actions else "none: it offers no action now"
+        raise InputError(f"Action {request.action!r} is not available at {node} now", expected=expected)
+    return {}
+
+
+def _redeclared(peer: ReportingPeer, values: Mapping[str, Value]) -> dict[str, str]:
+    known = {parameter.name: parameter for parameter in declarations(peer.status)[0]}
+    return {
+        f"{SET_KEY}{name}": known[name].changed_to(value).to_text() for name, value in values.items() if name in known
+    }

@@ -19,7 +19,6 @@ from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.delivery.ledger import DropReason, Ledger, Outcome
 from sci_stream.delivery.reorder_buffer import ReorderBuffer
 from sci_stream.model import JsonObject, Reconstruction, SeriesInfo, Snapshot
-from sci_stream.nodes.sink.control_broker import SettingChange
 from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.options import movie_options, recorder_options
 from sci_stream.nodes.sink.recorder import OnDurable, Recorder, SubmitResult, Written
@@ -27,6 +26,7 @@ from sci_stream.nodes.sink.recording_controller import RecordingController
 from sci_stream.nodes.sink.statistics import SeriesStatistics, stage_seconds
 from sci_stream.nodes.sink.status import RecordingStatus, SeriesStatus, SinkRates
 from sci_stream.optics.calibration import Calibration
+from sci_stream.parameters import SettingChange
 from sci_stream.storage.recording import Recording, recording_path
 from sci_stream.storage.recording.segments import DAMAGE, count_recorded, earlier_segments
 from sci_stream.wire import Acceptable, Accepted, Dropped, SeriesEnd
@@ -114,6 +114,7 @@ class SeriesSession:
         info: SeriesInfo,
         calibration: Calibration,
         rig: Rig,
+        *,
         callbacks: Callbacks,
         file: LedgerFile | None,
         ledger: Ledger,
@@ -165,7 +166,7 @@ class SeriesSession:
         if saved is not None:
             log.warning("series %s: the ledger of the sink's earlier process is continued", info.series)
         ledger = Ledger() if saved is None else saved.ledger
-        session = cls(info, calibration, rig, callbacks or Callbacks(), file, ledger)
+        session = cls(info, calibration, rig, callbacks=callbacks or Callbacks(), file=file, ledger=ledger)
         session._restore_segments()
         if rig.record.enabled and saved is None:
             session.recording.start()

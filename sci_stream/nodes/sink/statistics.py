@@ -12,8 +12,8 @@ from sci_stream.calibration.diagnosis import findings
 from sci_stream.delivery.ledger import Ledger
 from sci_stream.delivery.throughput import ThroughputMeter
 from sci_stream.model import CalibrationHealth, JsonObject, Reconstruction, SeriesInfo, SolveReport, StageTimes, Start
-from sci_stream.nodes.sink.control_broker import SettingChange
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
+from sci_stream.parameters import SettingChange
 
 # Percentiles of a run of days would hide what the rig does now, and grow without bound.
 _RECENT = 4096

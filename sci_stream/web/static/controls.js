@@ -120,8 +120,8 @@ export async function toggleRecording() {
   switching = true;
   el("record").disabled = true;
   await attempt(async () => {
-    const { file } = await ask("recording", { on });
-    toast(t(on ? "recording_to" : "recorded_to", { file }));
+    const { text } = await ask("set", { node: "sink", parameters: { recording: on } });
+    toast(t(on ? "recording_to" : "recorded_to", { file: text }));
   });
   switching = false;
   follow();

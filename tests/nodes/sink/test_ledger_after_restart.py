@@ -31,7 +31,9 @@ class Sink:
         self.session = self._open()
 
     def _open(self) -> SeriesSession:
-        return SeriesSession.open(self._series.info, self._series.calibration, self.rig, file=LedgerFile.of(self.rig, {}))
+        return SeriesSession.open(
+            self._series.info, self._series.calibration, self.rig, file=LedgerFile.of(self.rig, {})
+        )
 
     def restart(self) -> None:
         self._left.append(self.session)

@@ -1,68 +1,82 @@
-"""The control broker routes each request, answers it once, and records every change with its operator."""
+"""Operator commands: each request is routed, answered once, and every change is recorded with its operator."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sci_stream.errors import EnvironmentFault, InputError, StorageError
-from sci_stream.nodes.runtime.control_handler import MOST_UNDER_WAY, ControlHandler
-from sci_stream.nodes.sink.control_broker import MOST_WAITING, PATIENCE_S, ControlBroker, SettingChange, SinkControls
-from sci_stream.parameters import Parameter, Value, declared
+from sci_stream.config import Rig
+from sci_stream.errors import EnvironmentFault, InputError
+from sci_stream.imaging.tone import ToneSettings
+from sci_stream.nodes.sink.operator_commands import MAX_WAITING, PATIENCE_S, OperatorCommands
+from sci_stream.nodes.sink.series_session import SeriesSession
+from sci_stream.parameters import ControlAnswer, Parameter, SettingChange, Value, declared
 from sci_stream.transport.results_server import ReportingPeer
+from sci_stream.web.display import Display
 from sci_stream.wire import Control, ControlResult, Hello, Message
+from tests.journals import read_journal
+from tests.series_fixtures import Series
 
 ITERATIONS = Parameter("iterations", "integer", 12, 1, 100)
 PRIOR = Parameter("denoiser", "choice", "tv", choices=("ffdnet-lite", "tv"))
 
 
 class Bench:
-    """A broker with two reconstruct nodes and an acquire node, whose messages the test inspects."""
+    """Operator commands with two reconstruct nodes and an acquire node, whose messages the test inspects."""
 
-    def __init__(self) -> None:
+    def __init__(self, series: SeriesSession) -> None:
         self.mail: deque[tuple[bytes, Control]] = deque()
-        self.changes: list[SettingChange] = []
         self.peers: dict[bytes, ReportingPeer] = {}
-        self.recording: bool | None = True
+        self.series: SeriesSession | None = series
         self.takes_mail = True
         for node, kind in (("reconstruct-0", "reconstruct"), ("reconstruct-1", "reconstruct"), ("acquire", "acquire")):
             status: dict[str, Any] = {"acquired": 1, **declared((ITERATIONS, PRIOR))}
             if kind == "acquire":
                 status = {**declared((), ("next_series",))}
             self.peers[node.encode()] = ReportingPeer(Hello(node, kind, "00"), 0.0, status=status)  # type: ignore[arg-type]
-        own = SinkControls(None, lambda: self.recording, self.switch)
-        self.broker = ControlBroker(self.peers, self.send, own, self.changes.append, lambda: None)
+        self.commands = OperatorCommands(self.peers, self.send, lambda: self.series, lambda: None, lambda: None)
 
-    def switch(self, on: bool, _who: str) -> str:
-        if self.recording is None:
-            raise StorageError("The disk is full")
-        self.recording = on
-        return "file.h5"
+    @property
+    def changes(self) -> list[SettingChange]:
+        assert self.series is not None
+        return self.series.statistics.changes
 
     def send(self, identity: bytes, message: Message) -> bool:
         assert isinstance(message, Control)
         self.mail.append((identity, message))
         return self.takes_mail
 
-    def ask(self, node: str, action: str = "set", **parameters: object) -> Future[dict[str, Any]]:
-        answer = self.broker.ask(node, action, parameters, "eva")
-        self.broker.poll(0.0)
+    def ask(self, node: str, action: str = "set", **parameters: object) -> Future[ControlAnswer]:
+        answer = self.commands.ask(node, action, parameters, "eva")
+        self.commands.poll(0.0)
         return answer
 
     def answer(self, ok: bool = True, text: str = "", **values: Value) -> None:
         identity, control = self.mail.popleft()
-        assert self.broker.take(identity, ControlResult(control.request, ok, text, values or dict(control.parameters)))
+        assert self.commands.take(
+            identity, ControlResult(control.request, ok, text, values or dict(control.parameters))
+        )
+
+
+def rig(folder: Path, *, min_free_mib: int = 0) -> Rig:
+    free = {"min_free_mib": min_free_mib, "warn_free_mib": min_free_mib}
+    return Rig.model_validate({"record": {"enabled": False, "folder": str(folder), **free}})
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def bench(series: Series, tmp_path: Path) -> Iterator[Bench]:
+    session = SeriesSession.open(series.info, series.calibration, rig(tmp_path))
+    yield Bench(session)
+    session.abandon()
 
 
-def error_of(answer: Future[dict[str, Any]]) -> str:
+def error_of(answer: Future[ControlAnswer]) -> str:
     error = answer.exception(0)
     assert isinstance(error, InputError | EnvironmentFault)
     return str(error)
@@ -77,7 +91,7 @@ def test_request_reaches_node_and_answer_returns(bench: Bench) -> None:
     )
     assert not answer.done()
     bench.answer()
-    assert answer.result(0) == {"values": {"reconstruct-1": {"iterations": 5}}, "text": ""}
+    assert answer.result(0) == ControlAnswer({"reconstruct-1": {"iterations": 5}}, "")
     (change,) = bench.changes
     assert (change.who, change.node, change.name, change.old, change.new) == (
         *("eva", "reconstruct-1", "iterations"),
@@ -91,7 +105,7 @@ def test_request_to_kind_waits_for_every_node(bench: Bench) -> None:
     bench.answer()
     assert not answer.done()
     bench.answer()
-    assert set(answer.result(0)["values"]) == {"reconstruct-0", "reconstruct-1"}
+    assert set(answer.result(0).values) == {"reconstruct-0", "reconstruct-1"}
     assert len(bench.changes) == 2
 
 
@@ -110,16 +124,17 @@ def test_second_operator_change_starts_from_first(bench: Bench) -> None:
     assert len(requests) == 2
     bench.answer()
     bench.answer()
-    assert one.result(0)["values"]["reconstruct-0"] == {"iterations": 5}
-    assert two.result(0)["values"]["reconstruct-0"] == {"iterations": 7}
+    assert one.result(0).values["reconstruct-0"] == {"iterations": 5}
+    assert two.result(0).values["reconstruct-0"] == {"iterations": 7}
     assert [(change.old, change.new) for change in bench.changes] == [(12, 5), (5, 7)]
-    assert bench.broker.values()["reconstruct-0", "iterations"] == 7
+    report = {entry["node"]: entry["parameters"] for entry in bench.commands.describe()}
+    assert report["reconstruct-0"][0]["value"] == 7
 
 
 def test_unchanged_value_is_no_change(bench: Bench) -> None:
     answer = bench.ask("reconstruct-0", iterations=12)
     bench.answer()
-    assert answer.result(0)["values"]
+    assert answer.result(0).values
     assert bench.changes == []
 
 
@@ -158,9 +173,9 @@ def test_loss_of_node_leaves_outcome_unknown(bench: Bench) -> None:
     slow = bench.ask("acquire", "next_series")
     assert "lost before it answered" in error_of(lost)
     assert "lost before it answered" in error_of(gone)
-    bench.broker.poll(PATIENCE_S + 1)
+    bench.commands.poll(PATIENCE_S + 1)
     assert "has not answered" in error_of(slow)
-    assert not bench.broker.take(b"acquire", ControlResult(bench.mail[-1][1].request, True)), (
+    assert not bench.commands.take(b"acquire", ControlResult(bench.mail[-1][1].request, True)), (
         "too late: no request is pending"
     )
 
@@ -171,83 +186,72 @@ def test_unreachable_node_is_reported_at_once(bench: Bench) -> None:
 
 
 def test_pending_requests_are_limited(bench: Bench) -> None:
-    answers = [bench.ask("reconstruct-0", iterations=5) for _ in range(MOST_WAITING)]
+    answers = [bench.ask("reconstruct-0", iterations=5) for _ in range(MAX_WAITING)]
     assert not any(answer.done() for answer in answers)
     assert "are pending" in error_of(bench.ask("reconstruct-0", iterations=5))
 
 
 def test_unexpected_answer_is_recognised(bench: Bench) -> None:
-    assert not bench.broker.take(b"acquire", ControlResult("ffff", True))
+    assert not bench.commands.take(b"acquire", ControlResult("ffff", True))
     answer = bench.ask("reconstruct-0", iterations=5)
-    assert not bench.broker.take(b"reconstruct-1", ControlResult(bench.mail[-1][1].request, True)), (
+    assert not bench.commands.take(b"reconstruct-1", ControlResult(bench.mail[-1][1].request, True)), (
         "it received no request"
     )
     assert not answer.done()
 
 
-def test_sink_sets_its_own_parameters(bench: Bench) -> None:
-    assert bench.ask("sink", recording=False).result(0)["values"] == {"sink": {"recording": False}}
-    assert bench.recording is False
-    bench.recording = None
+def test_recording_is_set_as_every_parameter(bench: Bench, tmp_path: Path) -> None:
+    answer = bench.ask("sink", recording=True).result(0)
+    assert answer == ControlAnswer({"sink": {"recording": True}}, str(tmp_path / "run-1.h5"))
+    assert bench.series.recording.is_on
+    assert bench.ask("sink", recording=True).result(0) == answer, "it is on already"
+    bench.ask("sink", recording=False).result(0)
+    assert not bench.series.recording.is_on
+    assert [(change.node, change.name, change.old, change.new) for change in bench.changes] == [
+        ("sink", "recording", False, True),
+        ("sink", "recording", True, False),
+    ]
+    bench.series.close()
+    journal = read_journal(tmp_path / "run-1.journal.jsonl")
+    assert [line["new"] for line in journal if line["event"] == "changed"] == [True, False], "while it was open"
+
+
+def test_recording_that_cannot_start_is_no_change(bench: Bench, series: Series, tmp_path: Path) -> None:
+    bench.series = SeriesSession.open(series.info, series.calibration, rig(tmp_path, min_free_mib=10**9))
+    assert "free" in error_of(bench.ask("sink", recording=True))
+    assert bench.changes == []
+
+
+def test_recording_without_a_series_is_refused(bench: Bench) -> None:
+    bench.series = None
     assert "nothing can be set" in error_of(bench.ask("sink", recording=True))
+
+
+def test_tone_is_set_on_the_page_and_is_no_change(bench: Bench, tmp_path: Path) -> None:
+    bench.commands.display = display = Display(ToneSettings(), tmp_path, lambda: False)
+    assert bench.ask("sink", exposure_ev=1.5, false_colour="turbo").result(0).values["sink"]["exposure_ev"] == 1.5
+    assert (display.tone.exposure_ev, display.tone.false_colour) == (1.5, "turbo")
+    assert bench.changes == []
+
+
+def test_change_in_force_is_carried_to_the_next_series(bench: Bench, series: Series, tmp_path: Path) -> None:
+    bench.ask("reconstruct", iterations=5)
+    bench.answer()
+    bench.answer()
+    bench.ask("acquire", "next_series")
+    bench.answer(text="another series follows")
+    restarted = bench.peers[b"reconstruct-1"]
+    restarted.status = {"acquired": 1, **declared((ITERATIONS, PRIOR))}
+    following = SeriesSession.open(replace(series.info, series="run-2"), series.calibration, rig(tmp_path))
+    bench.commands.carry_changes(following)
+    assert [(change.node, change.name, change.new) for change in following.statistics.changes] == [
+        ("reconstruct-0", "iterations", 5)
+    ]
 
 
 def test_parameters_and_actions_are_described(bench: Bench) -> None:
     bench.peers[b"reconstruct-1"].lost = True
-    report = {entry["node"]: entry for entry in bench.broker.describe()}
+    report = {entry["node"]: entry for entry in bench.commands.describe()}
     assert list(report) == ["reconstruct-0", "acquire", "sink"]
     assert [parameter["name"] for parameter in report["reconstruct-0"]["parameters"]] == ["iterations", "denoiser"]
     assert report["acquire"]["actions"] == ["next_series"]
-
-
-# --- the control handler of a node
-
-
-class Node:
-    """A node with a control handler."""
-
-    def __init__(self) -> None:
-        self.said: list[ControlResult] = []
-        self.begun: list[tuple[str, dict[str, Value]]] = []
-        self.controls = ControlHandler(
-            "acquire", self.said.append, lambda request, changes: self.begun.append((request, dict(changes))),
-            {"next_series": lambda: "another series follows"},
-        )  # fmt: skip
-
-    def ask(self, request: str = "1", node: str = "acquire", action: str = "set", **parameters: Value) -> None:
-        control = Control(request, node, action, parameters, "eva")
-        self.controls.take(control, (ITERATIONS,), ("next_series",))
-
-
-def test_node_answers_with_current_values() -> None:
-    node = Node()
-    node.ask("1", iterations=5)
-    node.ask("1", iterations=5)
-    assert node.begun == [("1", {"iterations": 5})], "a repeated request is executed once"
-    assert node.said == []
-    node.controls.done("1", [ITERATIONS.changed_to(5), PRIOR])
-    assert node.said == [ControlResult("1", True, "", {"iterations": 5})]
-
-
-def test_node_refuses_foreign_or_unknown_requests() -> None:
-    node = Node()
-    node.ask("1", node="reconstruct-0", iterations=5)
-    node.ask("2", iterations=101)
-    node.ask("3", action="self_destruct")
-    node.ask("4", iterations=5)
-    node.controls.done("4", [ITERATIONS], InputError("they do not fit together"))
-    assert [(result.request, result.ok) for result in node.said] == [(name, False) for name in "1234"]
-    for result, said in zip(
-        node.said, ("expected acquire", "1 to 100", "set, next_series", "fit together"), strict=True
-    ):
-        assert said in result.text
-
-
-def test_node_limits_concurrent_actions() -> None:
-    node = Node()
-    node.ask("a", action="next_series")
-    assert node.said == [ControlResult("a", True, "another series follows")]
-    for number in range(MOST_UNDER_WAY + 1):
-        node.ask(str(number), iterations=5)
-    assert "pending requests" in node.said[-1].text
-    assert len(node.begun) == MOST_UNDER_WAY

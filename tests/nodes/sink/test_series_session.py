@@ -1,22 +1,28 @@
-"""The operator starts and stops the recording during a series; each start creates a file that is closed cleanly."""
+"""The session of a series at the sink: what it receives, shows, records, acknowledges and counts."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sci_stream.config import Rig
-from sci_stream.delivery.ledger import DropReason
+from sci_stream.delivery.ledger import DropReason, Ledger
 from sci_stream.errors import InputError
 from sci_stream.nodes.sink import node
-from sci_stream.nodes.sink.series_session import Receipt, SeriesSession
+from sci_stream.nodes.sink.ledger_file import LedgerFile
+from sci_stream.nodes.sink.options import recorder_options
+from sci_stream.nodes.sink.series_recording import Item, SeriesRecording
+from sci_stream.nodes.sink.series_session import Callbacks, Receipt, SeriesSession
 from sci_stream.storage.recording import Recording
-from sci_stream.wire import Dropped
+from sci_stream.wire import Accepted, Dropped, SeriesEnd
 from tests.nodes.sink.test_hostile_peers import Sink
 from tests.series_fixtures import Series
 
@@ -43,6 +49,101 @@ def take(opened: SeriesSession, series: Series, *seqs: int) -> None:
 def wait_until_closed(opened: SeriesSession) -> None:
     while opened.recording.status().state == "closing":
         time.sleep(0.005)
+
+
+def test_constructor_touches_no_file_and_open_does(series: Series, tmp_path: Path) -> None:
+    folder = tmp_path / "recordings"
+    rig_on = rig(folder, enabled=True)
+    ledger_file = LedgerFile(tmp_path / "rig.ledger")
+    SeriesSession(series.info, series.calibration, rig_on, callbacks=Callbacks(), file=ledger_file, ledger=Ledger())
+    assert list(tmp_path.iterdir()) == []
+    opened = SeriesSession.open(series.info, series.calibration, rig_on, file=ledger_file)
+    opened.abandon()
+    assert (folder / "run-1.h5").is_file()
+    saved = ledger_file.read("run-1")
+    assert saved is not None
+    assert saved.recording
+
+
+def test_reconstructions_are_shown_in_order_and_late_ones_after_patience(series: Series, tmp_path: Path) -> None:
+    shown: list[int] = []
+    callbacks = Callbacks(show=lambda reconstruction: shown.append(reconstruction.id.seq))
+    opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=False), callbacks)
+    for seq in (1, 0, 3):
+        opened.receive(b"node", series.reconstruction(seq), 0.0)
+    assert shown == [0, 1], "before anything is acknowledged"
+    opened.show_expired(1.0)
+    assert shown == [0, 1]
+    opened.show_expired(10.0)
+    assert shown == [0, 1, 3], "snapshot 2 is not waited for any longer"
+    opened.receive(b"acquire", Dropped("run-1", 1, 4, "queue_full"), 10.0)
+    opened.receive(b"node", series.reconstruction(5), 10.0)
+    assert shown == [0, 1, 3, 5], "snapshot 4 does not come"
+    opened.abandon()
+
+
+def test_message_of_another_size_or_far_ahead_is_recognised(open_series: SeriesSession, series: Series) -> None:
+    assert open_series.mismatch_reason(series.snapshot(0)) == ""
+    assert "counts of (2, 2)" in open_series.mismatch_reason(series.snapshot(0, counts=np.zeros((2, 2), np.uint16)))
+    wide = series.reconstruction(0, video=np.zeros((3, 16, 26), np.float16))
+    assert "(3, 16, 26)" in open_series.mismatch_reason(wide)
+    assert open_series.expects(series.snapshot(1000))
+    assert not open_series.expects(series.snapshot(2**40))
+    open_series.update_from_acquire({"acquired": 2**40, "camera_missed": 3}, 0.0)
+    assert open_series.expects(Dropped("run-1", 1, 2**40, "queue_full"))
+    assert open_series.ledger.camera_missed == 3
+
+
+def test_raw_snapshot_is_acknowledged_once_it_is_written(series: Series, tmp_path: Path) -> None:
+    woken = threading.Event()
+    opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True), Callbacks(wake=woken.set))
+    assert opened.receive(b"acquire", series.snapshot(0), 0.0) is Receipt.DEFERRED
+    assert woken.wait(60)
+    assert opened.take_acknowledgements() == [(b"acquire", Accepted("run-1", 0, "snapshot"))]
+    assert opened.receive(b"acquire", series.snapshot(0), 0.0) is Receipt.ACKNOWLEDGED
+    with Recording(tmp_path / "run-1.h5") as recording:
+        np.testing.assert_array_equal(recording.raw(0), series.counts(0))
+    opened.abandon()
+
+
+def test_full_recorder_stops_reception_and_keeps_the_order(
+    series: Series, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_write = threading.Event()
+    write = SeriesRecording.write
+
+    def hold(recording: SeriesRecording, batch: list[Item]) -> None:
+        may_write.wait(60)
+        write(recording, batch)
+
+    monkeypatch.setattr(SeriesRecording, "write", hold)
+    monkeypatch.setattr(
+        "sci_stream.nodes.sink.series_session.recorder_options",
+        lambda rig: dataclasses.replace(recorder_options(rig), queue_bytes=1, batch_items=1),
+    )
+    opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
+    for seq in range(6):
+        opened.receive(b"node", series.reconstruction(seq), 0.0)
+    assert opened.full
+    may_write.set()
+    acknowledged: list[int] = []
+    while len(acknowledged) < 6:
+        acknowledged += [accepted.seq for _, accepted in opened.take_acknowledgements()]
+        time.sleep(0.002)
+    assert acknowledged == list(range(6))
+    assert not opened.full
+    opened.abandon()
+
+
+def test_series_may_end_once_nothing_is_pending(open_series: SeriesSession, series: Series) -> None:
+    open_series.receive(b"node", series.reconstruction(0), 0.0)
+    open_series.end(b"acquire", SeriesEnd("run-1", 1, "finished", camera_dropped=2))
+    assert not open_series.may_end()
+    open_series.take_acknowledgements()
+    assert open_series.may_end()
+    assert open_series.ended_by == b"acquire"
+    assert open_series.statistics.end_reason == "finished"
+    open_series.ledger.check()
 
 
 def test_snapshots_received_while_recording_is_off_are_counted(
