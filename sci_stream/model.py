@@ -365,7 +365,7 @@ class SolveReport:
             summary_key="solve_ms",
             line="solve",
             text="{median:.1f} ms median, {max:.1f} ms longest",
-            page=PageText("solve", "Lösung", "ms", 1),
+            page=PageText("solve", "Rechnung", "ms", 1),
         ).metadata
     )
     residual: float = field(
@@ -422,13 +422,15 @@ class SolveReport:
             column=text_column("solver", "S32", "id of the solver settings, see solvers in ledger"),
             over_series=OverSeries.TALLY,
             summary_key="by_solver",
+            live=False,
         ).metadata,
     )
     masks_at: str = field(
         default="",
         metadata=Quantity(
             # As long as a correction of the series' number of masks.
-            column=text_column("masks_at", "S", "correction of the masks used, empty as calibrated")
+            column=text_column("masks_at", "S", "correction of the masks used, empty as calibrated"),
+            live=False,
         ).metadata,
     )
     health: CalibrationHealth | None = None

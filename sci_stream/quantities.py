@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 import math
 from dataclasses import dataclass
 
@@ -106,6 +105,8 @@ class Quantity:
         Gauge under ``/metrics``.
     page
         Text on the live page.
+    live
+        Whether the status and the live page have it.
     """
 
     name: str = ""
@@ -121,6 +122,7 @@ class Quantity:
     digits: int = 3
     metric: Metric | None = None
     page: PageText | None = None
+    live: bool = True
 
     @property
     def metadata(self) -> dict[str, Quantity]:
@@ -128,16 +130,15 @@ class Quantity:
         return {"quantity": self}
 
     def value_in(self, report: object) -> Value:
-        """Return the value under ``key`` in a report; None if it is unknown or NaN."""
+        """Return the value under ``key`` in a report; None if it is unknown or not finite."""
         value: Value = getattr(report, self.name)
         if isinstance(value, enum.StrEnum):
             return value.value
-        if isinstance(value, float) and math.isnan(value):
+        if isinstance(value, float) and not math.isfinite(value):
             return None
         return value / self.divisor if self.divisor != 1.0 and isinstance(value, int | float) else value
 
 
-@functools.cache
 def quantities_of(report: type) -> tuple[Quantity, ...]:
     """Return the quantities that a dataclass declares, in the order of its fields."""
     return tuple(
@@ -145,3 +146,27 @@ def quantities_of(report: type) -> tuple[Quantity, ...]:
         for field in dataclasses.fields(report)
         if isinstance(declared := field.metadata.get("quantity"), Quantity)
     )
+
+
+def live_values(report: object) -> dict[str, Value]:
+    """Return the values of a report for the status and the live page, by key."""
+    return {quantity.key: quantity.value_in(report) for quantity in quantities_of(type(report)) if quantity.live}
+
+
+def gauges(report: object) -> dict[str, float | dict[str, float]]:
+    """Return the values of the metrics that a report's quantities declare: numbers, or numbers by label value."""
+    values: dict[str, dict[str, float]] = {}
+    for quantity in quantities_of(type(report)):
+        metric, value = quantity.metric, quantity.value_in(report)
+        if metric is not None and isinstance(value, int | float):
+            values.setdefault(metric.name, {})[metric.label_value] = value
+    return {name: by_label.get("", by_label) for name, by_label in values.items()}
+
+
+def page_texts(report: type) -> list[dict[str, str | int]]:
+    """Return key, labels, unit and digits of the quantities with a text on the live page."""
+    return [
+        {"key": quantity.key, **dataclasses.asdict(quantity.page)}
+        for quantity in quantities_of(report)
+        if quantity.page is not None
+    ]

@@ -12,6 +12,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from sci_stream.model import CalibrationHealth, SolveReport
+from sci_stream.quantities import quantities_of
+
 PREFIX: Final = "sci_stream_"
 
 # From a network on a GPU to a large sensor on a CPU; Prometheus interpolates within a bucket.
@@ -85,15 +88,13 @@ CATALOGUE: Final[Mapping[str, MetricSpec]] = {
     "recorded_bytes_per_second": MetricSpec(MetricKind.GAUGE, "Written to this recording in the last second, bytes."),
     "recorder_state": MetricSpec(MetricKind.GAUGE, "1 for the current state of the recorder.", "state"),
     "nodes": MetricSpec(MetricKind.GAUGE, "Nodes that report to the sink, by state.", "state"),
-    "calibration_shift_px": MetricSpec(
-        MetricKind.GAUGE, "Estimated shift of the masks on the sensor, by axis, px.", "axis"
-    ),
-    "calibration_error_log_odds": MetricSpec(
-        MetricKind.GAUGE, "Log odds for errors of single masks or the black level; they are corrected from 5 on."
-    ),
-    "measurement_noise": MetricSpec(
-        MetricKind.GAUGE, "Estimated noise of the last measurement relative to it, in all and by the masks.", "part"
-    ),
+    # Reported quantities.
+    **{
+        quantity.metric.name: MetricSpec(MetricKind.GAUGE, quantity.metric.help, quantity.metric.label)
+        for report in (CalibrationHealth, SolveReport)
+        for quantity in quantities_of(report)
+        if quantity.metric is not None
+    },
 }
 """Every metric by its name, without the prefix ``sci_stream_`` and without the ``_total`` of counters."""
 

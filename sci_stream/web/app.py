@@ -37,7 +37,8 @@ from sci_stream.clock import unix_ns
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.errors import EnvironmentFault, SciStreamError
 from sci_stream.imaging.rendering import no_data_jpeg
-from sci_stream.model import JsonObject
+from sci_stream.model import CalibrationHealth, JsonObject, SolveReport
+from sci_stream.quantities import page_texts
 from sci_stream.web.controls import Ask, answer
 from sci_stream.web.display import Display
 from sci_stream.web.downloads import routes
@@ -133,6 +134,9 @@ def make_app(
     async def history(_: Request) -> Response:
         return JSONResponse({"history": hub.history.samples()})
 
+    async def quantities(_: Request) -> Response:
+        return JSONResponse({"solve": page_texts(SolveReport), "calibration": page_texts(CalibrationHealth)})
+
     async def index(request: Request) -> Response:
         if token is not None and "token" in request.query_params:
             # Remove the token from the address bar, where it would be copied along with the address.
@@ -164,6 +168,7 @@ def make_app(
             Route("/", index),
             Route("/status", status),
             Route("/history", history),
+            Route("/quantities", quantities),
             Route("/control/{name}", control, methods=["POST"]),
             Route("/healthz", healthz),
             Route("/stream.mjpg", mjpeg),

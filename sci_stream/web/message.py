@@ -18,6 +18,7 @@ import numpy.typing as npt
 from sci_stream.imaging.rendering import encode_jpeg, render, render_counts, shrink
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array, JsonObject, Reconstruction
+from sci_stream.quantities import live_values
 
 MESSAGE_VERSION = 2
 JPEG, H264 = "jpeg", "h264"
@@ -108,7 +109,7 @@ def jpeg_picture(rendered: RenderedSnapshot) -> Picture:
 
 
 def _header(reconstruction: Reconstruction, frames: U8) -> JsonObject:
-    report, ident = reconstruction.report, reconstruction.id
+    ident = reconstruction.id
     return {
         "v": MESSAGE_VERSION,
         "series": ident.series,
@@ -121,16 +122,7 @@ def _header(reconstruction: Reconstruction, frames: U8) -> JsonObject:
         "width_px": int(reconstruction.video.shape[2]),
         "shown_px": [int(frames.shape[2]), int(frames.shape[1])],
         "bayer": reconstruction.bayer,
-        "iterations": report.iterations,
-        "start": str(report.start),
-        "start_reason": report.start_reason,
-        "budget_limited": report.budget_limited,
-        "solve_ms": report.solve_ns / 1e6,
-        "residual": report.residual if report.residual == report.residual else None,
-        "noise": report.noise,
-        "mismatch": report.mismatch,
-        "psnr_db": report.psnr_db,
-        "saturated_fraction": report.saturated_fraction,
+        **live_values(reconstruction.report),
         "dropped_before": reconstruction.dropped_before,
         "node": reconstruction.node,
         "device": reconstruction.device,

@@ -13,6 +13,7 @@ from sci_stream.errors import InputError, StorageError
 from sci_stream.imaging.rendering import encode_png, render
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import JsonObject, Reconstruction
+from sci_stream.quantities import live_values
 
 # A person saves a snapshot a few times: so many come from a program that would fill the disk.
 _MOST_OF_A_NAME = 1000
@@ -85,7 +86,7 @@ def _write(folder: Path, reconstruction: Reconstruction, tone: ToneSettings) -> 
 
 
 def _describe(reconstruction: Reconstruction, tone: ToneSettings) -> JsonObject:
-    ident, report, times = reconstruction.id, reconstruction.report, reconstruction.times
+    ident, times = reconstruction.id, reconstruction.times
     return {
         "series": ident.series,
         "epoch": ident.epoch,
@@ -95,11 +96,7 @@ def _describe(reconstruction: Reconstruction, tone: ToneSettings) -> JsonObject:
         "camera_time_ns": reconstruction.camera_time_ns,
         "calibration_hash": reconstruction.calibration_hash,
         "bayer": reconstruction.bayer,
-        "iterations": report.iterations,
-        "start": report.start,
-        "start_reason": report.start_reason,
-        "residual": report.residual if report.residual == report.residual else None,
-        "psnr_db": report.psnr_db,
+        **live_values(reconstruction.report),
         "node": reconstruction.node,
         "device": reconstruction.device,
         "tone": tone.as_dict(),

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
@@ -99,7 +100,7 @@ def test_late_viewer_receives_the_last_image_at_once(preview: WebPreview, series
 
 def test_unknown_numbers_are_null_not_nan(preview: WebPreview, series) -> None:
     report = series.reconstruction(0).report
-    unknown = type(report)(1, report.start, "", False, 1, float("nan"))
+    unknown = replace(report, residual=float("nan"), psnr_db=None)
     with watch(preview.start()) as viewer:
         preview.publish(series.reconstruction(0, report=unknown, counts=None))
         header, images = next_picture(viewer)

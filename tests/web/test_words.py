@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from sci_stream.model import CalibrationHealth, SolveReport
+from sci_stream.quantities import page_texts
 from sci_stream.web import app
 
 STATIC = Path(app.__file__).parent / "static"
@@ -41,3 +43,11 @@ def test_page_has_no_words_of_its_own() -> None:
         r"^(sci_stream|/\S+|REC|p50|p99|ms|\d+ fps|Malvar–He–Cutler|inferno|viridis|turbo|bone|0\.0 EV)$"
     )
     assert [text for text in texts if re.search("[a-zA-Z]", text) and not proper.match(text)] == []
+
+
+def test_quantities_on_the_page_are_declared() -> None:
+    page, readouts = (STATIC / "index.html").read_text(), (STATIC / "readouts.js").read_text()
+    used = re.findall(r"data-quantity=\"(\w+)\"", page) + re.findall(r"(?:shown|title)\(\"(\w+)\"", readouts)
+    declared = {text["key"] for report in (SolveReport, CalibrationHealth) for text in page_texts(report)}
+    assert len(used) > 3
+    assert set(used) <= declared

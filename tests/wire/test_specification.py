@@ -14,7 +14,8 @@ from sci_stream.wire.message_kind import MessageKind
 from sci_stream.wire.payload import DTYPES
 from sci_stream.wire.schema import KINDS
 
-TEXT = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT, QUANTITIES = (DOCS / "wire.md").read_text(), (DOCS / "quantities.md").read_text()
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -31,9 +32,10 @@ def test_every_payload_is_specified_with_its_dtypes(kind: MessageKind) -> None:
 
 
 def test_every_reason_dtype_and_nested_field_is_specified() -> None:
-    nested = [name for kind in (SolveReport, CalibrationHealth, StageTimes) for name in kind.__dataclass_fields__]
-    for name in (*get_args(Reason), *DTYPES, *nested):
+    for name in (*get_args(Reason), *DTYPES, *StageTimes.__dataclass_fields__):
         assert f"`{name}`" in TEXT, name
+    for name in (*SolveReport.__dataclass_fields__, *CalibrationHealth.__dataclass_fields__):
+        assert f"`{name}`" in TEXT + QUANTITIES, name
 
 
 def test_version_and_limits_match_the_code() -> None:

@@ -10,6 +10,7 @@ from sci_stream.calibration.diagnosis import findings, is_withheld
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.config import CalibrationSection
 from sci_stream.model import Array, CalibrationHealth, Snapshot
+from sci_stream.quantities import quantities_of
 from sci_stream.recon.engine import Engine
 
 log = logging.getLogger(__name__)
@@ -82,18 +83,11 @@ class CalibrationWatch:
         always: dict[str, int | float | str] = {"unmeasured_fraction": round(self._unmeasured, 4)}
         if health is None:
             return always
-        figures = {
-            "mask_shift_x_px": health.shift_x_px,
-            "mask_shift_y_px": health.shift_y_px,
-            "mask_shift_sd_px": health.shift_sd_px,
-            "mask_error_log_odds": health.error_log_odds,
-            "mask_match": health.match,
-            "mask_contrast": health.contrast,
-            "below_black_fraction": health.below_black_fraction,
-            "brightness": health.brightness,
-            "camera_gain": health.gain,
-        }
-        known = {name: round(value, 4) for name, value in figures.items() if value is not None}
+        known: dict[str, int | float | str] = {}
+        for quantity in quantities_of(CalibrationHealth):
+            value = quantity.value_in(health)
+            if quantity.column is not None and value is not None:
+                known[quantity.column.name] = round(value, 4) if isinstance(value, float) else value
         correction = self._monitor.correction
         corrected: dict[str, int | float | str] = {
             "masks_corrected": int(health.corrected),
@@ -101,7 +95,7 @@ class CalibrationWatch:
             "mask_gain_error": round(correction.gain_error, 4),
             "black_level_dn": round(correction.black * self._engine.calibration.full_scale_dn, 2),
         }
-        return {**always, **known, "mask_order": health.order, **corrected}
+        return {**always, **known, **corrected}
 
     def _warn(self, health: CalibrationHealth) -> None:
         """Log each problem once, when it begins and when it ends."""

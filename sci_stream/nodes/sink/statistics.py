@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from sci_stream.delivery.throughput import ThroughputMeter
 from sci_stream.model import CalibrationHealth, JsonObject, Reconstruction, SeriesInfo, SolveReport, StageTimes, Start
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.parameters import SettingChange
+from sci_stream.quantities import Value, quantities_of
 
 # Percentiles of a run of days would hide what the rig does now, and grow without bound.
 _RECENT = 4096
@@ -25,24 +26,25 @@ _LISTED = 1000
 STAGES = ("queue", "transfer", "wait", "solve", "deliver", "record", "total")
 
 
-class _Mean:
+class _Running:
     """Running mean, extremes and count."""
 
     def __init__(self) -> None:
         self.n = 0
         self._sum = 0.0
-        self.low = float("inf")
-        self.high = float("-inf")
+        self._min = float("inf")
+        self._max = float("-inf")
 
     def add(self, value: float) -> None:
         self.n += 1
         self._sum += value
-        self.low = min(self.low, value)
-        self.high = max(self.high, value)
+        self._min = min(self._min, value)
+        self._max = max(self._max, value)
 
-    @property
-    def mean(self) -> float | None:
-        return self._sum / self.n if self.n else None
+    def figures(self, names: tuple[str, ...], digits: int) -> dict[str, float | None]:
+        """Return some of ``mean``, ``min`` and ``max``, rounded; None without values."""
+        values = {"mean": self._sum / max(self.n, 1), "min": self._min, "max": self._max}
+        return {name: round(values[name], digits) if self.n else None for name in names}
 
 
 def _percentiles(values: deque[float]) -> dict[str, float]:
@@ -89,9 +91,8 @@ class SeriesStatistics:
         self.end_reason = ""
         self._latency_ms: dict[str, deque[float]] = {stage: deque(maxlen=_RECENT) for stage in STAGES}
         self._total_ms: deque[tuple[float, float]] = deque(maxlen=_RECENT)
-        self._psnr_db = _Mean()
+        self._summarised = {quantity: _Running() for quantity in quantities_of(SolveReport) if quantity.run_summary}
         self._psnr_listed: list[tuple[int, float]] = []
-        self._iterations = _Mean()
         self._starts: Counter[str] = Counter()
         self._budget_limited = 0
         self._taken = 0
@@ -119,17 +120,18 @@ class SeriesStatistics:
     def add_figures(self, seq: int, report: SolveReport, node: str, *, redelivered: int) -> None:
         """Add the solve report of a snapshot; also for one recorded before a restart of the sink."""
         self.ledger.redelivered += redelivered > 0
-        self._iterations.add(report.iterations)
+        for quantity, running in self._summarised.items():
+            value = quantity.value_in(report)
+            if isinstance(value, int | float):
+                running.add(value)
         self._starts[f"{report.start.value}: {report.start_reason}"] += 1
         self._starts[report.start.value] += 1
         self._budget_limited += report.budget_limited
         self._by_node[node] += 1
         if report.health is not None:
             self.health.add(report.health, report.masks_at)
-        if report.psnr_db is not None:
-            self._psnr_db.add(report.psnr_db)
-            if len(self._psnr_listed) < _LISTED:
-                self._psnr_listed.append((seq, round(report.psnr_db, 3)))
+        if report.psnr_db is not None and len(self._psnr_listed) < _LISTED:
+            self._psnr_listed.append((seq, round(report.psnr_db, 3)))
 
     def add_latency(self, stage: str, seconds: float) -> None:
         """Add the time that a snapshot spent in a stage."""
@@ -146,14 +148,12 @@ class SeriesStatistics:
 
     def summary(self, versions: Mapping[str, str], wire_errors: Counter[str], recording: JsonObject) -> JsonObject:
         """Return the summary of the whole series, as written by ``--summary`` (docs/architecture.md)."""
-        health = self.health.figures()
-        psnr: JsonObject | None = None
-        if self._psnr_db.n:
-            psnr = {
-                "mean": round(self._psnr_db.mean or 0.0, 3),
-                "min": round(self._psnr_db.low, 3),
-                "per_snapshot": [{"seq": seq, "psnr_db": psnr_db} for seq, psnr_db in sorted(self._psnr_listed)],
-            }
+        figures: dict[str, dict[str, float | None]] = {
+            quantity.key: running.figures(quantity.run_summary, quantity.digits)
+            for quantity, running in self._summarised.items()
+        }
+        listed = [{"seq": seq, "psnr_db": psnr_db} for seq, psnr_db in sorted(self._psnr_listed)]
+        psnr_db, iterations = figures.pop("psnr_db"), figures.pop("iterations")
         return {
             "series": self.info.series,
             "rig": self.info.rig,
@@ -163,16 +163,12 @@ class SeriesStatistics:
             "ended": self.end_reason,
             "ledger": self.ledger.counts().to_json(),
             "latency_ms": self.latency_ms(),
-            "psnr_db": psnr,
-            "iterations": {
-                "mean": None if self._iterations.mean is None else round(self._iterations.mean, 2),
-                "min": int(self._iterations.low) if self._iterations.n else None,
-                "max": int(self._iterations.high) if self._iterations.n else None,
-                "budget_limited": self._budget_limited,
-            },
+            "psnr_db": {**psnr_db, "per_snapshot": listed} if listed else None,
+            "iterations": {**iterations, "budget_limited": self._budget_limited},
+            **figures,
             "warm_starts": self._starts[Start.WARM.value],
             "starts": {name: count for name, count in sorted(self._starts.items()) if ": " in name},
-            "calibration": None if health is None else health.to_json(),
+            "calibration": self.health.to_json(),
             "by_node": dict(sorted(self._by_node.items())),
             "device": ", ".join(sorted(self._devices)),
             "wire_errors": dict(wire_errors),
@@ -182,102 +178,63 @@ class SeriesStatistics:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class CalibrationFigures:
-    """Calibration health of a series: the latest evaluation, and the worst of all ``looks``. None: not measured.
+@dataclass(slots=True)
+class CalibrationStatistics:
+    """Calibration health during a series: the last evaluation of ``looks``, and the worst values.
 
-    ``jitter_px`` and ``gain_error`` are corrected errors of single masks, root mean square.
+    ``correction`` is that of the last evaluated snapshot. None: not measured.
     """
 
-    looks: int
-    shift_px: tuple[float, float] | None
-    shift_x_px: float | None
-    shift_y_px: float | None
-    shift_sd_px: float | None
-    largest_shift_px: float | None
-    jitter_px: float
-    gain_error: float
-    error_log_odds: float | None
-    match: float | None
-    least_match: float | None
-    contrast: float | None
-    below_black_fraction: float | None
-    brightness: float | None
-    brightness_drift: float | None
-    camera_gain: float | None
-    order: str | None
-    first_mask: int | None
-    corrected: bool
-    corrected_looks: int
-
-    def to_json(self) -> JsonObject:
-        """Return the figures as JSON."""
-        return asdict(self)
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 4)
-
-
-class CalibrationStatistics:
-    """Calibration health during a series: the latest and the worst values."""
-
-    def __init__(self) -> None:
-        self._last: CalibrationHealth | None = None
-        self._correction = NO_CORRECTION
-        self._largest_shift_px: float | None = None
-        self._least_match: float | None = None
-        self._first_brightness: float | None = None
-        self._looks = 0
-        self._corrected = 0
+    looks: int = 0
+    last: CalibrationHealth | None = None
+    correction: MaskCorrection = NO_CORRECTION
+    largest_shift_px: float | None = None
+    least_match: float | None = None
+    first_brightness: float | None = None
+    corrected_looks: int = 0
 
     def add(self, health: CalibrationHealth, masks_at: str = "") -> None:
         """Add an evaluation, and the correction that its snapshot was reconstructed with."""
-        self._last = health
-        self._correction = MaskCorrection.from_text(masks_at)
-        self._looks += 1
-        self._corrected += health.corrected
+        self.last = health
+        self.correction = MaskCorrection.from_text(masks_at)
+        self.looks += 1
+        self.corrected_looks += health.corrected
         if health.shift_px is not None:
-            self._largest_shift_px = max(health.shift_px, self._largest_shift_px or 0.0)
-        if self._first_brightness is None:
-            self._first_brightness = health.brightness
+            self.largest_shift_px = max(health.shift_px, self.largest_shift_px or 0.0)
+        if self.first_brightness is None:
+            self.first_brightness = health.brightness
         if health.match is not None:
-            self._least_match = min(health.match, 1.0 if self._least_match is None else self._least_match)
+            self.least_match = min(health.match, 1.0 if self.least_match is None else self.least_match)
 
     def alerts(self, warn_shift_px: float) -> list[str]:
         """Return the problems found by the last evaluation, one sentence each."""
-        return list(findings(self._last, warn_shift_px).values()) if self._last is not None else []
+        return list(findings(self.last, warn_shift_px).values()) if self.last is not None else []
 
-    def figures(self) -> CalibrationFigures | None:
-        """Return the figures, None before the first evaluation."""
-        last = self._last
+    def to_json(self) -> dict[str, Value | tuple[float, float]] | None:
+        """Return the last and the worst values, None before the first evaluation.
+
+        ``jitter_px`` and ``gain_error`` are corrected errors of single masks, root mean square; ``brightness_drift`` is
+        relative to the first evaluation: 1 if light and scene are unchanged.
+        """
+        last = self.last
         if last is None:
             return None
-        return CalibrationFigures(
-            looks=self._looks,
-            shift_px=None if last.shift_x_px is None or last.shift_y_px is None else (last.shift_x_px, last.shift_y_px),
-            shift_x_px=_rounded(last.shift_x_px),
-            shift_y_px=_rounded(last.shift_y_px),
-            shift_sd_px=_rounded(last.shift_sd_px),
-            largest_shift_px=_rounded(self._largest_shift_px),
-            jitter_px=round(self._correction.jitter_px, 4),
-            gain_error=round(self._correction.gain_error, 4),
-            error_log_odds=_rounded(last.error_log_odds),
-            match=_rounded(last.match),
-            least_match=_rounded(self._least_match),
-            contrast=_rounded(last.contrast),
-            below_black_fraction=_rounded(last.below_black_fraction),
-            brightness=_rounded(last.brightness),
-            brightness_drift=_rounded(self._brightness_drift),
-            camera_gain=_rounded(last.gain),
-            order=last.order,
-            first_mask=last.first_mask,
-            corrected=last.corrected,
-            corrected_looks=self._corrected,
-        )
-
-    @property
-    def _brightness_drift(self) -> float | None:
-        """Brightness of the last evaluation relative to the first; 1 if light and scene are unchanged."""
-        last = self._last.brightness if self._last is not None else None
-        return last / self._first_brightness if last is not None and self._first_brightness else None
+        begun = self.first_brightness
+        over_series: dict[str, dict[str, Value]] = {
+            "shift_sd_px": {
+                "largest_shift_px": self.largest_shift_px,
+                "jitter_px": self.correction.jitter_px,
+                "gain_error": self.correction.gain_error,
+            },
+            "match": {"least_match": self.least_match},
+            "brightness": {
+                "brightness_drift": last.brightness / begun if last.brightness is not None and begun else None
+            },
+            "corrected": {"corrected_looks": self.corrected_looks},
+        }
+        values: dict[str, Value] = {}
+        for quantity in quantities_of(CalibrationHealth):
+            values |= {quantity.key: quantity.value_in(last), **over_series.get(quantity.name, {})}
+        shift = None if last.shift_x_px is None or last.shift_y_px is None else (last.shift_x_px, last.shift_y_px)
+        rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
+        return {"looks": self.looks, "shift_px": shift, **rounded}

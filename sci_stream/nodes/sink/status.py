@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from sci_stream.delivery.ledger import LedgerCounts
-from sci_stream.model import JsonObject
+from sci_stream.model import JsonObject, SolveReport
 from sci_stream.nodes.sink.recorder import RecorderState, RecorderStatus
 from sci_stream.nodes.sink.recording_controller import RecordingChange
-from sci_stream.nodes.sink.statistics import CalibrationFigures
+from sci_stream.nodes.sink.statistics import CalibrationStatistics
 from sci_stream.parameters import ACTIONS_KEY, SET_KEY, SOLVER_KEY
+from sci_stream.quantities import gauges, live_values, quantities_of
 from sci_stream.transport.results_server import ReportingPeer
 
 StatusValue = int | float | str
@@ -85,8 +86,7 @@ class SeriesStatus:
     """Status of a series.
 
     ``latency_ms`` holds p50 and p99 by stage, ``latency_recent_ms`` the median from camera to sink over the last ten
-    seconds, None if nothing came; ``psnr_db``, ``iterations``, ``start``, ``noise`` and ``mismatch``
-    are of the last snapshot.
+    seconds, None if nothing came; ``report`` is that of the last snapshot.
     """
 
     series: str
@@ -99,18 +99,18 @@ class SeriesStatus:
     rates: SinkRates
     latency_ms: Mapping[str, Mapping[str, float]]
     latency_recent_ms: float | None
-    psnr_db: float | None
-    iterations: int | None
-    start: str | None
-    noise: float | None
-    mismatch: float | None
-    calibration: CalibrationFigures | None
+    report: SolveReport | None
+    calibration: CalibrationStatistics
     calibration_alerts: list[str]
     recording: RecordingStatus
 
     def to_json(self) -> JsonObject:
-        """Return the status as JSON."""
-        return {**asdict(self), "recording": self.recording.to_json()}
+        """Return the status as JSON; the quantities of the last report are not nested."""
+        values = asdict(self)
+        del values["report"]
+        unknown = {quantity.key: None for quantity in quantities_of(SolveReport) if quantity.live}
+        report = unknown if self.report is None else live_values(self.report)
+        return {**values, **report, "calibration": self.calibration.to_json(), "recording": self.recording.to_json()}
 
     def heartbeat_figures(self) -> dict[str, StatusValue]:
         """Return the figures that fit a heartbeat: ``ledger.acquired``, ``rate.video_fps``, ``latency_ms.p50``, …."""
@@ -119,11 +119,14 @@ class SeriesStatus:
             figures[f"ledger.{name}"] = sum(value.values()) if isinstance(value, dict) else int(value)
         figures |= {f"rate.{name}": float(value) for name, value in asdict(self.rates).items()}
         figures |= {f"latency_ms.{name}": float(value) for name, value in self.latency_ms.get("total", {}).items()}
-        if self.calibration is not None:
-            values = asdict(self.calibration)
-            figures |= {f"calibration.{name}": v for name, v in values.items() if isinstance(v, int | float | str)}
-        figures |= {"psnr_db": self.psnr_db} if self.psnr_db is not None else {}
-        figures |= {"iterations": float(self.iterations)} if self.iterations is not None else {}
+        calibration = self.calibration.to_json() or {}
+        figures |= {
+            f"calibration.{n}": value for n, value in calibration.items() if isinstance(value, int | float | str)
+        }
+        report = {} if self.report is None else live_values(self.report)
+        figures |= {
+            name: float(v) for name, v in report.items() if isinstance(v, int | float) and not isinstance(v, bool)
+        }
         return figures
 
 
@@ -217,12 +220,7 @@ def sink_metrics(status: SinkStatus) -> dict[str, Value]:
             "recorded_bytes_per_second": recorder.mb_per_s * 1e6,
             "recorder_state": {recorder.state: 1.0},
         }
-    calibration = series.calibration
-    if calibration is not None and calibration.shift_px is not None:
-        x_px, y_px = calibration.shift_px
-        figures["calibration_shift_px"] = {"x": x_px, "y": y_px}
-    if calibration is not None and calibration.error_log_odds is not None:
-        figures["calibration_error_log_odds"] = calibration.error_log_odds
-    if series.noise is not None and series.mismatch is not None:
-        figures["measurement_noise"] = {"all": series.noise, "masks": series.mismatch}
+    for report in (series.calibration.last, series.report):
+        if report is not None:
+            figures |= gauges(report)
     return figures

@@ -3,20 +3,19 @@
 import { el, make, put, showRows, state, tag } from "./page.js";
 import { t, named } from "./words.js";
 import { bytes, count, duration, fixed, known, percent, rate, snapshots, words } from "./format.js";
+import { calibration as health, listed, shown, solve, title } from "./quantities.js";
 
 export function showHeader(header) {
-  put("iterations", count(header.iterations));
+  put("iterations", shown("iterations", header.iterations));
   put("start", [header.start, header.budget_limited ? t("short_of_time") : null].filter(Boolean).join(", ") || "–");
   el("start").title = words(header.start_reason ?? "");
   // Only simulated and replayed cameras know the true video, for a PSNR; for others, the residual of the measurement.
-  const judged = known(header.psnr_db);
-  put("quality-name", t(judged ? "psnr" : "residual"));
-  put("psnr", judged ? `${header.psnr_db.toFixed(1)} dB` : fixed(header.residual, 4));
-  const noise = known(header.noise) ? t("noise_value", { value: header.noise.toFixed(4) }) : "";
-  put("residual", judged && known(header.residual) ? t("residual_value", { value: header.residual.toFixed(4) }) : noise);
-  const masks = known(header.mismatch) ? t("by_the_masks", { value: header.mismatch.toFixed(4) }) : "";
-  el("residual").title = [t("residual_title"), noise, masks].filter(Boolean).join("; ");
-  put("saturated", percent(header.saturated_fraction));
+  const [quality, beside] = known(header.psnr_db) ? ["psnr_db", "residual"] : ["residual", "noise"];
+  put("quality-name", title(quality));
+  put("psnr", shown(quality, header[quality]));
+  put("residual", listed(solve.filter(({ key }) => key === beside), header).join(""));
+  el("residual").title = [t("residual_title"), ...listed(solve, header)].join("; ");
+  put("saturated", shown("saturated_fraction", header.saturated_fraction));
   el("saturated").classList.toggle("alert", header.saturated_fraction > 0.01);
 }
 
@@ -53,8 +52,7 @@ function showShift(calibration) {
   put("corrected", verdict + sd);
   const own = calibration?.jitter_px > 0 || calibration?.gain_error > 0;
   const single = own ? t("single_masks", { px: calibration.jitter_px.toFixed(3), gain: percent(calibration.gain_error) }) : "";
-  const odds = known(calibration?.error_log_odds) ? t("odds", { n: calibration.error_log_odds.toFixed(0) }) : "";
-  el("corrected").title = [t("mask_shift_title"), single, odds].filter(Boolean).join("; ");
+  el("corrected").title = [t("mask_shift_title"), single, ...listed(health, calibration)].filter(Boolean).join("; ");
   el("shift").classList.toggle("alert", known(px) && px > 0.1);
 }
 

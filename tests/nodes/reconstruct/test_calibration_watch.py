@@ -120,15 +120,15 @@ def test_monitoring_can_be_disabled() -> None:
 
 def test_series_keeps_last_and_worst_evaluation() -> None:
     book = CalibrationStatistics()
-    assert book.figures() is None
+    assert book.to_json() is None
     assert book.alerts(0.1) == []
     for x, match in ((0.0, 0.9), (0.5, 0.6), (0.2, 0.8)):
         book.add(replace(WELL, shift_x_px=x, shift_y_px=0.0, match=match))
     book.add(replace(WELL, shift_x_px=None, shift_y_px=None, match=None))
-    figures = book.figures()
+    figures = book.to_json()
     assert figures is not None
-    assert (figures.looks, figures.largest_shift_px, figures.least_match) == (4, 0.5, 0.6)
-    assert figures.shift_x_px is None
+    assert (figures["looks"], figures["largest_shift_px"], figures["least_match"]) == (4, 0.5, 0.6)
+    assert figures["shift_x_px"] is None
     book.add(replace(WELL, order="reversed"))
     assert len(book.alerts(0.1)) == 1
 
@@ -137,20 +137,20 @@ def test_series_reports_corrected_errors_and_their_evidence() -> None:
     book = CalibrationStatistics()
     correction = MaskCorrection(masks=(MaskError(x_px=0.3, y_px=0.4), MaskError(gain=0.05)))
     book.add(replace(WELL, corrected=True, error_log_odds=84.0), correction.to_text)
-    figures = book.figures()
+    figures = book.to_json()
     assert figures is not None
-    assert (figures.shift_sd_px, figures.error_log_odds) == (0.003, 84.0)
-    assert figures.jitter_px == pytest.approx(0.25, abs=1e-4)
-    assert figures.gain_error == pytest.approx(0.05 / 2**0.5, abs=1e-4)
+    assert (figures["shift_sd_px"], figures["error_log_odds"]) == (0.003, 84.0)
+    assert figures["jitter_px"] == pytest.approx(0.25, abs=1e-4)
+    assert figures["gain_error"] == pytest.approx(0.05 / 2**0.5, abs=1e-4)
 
 
 def test_brightness_ratio_follows_first_evaluation() -> None:
     book = CalibrationStatistics()
     for brightness in (None, 0.5, 0.4):
         book.add(replace(WELL, brightness=brightness, gain=1.5))
-    figures = book.figures()
+    figures = book.to_json()
     assert figures is not None
-    assert (figures.brightness, figures.brightness_drift, figures.camera_gain) == (0.4, 0.8, 1.5)
+    assert (figures["brightness"], figures["brightness_drift"], figures["camera_gain"]) == (0.4, 0.8, 1.5)
 
 
 def test_unmeasured_pixels_are_counted_and_warned_of(caplog: pytest.LogCaptureFixture) -> None:
