@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sci_stream_drivers.harvesters.formats import FORMATS
+from sci_stream_drivers.genicam.formats import FORMATS
 
 
 def sim_options(path: Path, *more: list[Any], form: str = "Mono12", size: int = 64, **changed: Any) -> dict[str, Any]:

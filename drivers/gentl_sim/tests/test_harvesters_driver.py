@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from sci_stream_drivers.genicam.formats import FORMATS
 from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
-from sci_stream_drivers.harvesters.formats import FORMATS
 
 from drivers.gentl_sim.tests.bench import camera as bench_camera
 from drivers.gentl_sim.tests.kit import ramp, sim_options
@@ -184,6 +184,27 @@ def test_unplugged_camera_resumes_in_a_new_epoch(make: MakeHarvestersCamera, pro
         for index, frame in enumerate(frames):
             assert frame is not None
             assert np.array_equal(frame.counts, ramp(index, "Mono12", 64)), "configured again, and exact"
+
+
+def test_lost_camera_that_waits_for_triggers_is_noticed(make: MakeHarvestersCamera, producer: Path) -> None:
+    with bench_camera(producer, "SIM0002") as bench:
+        limit = bench.get("SimUnplugCount") + 1
+    faults = [["SimUnplugAfter", 3], ["SimUnplugTime", 2000.0], ["SimUnplugSilent", True], ["SimUnplugLimit", limit]]
+    camera = started(make(*faults, trigger={"source": "Software"}, silence_s=0.1, selector={"serial": "SIM0002"}))
+    for _ in range(3):
+        camera.trigger()
+        take(camera, 1)
+    with pytest.raises(CameraLost, match="it does not respond"):
+        take(camera, 1)
+
+
+def test_restarted_camera_that_waits_for_triggers_is_noticed(make: MakeHarvestersCamera) -> None:
+    camera = started(make(trigger={"source": "Software"}, silence_s=0.1))
+    assert camera.read(0.3) is None, "it is asked, and is as it was"
+    assert camera._camera is not None
+    camera._camera.connection.node_map.get_node("TriggerSource").value = "Line1"
+    with pytest.raises(CameraLost, match="lost its settings.*TriggerSource Line1"):
+        camera.read(5.0)
 
 
 def test_ids_of_16_bits_wrap_without_a_gap(make: MakeHarvestersCamera) -> None:

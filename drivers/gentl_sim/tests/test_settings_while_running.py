@@ -56,7 +56,7 @@ def test_stream_that_cannot_be_set_up_releases_the_camera(
     options = HarvestersOptions.model_validate(sim_options(gentl_producer))
     failed = HarvestersCamera(options)
     with monkeypatch.context() as patch:
-        patch.setattr("sci_stream_drivers.harvesters.camera.Stream", None)
+        patch.setattr("sci_stream_drivers.harvesters.camera.HarvestersStream", None)
         with pytest.raises(TypeError):
             failed.open()
     other = HarvestersCamera(options)

@@ -10,7 +10,7 @@ from typing import Any
 
 from sci_stream.errors import CameraError, ConfigError
 from sci_stream.model import FoundCamera, FoundInterface, FoundProducer
-from sci_stream_drivers.harvesters.library import attribute, library, message_of
+from sci_stream_drivers.genicam.library import attribute, library, message_of
 from sci_stream_drivers.harvesters.options import Selector
 from sci_stream_drivers.harvesters.producers import open_system, producer_files
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sci_stream.errors import CameraError, ConfigError
-from sci_stream_drivers.harvesters.library import library, message_of
+from sci_stream_drivers.genicam.library import library, message_of
 
 log = logging.getLogger(__name__)
 

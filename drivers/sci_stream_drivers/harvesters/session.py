@@ -3,19 +3,49 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import logging
 import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from sci_stream.errors import CameraError, ConfigError
+from sci_stream_drivers.genicam.library import attribute, library, message_of
 from sci_stream_drivers.harvesters.discovery import access_of, describe_camera, select, text_of
-from sci_stream_drivers.harvesters.library import QUIET, attribute, library, message_of
 from sci_stream_drivers.harvesters.options import Selector
+from sci_stream_drivers.harvesters.stream import timestamp_frequency_hz
 
 log = logging.getLogger(__name__)
+
+# The log of Harvesters: a traceback for every exception that it raises or swallows, and a warning for every incomplete
+# buffer; this driver reports all of them, once and in words.
+_QUIET = logging.getLogger("sci_stream.harvesters_library")
+_QUIET.setLevel(logging.CRITICAL)
+
+
+@functools.cache
+def harvesters_core() -> ModuleType:
+    """Import harvesters.
+
+    Raises
+    ------
+    CameraError
+        If it is not installed or unusable on this machine.
+    """
+    library()
+    try:
+        core = importlib.import_module("harvesters.core")
+    except ImportError as error:
+        raise CameraError(
+            "Cameras with a GenTL producer need the packages harvesters and genicam",
+            got=error,
+            hint="Install them: pip install 'sci-stream[genicam]'.",
+        ) from error
+    return core
 
 
 class Session:
@@ -32,13 +62,13 @@ class Session:
     """
 
     def __init__(self, files: list[Path], selector: Selector, discovery_s: float) -> None:
-        lib = library()
-        key = lib.core.ParameterKey
+        core = harvesters_core()
+        key = core.ParameterKey
         self._closed = False
         self._chain: list[Any] = []
-        self._harvester: Any = lib.core.Harvester(
-            config=lib.core.ParameterSet(
-                {key.LOGGER: QUIET, key.TIMEOUT_PERIOD_ON_MODULE_ENUMERATION: max(1, round(discovery_s * 1000))}
+        self._harvester: Any = core.Harvester(
+            config=core.ParameterSet(
+                {key.LOGGER: _QUIET, key.TIMEOUT_PERIOD_ON_MODULE_ENUMERATION: max(1, round(discovery_s * 1000))}
             )
         )
         self.acquirer: Any = None
@@ -53,6 +83,8 @@ class Session:
             self.producer = Path(str(attribute(interface.parent, "path_name", "") or "")).name
             self._chain = [interface, interface.parent, interface.parent.parent]
             self.acquirer = self._opened(info)
+            self.transport = str(self.acquirer.device.tl_type)
+            self.has_clock = timestamp_frequency_hz(self.acquirer) > 0
         except BaseException:
             self.close()
             raise
@@ -80,14 +112,9 @@ class Session:
             )
         return found
 
-    @property
-    def transport(self) -> str:
-        """Type of the transport layer as in GenTL: GEV, U3V, CXP or another."""
-        return str(self.acquirer.device.tl_type)
-
     def _opened(self, info: Any) -> Any:
-        lib = library()
-        config = lib.core.ParameterSet({lib.core.ParameterKey.ENABLE_AUTO_CHUNK_DATA_UPDATE: False})
+        lib, core = library(), harvesters_core()
+        config = core.ParameterSet({core.ParameterKey.ENABLE_AUTO_CHUNK_DATA_UPDATE: False})
         gentl = lib.gentl
         try:
             with _sigint_kept():

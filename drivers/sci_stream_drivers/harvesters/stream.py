@@ -4,52 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError, CameraLost
-from sci_stream.model import Array
-from sci_stream_drivers.harvesters.chunks import ChunkReader, Chunks
-from sci_stream_drivers.harvesters.formats import PixelFormat, decode
-from sci_stream_drivers.harvesters.library import attribute, library, message_of
+from sci_stream_drivers.genicam.chunks import ChunkReader
+from sci_stream_drivers.genicam.library import attribute, library, message_of
+from sci_stream_drivers.genicam.stream import ImageFormat, RawFrame
 
 # Timeout of one poll for a buffer. Zero would wait indefinitely (harvesters 1.4.3).
 _ASK_S = 20e-6
 
 
-class ImageFormat(NamedTuple):
-    """Format of all frames of a run."""
-
-    pixel_format: PixelFormat
-    height_px: int
-    width_px: int
-
-
-class RawFrame(NamedTuple):
-    """The copied bytes of one frame, not yet decoded."""
-
-    raw: npt.NDArray[np.uint8]
-    padding_bytes: int
-    big_endian: bool
-    frame_id: int | None
-    camera_time_ns: int | None
-    host_time_ns: int
-    chunks: Chunks
-
-    def counts(self, image_format: ImageFormat) -> Array:
-        """Return (H, W) counts, DN."""
-        return decode(
-            self.raw,
-            *image_format,
-            padding_bytes=self.padding_bytes,
-            big_endian=self.big_endian,
-        )
-
-
-class Stream:
+class HarvestersStream:
     """The running acquisition of one camera.
 
     A producer waits for a buffer while holding the GIL, which would block all other threads. So it is only polled, and
@@ -62,16 +31,22 @@ class Stream:
     def __init__(
         self, acquirer: Any, image_format: ImageFormat, chunks: tuple[str, ...], counts: Counter[str], *, buffers: int
     ) -> None:
+        from harvesters import core  # noqa: PLC0415  # optional
+
         self._acquirer = acquirer
         self._format = image_format
         self._counts = counts
         self._lib = library()
         self._source = acquirer.data_streams[0]
         self._frequency_hz = timestamp_frequency_hz(acquirer)
-        self._chunks = ChunkReader(acquirer, chunks, counts) if chunks else None
+        self._chunks = (
+            ChunkReader(acquirer.remote_device.node_map, str(acquirer.device.tl_type), chunks, counts)
+            if chunks
+            else None
+        )
         self._underrun = 0
         acquirer.timeout_period_on_update_event_data_call = 0
-        acquirer.add_callback(acquirer.Events.INCOMPLETE_BUFFER, _counting(self._lib.core, counts))
+        acquirer.add_callback(acquirer.Events.INCOMPLETE_BUFFER, _counting(core, counts))
         # The default of three is used up within milliseconds while another process has the core.
         acquirer.num_buffers = max(buffers, acquirer.min_num_buffers)
 
@@ -80,7 +55,7 @@ class Stream:
 
         Raises
         ------
-        CameraError
+        CameraLost
             If the camera does not start.
         """
         try:
@@ -90,7 +65,7 @@ class Stream:
         except self._lib.transport_errors as error:
             with contextlib.suppress(*self._lib.transport_errors):
                 self._acquirer.stop()  # the stream may be running without the camera
-            raise CameraError("The camera does not start", got=message_of(error)) from None
+            raise CameraLost("The camera does not start", got=message_of(error)) from None
 
     def fetch(self) -> RawFrame | None:
         """Return the next frame, or None if there is none yet.
@@ -127,10 +102,10 @@ class Stream:
             self._chunks.detach()
         self._acquirer.stop()
 
-    @property
-    def underrun(self) -> int:
-        """Frames without a free buffer in the producer, if it counts them."""
-        return self._underrun + (self._running_underrun() if self._acquirer.is_acquiring() else 0)
+    def counters(self) -> dict[str, int]:
+        """Return the frames without a free buffer in the producer, if it counts them."""
+        underrun = self._underrun + (self._running_underrun() if self._acquirer.is_acquiring() else 0)
+        return {"underrun": underrun} if underrun else {}
 
     def _running_underrun(self) -> int:
         return int(attribute(self._source, "num_underrun", 0))
@@ -147,7 +122,9 @@ class Stream:
         if min(filled, len(memory)) < offset + needed:
             self._counts["short"] += 1
             return None
-        chunks = self._chunks.read(buffer) if self._chunks is not None else {}
+        chunks = {}
+        if self._chunks is not None:
+            chunks = self._chunks.read(buffer.raw_buffer, filled, lambda: buffer.chunk_data_info_list)
         return RawFrame(
             raw=np.frombuffer(memory, np.uint8, needed, offset).copy(),
             padding_bytes=padding,

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from sci_stream_drivers.harvesters.library import attribute, feature
+from sci_stream_drivers.genicam.library import attribute, feature
 from sci_stream_drivers.harvesters.session import Session
 
 log = logging.getLogger(__name__)

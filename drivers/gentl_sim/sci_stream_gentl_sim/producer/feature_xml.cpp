@@ -86,13 +86,15 @@ const char* access(const Feature& feature) {
     }
 }
 
-/// Where a feature's value lies. Never cached: values depend on each other and on time.
+/// Where a feature's value lies. Hardly ever cached: values depend on each other and on time. Width alone is, as most
+/// features of real cameras are: consumers that ask a lost camera for it must get past their own cache.
 std::string place(const Feature& feature, const std::string& port) {
     const bool in_chunk = feature.chunk_id != 0;
     return tag("Address", format("0x%llx", static_cast<unsigned long long>(in_chunk ? 0 : feature.address))) +
            tag("Length", feature.kind == Kind::String ? std::to_string(FeatureMap::kStringBytes) : "8") +
            tag("AccessMode", access(feature)) + tag("pPort", in_chunk ? feature.name + "Port" : port) +
-           tag("Cachable", "NoCache");
+           (feature.name == "Width" ? tag("Cachable", "WriteThrough") + tag("pInvalidator", "UserSetLoad")
+                                    : tag("Cachable", "NoCache"));
 }
 
 std::string value_register(const Feature& feature, const std::string& port) {

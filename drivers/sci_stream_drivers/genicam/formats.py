@@ -27,7 +27,8 @@ bytes, the high eight bits of each outside, their low bits together in the middl
 
 _BAYER: Final = {phase.value[:2]: phase for phase in BayerPhase}
 _CODES: Final = {
-    "Mono8": 0x01080001, "Mono10": 0x01100003, "Mono12": 0x01100005, "Mono16": 0x01100007,
+    "Mono8": 0x01080001, "Mono10": 0x01100003, "Mono12": 0x01100005, "Mono14": 0x01100025,
+    "Mono16": 0x01100007,
     "Mono10p": 0x010A0046, "Mono12p": 0x010C0047, "Mono10Packed": 0x010C0004, "Mono12Packed": 0x010C0006,
     "BayerGR8": 0x01080008, "BayerRG8": 0x01080009, "BayerGB8": 0x0108000A, "BayerBG8": 0x0108000B,
     "BayerGR10": 0x0110000C, "BayerRG10": 0x0110000D, "BayerGB10": 0x0110000E, "BayerBG10": 0x0110000F,

@@ -10,20 +10,19 @@ from typing import Any
 
 from sci_stream.errors import CameraError, ConfigError, did_you_mean
 from sci_stream.parameters import Value
-from sci_stream_drivers.harvesters.library import feature, library, message_of
-from sci_stream_drivers.harvesters.node_map import access_of, choices_of, kind_of, range_text, value_of
-from sci_stream_drivers.harvesters.options import FeatureSetting, HarvestersOptions, TriggerOptions
+from sci_stream_drivers.genicam.library import feature, library, message_of
+from sci_stream_drivers.genicam.node_map import access_of, choices_of, kind_of, range_text, value_of
+from sci_stream_drivers.genicam.options import FeatureSetting, GenicamOptions, TriggerOptions
+from sci_stream_drivers.genicam.quantities import CLOCK_SWITCHES, feature_named
 
 log = logging.getLogger(__name__)
 
 # Loading a user set may take seconds; a command that takes longer than this hangs.
 _COMMAND_S = 30.0
-# Features that synchronise the camera's clock with IEEE 1588, and their state: SFNC 2.3, and earlier.
-_ON = {"PtpEnable": "PtpStatus", "GevIEEE1588": "GevIEEE1588Status"}
 _SETTLED = ("Slave", "Master", "PreMaster")
 
 
-def configure(node_map: Any, options: HarvestersOptions, camera: str) -> str | None:
+def configure(node_map: Any, options: GenicamOptions, camera: str) -> str | None:
     """Configure a camera as the options specify.
 
     User set, features, trigger, chunks and clock are applied in this order; ``camera`` is its name in messages.
@@ -57,7 +56,7 @@ def _check_earlier_settings(node_map: Any, mentioned: set[str], camera: str) -> 
         )
 
 
-def settings_of(options: HarvestersOptions) -> list[FeatureSetting]:
+def settings_of(options: GenicamOptions) -> list[FeatureSetting]:
     """Return all settings, in order."""
     steps: list[FeatureSetting] = []
     if options.user_set:
@@ -152,19 +151,20 @@ def _apply(node_map: Any, setting: FeatureSetting, camera: str) -> Value | None:
 
 
 def find(node_map: Any, name: str, camera: str) -> Any:
-    """Return a feature's node.
+    """Return a feature's node; exposure, gain, rate and trigger delay are also found under their older names.
 
     Raises
     ------
     ConfigError
         If the camera has no such feature.
     """
-    if name and node_map.has_node(name):
-        node = node_map.get_node(name)
-        if access_of(node) != "NI":
-            return node
-    known = [node.node.name for node in node_map.nodes if node.node.is_feature()]
-    hint = did_you_mean(name, known) or "sci-stream cameras features lists all features."
+    for known in filter(None, dict.fromkeys((name, feature_named(node_map, name)))):
+        if node_map.has_node(known):
+            node = node_map.get_node(known)
+            if access_of(node) != "NI":
+                return node
+    names = [node.node.name for node in node_map.nodes if node.node.is_feature()]
+    hint = did_you_mean(name, names) or "sci-stream cameras features lists all features."
     raise ConfigError(f"{camera} has no feature {name}", hint=hint)
 
 
@@ -217,7 +217,7 @@ def _same(got: Value | None, requested: Value) -> bool:
     return got == requested
 
 
-def follow_clock(node_map: Any, options: HarvestersOptions, camera: str) -> str | None:
+def follow_clock(node_map: Any, options: GenicamOptions, camera: str) -> str | None:
     """Synchronise the camera's clock with IEEE 1588 as the options specify; return the clock's name if it is.
 
     Raises
@@ -227,24 +227,24 @@ def follow_clock(node_map: Any, options: HarvestersOptions, camera: str) -> str 
     """
     if options.ptp == "off":
         return None
-    switch = next(
-        (name for name in _ON if node_map.has_node(name) and access_of(node_map.get_node(name)) == "RW"), None
-    )
+    usable = (n for n in CLOCK_SWITCHES if node_map.has_node(n) and access_of(node_map.get_node(n)) == "RW")
+    switch = next(usable, None)
     if switch is None:
         problem = CameraError(
             f"{camera} does not support IEEE 1588",
-            expected=f"the feature {' or '.join(_ON)}",
+            expected=f"the feature {' or '.join(CLOCK_SWITCHES)}",
             hint='Set ptp = "off", or "try".',
         )
     else:
-        apply(node_map, FeatureSetting(feature=switch, value=True), camera)
-        state = _settle(node_map, switch, options.ptp_timeout_s)
+        value, status = CLOCK_SWITCHES[switch]
+        apply(node_map, FeatureSetting(feature=switch, value=value), camera)
+        state = _settle(node_map, status, options.ptp_timeout_s)
         if state in _SETTLED:
             log.info("%s: clock synchronised by IEEE 1588 as %s", camera, state)
             return "PTP"
         problem = CameraError(
             f"{camera}: the clock is not synchronised",
-            expected=f"{_ON[switch]} {' or '.join(_SETTLED)} within {options.ptp_timeout_s:g} s",
+            expected=f"{status} {' or '.join(_SETTLED)} within {options.ptp_timeout_s:g} s",
             got=state,
             hint="Check that there is a grandmaster in this network.",
         )
@@ -254,13 +254,13 @@ def follow_clock(node_map: Any, options: HarvestersOptions, camera: str) -> str 
     return None
 
 
-def _settle(node_map: Any, switch: str, timeout_s: float) -> str:
+def _settle(node_map: Any, status: str, timeout_s: float) -> str:
     deadline_s = time.monotonic() + timeout_s
     settled: Sequence[str] = _SETTLED
     while True:
         if node_map.has_node("PtpDataSetLatch"):
             node_map.get_node("PtpDataSetLatch").execute()
-        state = str(node_map.get_node(_ON[switch]).value) if node_map.has_node(_ON[switch]) else "unknown"
+        state = str(feature(node_map, status, "unknown"))
         left_s = deadline_s - time.monotonic()
         if state in settled or left_s <= 0:
             return state

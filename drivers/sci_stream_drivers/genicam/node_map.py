@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from sci_stream.model import Feature
-from sci_stream.parameters import Kind, Parameter, Value
-from sci_stream_drivers.harvesters.library import attribute, get, library
+from sci_stream.parameters import Value
+from sci_stream_drivers.genicam.library import attribute, get, library
 
 _KINDS = {
     "intfIInteger": "integer", "intfIBoolean": "boolean", "intfICommand": "command", "intfIFloat": "float",
@@ -154,21 +154,3 @@ def present_settings(node_map: Any) -> list[list[Value]]:
         if value is not None:
             out.append([str(node.node.name), value])
     return out
-
-
-# By SFNC name. Features that change the image format are missing: a series has one format.
-_OFFERED = ("ExposureTime", "Gain", "AcquisitionFrameRate")
-
-
-def settings(node_map: Any) -> list[Parameter]:
-    """Return the writable ones of exposure, gain and frame rate."""
-    present = [name for name in _OFFERED if node_map.has_node(name)]
-    found = []
-    for name in present:
-        feature = describe(node_map.get_node(name), "")
-        value = feature.value
-        if feature.access == "RW" and isinstance(value, int | float) and not isinstance(value, bool):
-            description = f"{feature.about} ({feature.unit})" if feature.unit else feature.about
-            kind: Kind = "integer" if feature.kind == "integer" else "number"
-            found.append(Parameter(name, kind, value, feature.minimum, feature.maximum, description=description))
-    return found

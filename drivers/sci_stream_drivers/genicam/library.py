@@ -1,9 +1,8 @@
-"""The optional packages of this driver: imported on demand, their log silenced, their errors translated."""
+"""The optional package ``genicam``: imported on demand, its errors translated."""
 
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
@@ -12,16 +11,10 @@ from sci_stream.errors import CameraError
 
 T = TypeVar("T")
 
-# The log of Harvesters: a traceback for every exception that it raises or swallows, and a warning for every incomplete
-# buffer; this driver reports all of them, once and in words.
-QUIET = logging.getLogger("sci_stream.harvesters_library")
-QUIET.setLevel(logging.CRITICAL)
-
 
 class Library(NamedTuple):
-    """The modules of the optional packages."""
+    """The modules of the package: access to producers, and to features of cameras."""
 
-    core: ModuleType
     gentl: ModuleType
     genapi: ModuleType
 
@@ -32,29 +25,28 @@ class Library(NamedTuple):
 
     @property
     def no_answer(self) -> tuple[type[Exception], ...]:
-        """Exceptions for optional features that a camera or producer lacks."""
-        return (*self.transport_errors, AttributeError)
+        """Exceptions for optional features that a camera or producer lacks; also for texts that are not UTF-8."""
+        return (*self.transport_errors, AttributeError, UnicodeDecodeError)
 
 
 @functools.cache
 def library() -> Library:
-    """Import harvesters and genicam.
+    """Import genicam.
 
     Raises
     ------
     CameraError
-        If they are not installed or unusable on this machine.
+        If it is not installed or unusable on this machine.
     """
     try:
         from genicam import genapi, gentl  # noqa: PLC0415  # optional
-        from harvesters import core  # noqa: PLC0415
     except ImportError as error:
         raise CameraError(
-            "GenICam cameras need the packages harvesters and genicam",
+            "GenICam cameras need the package genicam",
             got=error,
-            hint="Install them: pip install 'sci-stream[genicam]'.",
+            hint="Install it: pip install 'sci-stream[genicam]'.",
         ) from error
-    return Library(core, gentl, genapi)
+    return Library(gentl, genapi)
 
 
 def message_of(error: BaseException) -> str:

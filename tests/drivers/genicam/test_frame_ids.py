@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sci_stream_drivers.harvesters.frame_ids import RestartDetector, frame_ids_of
+from sci_stream_drivers.genicam.frame_ids import CameraClock, RestartDetector, frame_ids_of
 
 from sci_stream.model import FrameIds
-
-pytestmark = pytest.mark.rig
 
 GIGE = FrameIds(1, 65535)
 
@@ -62,3 +62,23 @@ def test_decreasing_timestamp_distinguishes_restart_from_wrap() -> None:
 
 def test_camera_without_ids_or_stamps_never_restarts() -> None:
     assert not any(restarts(FrameIds(), [(None, None)] * 3))
+
+
+def test_timestamp_that_goes_back_alone_is_no_restart() -> None:
+    assert restarts(GIGE, [(1, 10_000), (2, 200)]) == [False, False]
+
+
+@pytest.mark.parametrize("ticks_per_s", [1_000_000, 125_000_000])
+def test_clock_of_32_bits_goes_on_when_it_wraps(ticks_per_s: int) -> None:
+    clock, host_ns, ticks = CameraClock(), 1_700_000_000_000_000_000, 2**32 - 3 * ticks_per_s
+    times = []
+    for _ in range(7):
+        times.append(clock.unwrapped(ticks % 2**32 * 1_000_000_000 // ticks_per_s, host_ns))
+        ticks, host_ns = ticks + ticks_per_s, host_ns + 1_000_020_000
+    assert [b - a for a, b in pairwise(times)] == pytest.approx([1e9] * 6, abs=2)
+
+
+def test_clock_that_is_set_back_is_passed_on() -> None:
+    clock = CameraClock()
+    assert clock.unwrapped(900_000_000_000, 0) == 900_000_000_000
+    assert clock.unwrapped(100_000_000_000, 1_000_000_000) == 100_000_000_000

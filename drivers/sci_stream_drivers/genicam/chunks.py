@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from sci_stream.parameters import Value
-from sci_stream_drivers.harvesters.library import get, library
-from sci_stream_drivers.harvesters.node_map import kind_of, unit_of, value_of
+from sci_stream_drivers.genicam.library import get, library
+from sci_stream_drivers.genicam.node_map import kind_of, unit_of, value_of
 
 log = logging.getLogger(__name__)
 
@@ -32,26 +32,28 @@ def chunk_units(node_map: Any, names: Sequence[str]) -> dict[str, str]:
 class ChunkReader:
     """Read the chunk data of frames.
 
-    Names are as in ``ChunkSelector``; the values are in the features ``Chunk`` + name. ``acquirer`` is Harvesters'
-    `ImageAcquirer` of an open camera, ``counts`` counts ``chunk_errors``.
+    Names are as in ``ChunkSelector``; the values are in the features ``Chunk`` + name. ``transport`` is the type of the
+    transport layer in GenTL; ``counts`` counts ``chunk_errors``.
     """
 
-    def __init__(self, acquirer: Any, names: tuple[str, ...], counts: Counter[str]) -> None:
+    def __init__(self, node_map: Any, transport: str, names: tuple[str, ...], counts: Counter[str]) -> None:
         self._lib = library()
-        node_map = acquirer.remote_device.node_map
-        self._transport = str(acquirer.device.tl_type)
+        self._transport = transport
         kinds = {"GEV": self._lib.genapi.ChunkAdapterGEV, "U3V": self._lib.genapi.ChunkAdapterU3V}
-        self._adapter = kinds.get(self._transport, self._lib.genapi.ChunkAdapterGeneric)(node_map)
+        self._adapter = kinds.get(transport, self._lib.genapi.ChunkAdapterGeneric)(node_map)
         self._nodes = {name: node_map.get_node(f"Chunk{name}") for name in names if node_map.has_node(f"Chunk{name}")}
         self._counts = counts
 
-    def read(self, buffer: Any) -> Chunks:
-        """Return the values of a buffer; a frame without them is counted as a chunk error."""
+    def read(self, raw: Any, size: int, layout: Callable[[], Any]) -> Chunks:
+        """Return the values of a buffer with ``size`` bytes; a frame without them is counted as a chunk error.
+
+        ``layout`` describes the chunks of transport layers whose frames do not describe themselves.
+        """
         try:
             if self._transport in ("GEV", "U3V"):
-                self._adapter.attach_buffer(buffer.raw_buffer, buffer.size_filled)
+                self._adapter.attach_buffer(raw, size)
             else:
-                self._adapter.attach_buffer(buffer.raw_buffer, buffer.chunk_data_info_list)
+                self._adapter.attach_buffer(raw, layout())
         except self._lib.transport_errors:
             self._counts["chunk_errors"] += 1
             return {}

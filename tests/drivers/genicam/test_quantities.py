@@ -1,0 +1,111 @@
+"""Exposure, gain and rate under the names of every maker, and settings that spoil a measurement."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from sci_stream_drivers.genicam.features import apply
+from sci_stream_drivers.genicam.options import FeatureSetting
+from sci_stream_drivers.genicam.quantities import (
+    EXPOSURE,
+    FRAME_RATE,
+    GAIN,
+    feature_named,
+    frame_rate_hz,
+    settings,
+    spoilers,
+)
+
+from tests.drivers.genicam.node_maps import ARCHIVE, made_up, real_cameras
+
+
+@pytest.mark.parametrize(
+    ("features", "offered"),
+    [
+        (
+            {"ExposureTime": (800.0, "us"), "Gain": (3.0, "dB"), "AcquisitionFrameRate": (50.0, "Hz")},
+            {"ExposureTime": "us", "Gain": "dB", "AcquisitionFrameRate": "Hz"},
+        ),
+        (
+            {"ExposureTimeAbs": 800.0, "GainRaw": 12, "AcquisitionFrameRateAbs": 50.0},
+            {"ExposureTime": "us", "GainRaw": "steps of the camera", "AcquisitionFrameRate": "Hz"},
+        ),
+        ({"ExposureTimeRaw": 40, "Gain": None, "GainAbs": (1.5, "dB")},
+         {"ExposureTimeRaw": "steps of the camera", "Gain": "dB"}),
+    ],
+    ids=["SFNC 2", "SFNC 1", "raw, and a category Gain"],
+)  # fmt: skip
+def test_settings_are_offered_by_their_standard_names(features: dict, offered: dict[str, str]) -> None:
+    nodes = made_up(features)
+    found = {parameter.name: parameter.description for parameter in settings(nodes)}
+    assert list(found) == list(offered)
+    assert all(f"({unit})" in found[name] for name, unit in offered.items())
+
+
+def test_standard_name_sets_the_feature_that_the_camera_has() -> None:
+    nodes = made_up({"ExposureTimeAbs": 800.0})
+    assert apply(nodes, FeatureSetting(feature="ExposureTime", value=500.0), "camera") == 500.0
+    assert nodes.get_node("ExposureTimeAbs").value == 500.0
+
+
+@pytest.mark.parametrize(
+    ("features", "rate_hz"),
+    [
+        ({"AcquisitionFrameRate": 50.0}, 50.0),
+        ({"AcquisitionFrameRateAbs": 50.0, "ResultingFrameRateAbs": 40.0}, 40.0),
+        ({"AcquisitionFrameRate": 50.0, "AcquisitionFrameRateEnable": False}, None),
+        ({"AcquisitionFrameRateAbs": 50.0, "AcquisitionFrameRateEnabled": False}, None),
+        ({"Width": 64}, None),
+    ],
+)
+def test_frame_rate_is_the_one_that_applies(features: dict, rate_hz: float | None) -> None:
+    assert frame_rate_hz(made_up(features)) == rate_hz
+
+
+def test_exposure_is_read_in_microseconds_whatever_its_unit() -> None:
+    assert EXPOSURE.read(made_up({"ExposureTime": (0.002, "s")})) == pytest.approx(2000)
+    assert EXPOSURE.read(made_up({"ExposureTimeRaw": 40})) is None
+
+
+@pytest.mark.parametrize(
+    ("features", "found"),
+    [
+        ({"Gamma": 0.8}, ["Gamma"]),
+        ({"Gamma": 0.8, "GammaEnable": False}, []),
+        ({"Gamma": 1.0, "LUTEnable": True}, ["LUTEnable"]),
+        ({"ExposureAuto": ["Continuous", "Off"], "GainAuto": ["Off", "Continuous"]}, ["ExposureAuto"]),
+        ({"SharpeningEnable": True, "DefectMaskEnable": True}, ["SharpeningEnable", "DefectMaskEnable"]),
+        ({"ImageCompressionMode": ["Lossless", "Off"]}, ["ImageCompressionMode"]),
+        ({"Width": 64}, []),
+    ],
+)
+def test_settings_that_spoil_the_measurement_are_found(features: dict, found: list[str]) -> None:
+    assert [spoiler.feature for spoiler, _ in spoilers(made_up(features))] == found
+
+
+def test_harmless_value_removes_every_finding() -> None:
+    nodes = made_up({"GammaEnable": True, "Gamma": 0.8, "ExposureAuto": ["Continuous", "Off"], "LUTEnable": True})
+    for spoiler, _ in list(spoilers(nodes)):
+        apply(nodes, FeatureSetting(feature=spoiler.feature, value=spoiler.harmless), "camera")
+    assert not list(spoilers(nodes))
+
+
+def test_real_cameras_offer_exposure_gain_and_rate(data_dir: Path) -> None:
+    """Of 119 node maps at most four lack a name for a quantity that their camera has."""
+    if not (data_dir / ARCHIVE).is_file():
+        pytest.skip(f"no {ARCHIVE} in SCI_STREAM_DATA")
+    missing: Counter[str] = Counter()
+    cameras = 0
+    for _, nodes in real_cameras(data_dir):
+        cameras += 1
+        names = [str(node.node.name) for node in nodes.nodes if node.node.is_feature()]
+        for quantity, word in ((EXPOSURE, "exposuretime"), (GAIN, "gain"), (FRAME_RATE, "acquisitionframerate")):
+            has = any(name.lower().startswith(word) and not name.startswith("GainAuto") for name in names)
+            missing[quantity.name] += has and quantity.find(nodes) is None
+            assert feature_named(nodes, quantity.name)
+        list(spoilers(nodes))
+        settings(nodes)
+    assert cameras == 119
+    assert max(missing.values()) <= 4, missing
