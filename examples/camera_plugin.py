@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from sci_stream.model import CameraCapabilities, CameraFrame
 from sci_stream.optics.calibration import Calibration
+from sci_stream.testing.cameras import CameraContract
 
 
 class GradientCamera:
@@ -33,6 +34,7 @@ class GradientCamera:
         self._phi = np.random.default_rng(0).integers(0, 2, shape).astype(np.float32)
         self._options = options
         self._frame_id = 0
+        self._running = False
         self.exhausted = False
 
     def open(self) -> CameraCapabilities:
@@ -46,8 +48,9 @@ class GradientCamera:
         return Calibration(self._phi, dark, full_scale_dn=4000.0 / len(self._phi))
 
     def start(self) -> None:
-        """Start at frame id 0."""
-        self._frame_id = 0
+        """Start at frame id 0, unless it delivers already."""
+        if not self._running:
+            self._running, self._frame_id = True, 0
 
     def read(self, timeout_s: float) -> CameraFrame | None:
         """Wait for the next exposure."""
@@ -62,7 +65,17 @@ class GradientCamera:
         return {}
 
     def stop(self) -> None:
-        """Nothing to stop."""
+        """Stop; the next start begins at frame id 0 again."""
+        self._running = False
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Stop; there is nothing to release."""
+        self.stop()
+
+
+class TestGradientCamera(CameraContract):
+    """``pytest my_package.py`` runs the suite that every camera must pass."""
+
+    def make(self) -> GradientCamera:
+        """Return a camera that need not be waited for."""
+        return GradientCamera(GradientCamera.Options(period_s=0.001))

@@ -11,8 +11,8 @@ import torch
 import sci_stream
 from sci_stream.bridges.deepinv import DeepinvDenoiser
 from sci_stream.errors import ConfigError
-from sci_stream.recon.denoisers.contract import DenoiserContract
 from sci_stream.recon.denoisers.registry import make_denoiser
+from sci_stream.testing.denoisers import DenoiserContract
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of deepinv's own dependencies, when they are imported
 models = pytest.importorskip("deepinv.models", exc_type=ModuleNotFoundError)

@@ -60,7 +60,7 @@ class AcquireNode:
     actions
         Actions that operators may request during the series, by name (see `ControlHandler`).
     overdue
-        Returns an error if the driver hangs (see `CheckedCamera.overdue`).
+        Returns an error if the driver hangs (see `ManagedCamera.overdue`).
     """
 
     def __init__(

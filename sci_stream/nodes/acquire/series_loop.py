@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 from sci_stream.config import Rig
 from sci_stream.errors import InputError
-from sci_stream.nodes.acquire.checked_camera import CheckedCamera
+from sci_stream.nodes.acquire.managed_camera import managed
 from sci_stream.nodes.acquire.node import AcquireNode
-from sci_stream.nodes.acquire.persistent_camera import kept_open
 from sci_stream.nodes.acquire.spool.spool import done_path, spool_path
 from sci_stream.nodes.runtime.control_handler import ControlHandler
 from sci_stream.nodes.runtime.health_reporter import HealthReporter
@@ -56,21 +55,20 @@ def acquire_series(
     spool = spool_path(rig.policy.spool, rig.rig.name)
     memory = None if spool is None else spool.with_suffix(".settings")
     resuming = spool is not None and spool.exists()
-    checked = CheckedCamera(camera, rig.camera.driver)
-    with kept_open(checked, memory, resume=resuming) as kept, _on_signal(requests):
+    with managed(camera, rig.camera.driver, memory, resume=resuming) as managed_camera, _on_signal(requests):
         if os.environ.get(CLOSE_VARIABLE):
             stop.set()
 
         def node() -> AcquireNode:
             return AcquireNode(
                 rig,
-                kept,
+                managed_camera,
                 calibration,
                 requests.current,
                 snapshots=snapshots,
                 duration_s=duration_s,
                 actions=requests.while_running,
-                overdue=checked.overdue,
+                overdue=managed_camera.overdue,
             )
 
         while True:

@@ -13,8 +13,8 @@ import pytest
 from sci_stream.errors import CameraError, CameraLost, InputError, SciStreamError
 from sci_stream.model import CameraCapabilities, CameraFrame, FrameIds
 from sci_stream.nodes.acquire.camera_reader import CameraReader, Captured
-from sci_stream.nodes.acquire.checked_camera import CheckedCamera
 from sci_stream.nodes.acquire.in_flight import MemoryBudget
+from sci_stream.nodes.acquire.managed_camera import ManagedCamera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Camera
 from tests.drivers.camera_kit import simulated
@@ -171,7 +171,7 @@ def test_counter_that_jumps_ahead_starts_an_epoch(reader: MakeReader, jump: int)
 def test_driver_that_raises_in_stop_does_not_keep_the_reader(reader: MakeReader) -> None:
     camera = ScriptedCamera([0])
     camera.stop = lambda: 1 / 0  # type: ignore[method-assign, assignment, return-value]
-    new = reader(CheckedCamera(camera, "scripted"))
+    new = reader(ManagedCamera(camera, "scripted"))
     assert len(run_to_the_end(new)) == 1
     assert new.failure is None
 

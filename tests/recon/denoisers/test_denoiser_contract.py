@@ -10,10 +10,10 @@ import torch
 
 from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.ports import Denoiser
-from sci_stream.recon.denoisers.contract import DenoiserContract
 from sci_stream.recon.denoisers.registry import DENOISERS, make_denoiser
 from sci_stream.recon.denoisers.variants import VARIANTS
 from sci_stream.recon.denoisers.weights import FRAME_INPUTS, VIDEO_INPUTS, FfdnetWeights, save_ffdnet
+from sci_stream.testing.denoisers import DenoiserContract
 
 CPU = torch.device("cpu")
 

@@ -1,0 +1,259 @@
+"""The camera of an acquire node: open across series, with errors that name its driver, and with an eye on the clock."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from sci_stream.errors import CameraError, FileFormatError, InputError, SciStreamError
+from sci_stream.file_guard import read_small
+from sci_stream.model import CameraCapabilities, CameraFrame
+from sci_stream.optics.calibration import Calibration
+from sci_stream.parameters import Parameter, Value
+from sci_stream.ports import AdjustableCamera, Camera
+
+log = logging.getLogger(__name__)
+
+_COUNTS = (np.uint8, np.uint16, np.float32)
+# Time within which each call must return: what drivers need at most, and more.
+_LIMITS_S = {"open": 300.0, "calibration": 120.0, "start": 60.0, "stop": 30.0, "close": 30.0, "set": 60.0}
+_LIMIT_S = 30.0
+# The file is read back from a folder on disk: a damaged one must not fill the memory.
+_MAX_FILE_BYTES = 1 << 20
+# Time for the driver to release the camera at the end.
+_END_S = 30.0
+
+
+class ManagedCamera:
+    """A camera that stays open across series. Satisfies `sci_stream.ports.Camera`; used by one thread at a time.
+
+    Opening and configuring takes seconds on some cameras and can disturb their thermal state: `close` only stops the
+    camera, unless it failed. Changed settings are set again when it is reopened.
+
+    Any exception that the port does not declare becomes a `CameraError` that names driver and call; `stop` and `close`
+    never raise. The shape of each frame is checked; `sci_stream.testing.cameras` tests the rest of the contract. A call
+    that does not return cannot be interrupted: `overdue` reports it to another thread.
+
+    Parameters
+    ----------
+    camera
+        Not yet open.
+    driver
+        Name of its driver.
+    file
+        File that preserves changed settings across a crash of this process, applied when the camera is opened; None for
+        none.
+    """
+
+    def __init__(self, camera: Camera, driver: str, file: Path | None = None) -> None:
+        self._camera = camera
+        self._driver = driver
+        self._file = file
+        self._changed = _saved_settings(file)
+        self._shape = (0, 0)
+        self._is_open = self._failed = self._hangs = False
+        self._calls: dict[int, tuple[str, float, float]] = {}
+
+    # --- the port
+
+    def open(self) -> CameraCapabilities:
+        """Connect and configure if it is closed, and restore changed settings; return the capabilities."""
+        with self._call("open"):
+            capabilities = self._camera.open()
+            self._shape = (capabilities.height_px, capabilities.width_px)
+        if not self._is_open:
+            self._is_open = True
+            for name, value in self._changed.items():
+                try:
+                    capabilities = self._set(name, value)
+                except InputError as error:  # a replaced camera may refuse: frames with a warning are better than none
+                    log.error("cannot restore the camera settings: %s", error)
+        return capabilities
+
+    def settings(self) -> Sequence[Parameter]:
+        """Return the settings that can be changed now; none if the camera has no adjustable ones."""
+        if not isinstance(self._camera, AdjustableCamera):
+            return ()
+        with self._call("settings"):
+            return tuple(self._camera.settings())
+
+    def set(self, name: str, value: Value) -> CameraCapabilities:
+        """Change one of `settings`, for this series and the following ones."""
+        capabilities = self._set(name, value)
+        self._changed[name] = value
+        self._save_settings()
+        return capabilities
+
+    def _set(self, name: str, value: Value) -> CameraCapabilities:
+        if not isinstance(self._camera, AdjustableCamera):
+            raise InputError("This camera has no adjustable settings")
+        with self._call("set"):
+            capabilities = self._camera.set(name, value)
+            self._shape = (capabilities.height_px, capabilities.width_px)
+        return capabilities
+
+    def _save_settings(self) -> None:
+        if self._file is None:
+            return
+        new = self._file.with_suffix(".new")
+        try:
+            new.write_text(json.dumps(self._changed))
+            new.rename(self._file)
+        except OSError as error:
+            log.warning("cannot save the camera settings; a restarted node will not restore them: %s", error)
+
+    def calibration(self) -> Calibration | None:
+        """Return the camera's own calibration."""
+        with self._call("calibration"):
+            return self._camera.calibration()
+
+    def start(self) -> None:
+        """Start delivering frames."""
+        with self._call("start"):
+            self._camera.start()
+
+    def read(self, timeout_s: float) -> CameraFrame | None:
+        """Return the next frame, or None after the timeout."""
+        with self._call("read", timeout_s):
+            frame = self._camera.read(timeout_s)
+            if frame is None:
+                return None
+            counts = np.ascontiguousarray(frame.counts)
+        if counts.shape != self._shape or counts.dtype not in _COUNTS:
+            self._failed = True
+            raise CameraError(
+                f"The camera driver {self._driver!r} delivered another format than it announced",
+                expected=f"counts of {self._shape} uint8, uint16 or float32",
+                got=f"{counts.shape} {counts.dtype}",
+                hint="This is an error of the driver.",
+            )
+        return replace(frame, counts=counts)
+
+    @property
+    def exhausted(self) -> bool:
+        """True once a finite camera has delivered its last frame."""
+        with self._call("exhausted"):
+            return self._camera.exhausted
+
+    def counters(self) -> Mapping[str, int]:
+        """Return the driver's counters since the camera was opened."""
+        with self._call("counters"):
+            return dict(self._camera.counters())
+
+    def stop(self) -> None:
+        """Stop delivering; log what the driver raises."""
+        self._call_and_log("stop", self._camera.stop)
+
+    def close(self) -> None:
+        """Stop and stay open for the next series; a failed camera is closed, so that it can be reopened."""
+        self.stop()
+        if self._failed:
+            self._failed = self._is_open = False
+            self._call_and_log("close", self._camera.close)
+
+    # --- calls
+
+    def overdue(self, grace_s: float | None = None) -> CameraError | None:
+        """Return an error if a call has not returned within its limit, or within ``grace_s`` more than it asked for.
+
+        May be called from any thread.
+        """
+        now_s = time.monotonic()
+        for call, began_s, timeout_s in list(self._calls.values()):
+            limit_s = timeout_s + (_LIMITS_S.get(call, _LIMIT_S) if grace_s is None else grace_s)
+            if now_s - began_s > limit_s:
+                self._hangs = True
+                return CameraError(
+                    f"The camera driver {self._driver!r} does not return from {call}()",
+                    expected=f"a return within {limit_s:g} s",
+                    hint="The driver or the camera hangs: power-cycle the camera and tell the driver's author.",
+                )
+        return None
+
+    @contextlib.contextmanager
+    def _call(self, name: str, timeout_s: float = 0.0) -> Iterator[None]:
+        thread = threading.get_ident()
+        self._calls[thread] = (name, time.monotonic(), timeout_s)
+        try:
+            yield
+        except CameraError:
+            self._failed = True
+            raise
+        except SciStreamError:
+            raise
+        except BaseException as error:  # a driver may also call sys.exit()
+            if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                raise
+            self._failed = True
+            log.exception("the camera driver %r failed in %s()", self._driver, name)
+            raise CameraError(
+                f"The camera driver {self._driver!r} failed in {name}()",
+                got=f"{type(error).__name__}: {error}",
+                hint="This is an error of the driver; the log has its traceback.",
+            ) from error
+        finally:
+            self._calls.pop(thread, None)
+
+    def _call_and_log(self, name: str, call: Callable[[], None]) -> None:
+        if self._hangs and self._calls:
+            return  # another thread is in the driver, and would not let this one in
+        try:
+            with self._call(name):
+                call()
+        except SciStreamError as error:
+            log.error("%s", error)
+
+    def release(self) -> None:
+        """Stop and close the camera at the end of the process, whether it failed or not."""
+        self._failed = True
+        self.close()
+
+
+def _saved_settings(file: Path | None) -> dict[str, Value]:
+    """Return the settings saved by an earlier process; on a read error log a warning and return none."""
+    if file is None or not file.exists():
+        return {}
+    try:
+        saved = json.loads(read_small(file, "saved camera settings", _MAX_FILE_BYTES))
+    except (FileFormatError, ValueError, RecursionError) as error:
+        log.warning("cannot read the saved camera settings from %s: %s", file, error)
+        return {}
+    entries = saved.items() if isinstance(saved, dict) else ()
+    settings = {str(name): value for name, value in entries if isinstance(value, bool | int | float | str)}
+    log.warning("camera settings restored: %s", ", ".join(f"{name} = {value}" for name, value in settings.items()))
+    return settings
+
+
+@contextlib.contextmanager
+def managed(camera: Camera, driver: str, file: Path | None = None, *, resume: bool = False) -> Iterator[ManagedCamera]:
+    """Manage a camera for all series and close it at the end.
+
+    Parameters
+    ----------
+    camera, driver, file
+        As for `ManagedCamera`; the file is deleted at a clean end.
+    resume
+        Whether a series is resumed: only then do the saved settings still apply.
+    """
+    if file is not None and not resume:
+        file.unlink(missing_ok=True)
+    made = ManagedCamera(camera, driver, file)
+    try:
+        yield made
+    finally:
+        # In a thread of its own: a driver that hangs must not keep the process.
+        end = threading.Thread(target=made.release, name="camera-end", daemon=True)
+        end.start()
+        end.join(_END_S)
+        if end.is_alive():
+            log.error("the camera driver does not return from stop() or close(): ending without it")
+    if file is not None:
+        file.unlink(missing_ok=True)

@@ -1,0 +1,275 @@
+"""One suite of tests for every camera, also those of other packages.
+
+Derive a class from `CameraContract` in a test module; pytest runs its tests::
+
+    class TestMyCamera(CameraContract):
+        def make(self):
+            return MyCamera(MyCamera.Options())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import numpy as np
+
+from sci_stream.model import BayerPhase, CameraCapabilities, CameraFrame, FrameIds
+from sci_stream.ports import AdjustableCamera, Camera
+
+_MAX_INT = 2**63 - 1
+# More frames than a test camera has: a finite one that delivers more never says that it is exhausted.
+_MAX_FRAMES = 10_000
+
+
+class CameraContract:
+    """Tests of a camera; see `sci_stream.ports.Camera`."""
+
+    n_frames = 4
+    """Frames that a test reads; a finite camera must have so many."""
+    timeout_s = 5.0
+    """Time within which a frame must come."""
+
+    def make(self) -> Camera:
+        """Return a camera, not yet open; each call returns an equal one."""
+        raise NotImplementedError
+
+    # --- what it says
+
+    def test_it_satisfies_the_protocol(self) -> None:
+        """It has all methods."""
+        with self._made() as camera:
+            assert isinstance(camera, Camera)
+
+    def test_capabilities_are_complete(self) -> None:
+        """Sizes, texts and frame numbering have their types and ranges; a colour sensor has even sizes."""
+        with self._made() as camera:
+            found = camera.open()
+        assert isinstance(found, CameraCapabilities)
+        for name in ("height_px", "width_px", "bit_depth"):
+            assert _is_integer(getattr(found, name), 1), f"{name} = {getattr(found, name)!r}"
+        for name, low in (("n_frames", 1), ("frame_period_ns", 0)):
+            value = getattr(found, name)
+            assert value is None or _is_integer(value, low), f"{name} = {value!r}"
+        for name in ("model", "serial", "pixel_format", "clock"):
+            assert isinstance(getattr(found, name), str), f"{name} = {getattr(found, name)!r}"
+        assert str(found.bit_depth) in found.pixel_format
+        assert (found.bayer is not None) == found.pixel_format.startswith("Bayer")
+        if found.bayer is not None:
+            assert isinstance(found.bayer, BayerPhase)
+            assert (found.height_px % 2, found.width_px % 2) == (0, 0)
+        assert isinstance(found.frame_ids, FrameIds)
+        assert _is_integer(found.frame_ids.first, 0)
+        assert found.frame_ids.last is None or _is_integer(found.frame_ids.last, found.frame_ids.first)
+        assert all(isinstance(text, str) for item in found.chunks.items() for text in item)
+
+    def test_open_twice_returns_equal_capabilities(self) -> None:
+        """A camera that is open stays as it is."""
+        with self._made() as camera:
+            first = camera.open()
+            assert camera.open() == first
+
+    def test_counters_are_counts(self) -> None:
+        """Each has a name and is an integer."""
+        with self._made() as camera:
+            self._frames(camera)
+            for name, count in camera.counters().items():
+                assert isinstance(name, str)
+                assert _is_integer(count, 0), f"{name} = {count!r}"
+
+    def test_settings_can_be_set_to_their_values(self) -> None:
+        """An adjustable camera accepts the values that it declares."""
+        with self._made() as camera:
+            before = camera.open()
+            if isinstance(camera, AdjustableCamera):
+                for parameter in camera.settings():
+                    after = camera.set(parameter.name, parameter.checked(parameter.value))
+                    assert (after.height_px, after.width_px) == (before.height_px, before.width_px)
+
+    # --- frames
+
+    def test_frames_match_the_capabilities(self) -> None:
+        """Shape, type and range of the counts, and the rest of a frame."""
+        with self._made() as camera:
+            capabilities = camera.open()
+            shape = (capabilities.height_px, capabilities.width_px)
+            for frame in self._frames(camera):
+                assert isinstance(frame, CameraFrame)
+                assert frame.counts.shape == shape
+                assert frame.counts.dtype in (np.uint8, np.uint16, np.float32)
+                assert frame.counts.min() >= 0
+                assert frame.counts.max() <= 2**capabilities.bit_depth - 1
+                assert frame.frame_id is None or _is_integer(frame.frame_id, 0)
+                assert _is_integer(frame.host_time_ns, 0)
+                assert (frame.camera_time_ns is not None) == (capabilities.clock != "none")
+                assert frame.camera_time_ns is None or _is_integer(frame.camera_time_ns, 0)
+                assert all(isinstance(value, bool | int | float | str) for value in frame.chunks.values())
+                assert (frame.truth is not None) == capabilities.has_truth
+                if frame.truth is not None:
+                    assert frame.truth.shape[1:] == shape
+                    assert frame.truth.dtype == np.uint8 or frame.truth.dtype.kind == "f"
+
+    def test_frame_ids_are_consecutive(self) -> None:
+        """Nothing is missed by a test, which reads at once; a finite camera begins with its first id."""
+        with self._made() as camera:
+            capabilities = camera.open()
+            ids = [frame.frame_id for frame in self._frames(camera)]
+            assert ids[0] in {None, capabilities.frame_ids.first} or not capabilities.finite
+            for before, after in pairwise(ids):
+                assert (before is None) == (after is None)
+                assert before is None or after is None or capabilities.frame_ids.missed(before, after) == 0
+
+    def test_timestamps_increase(self) -> None:
+        """Of both clocks."""
+        with self._made() as camera:
+            for before, after in pairwise(self._frames(camera)):
+                assert after.host_time_ns >= before.host_time_ns
+                if before.camera_time_ns is not None and after.camera_time_ns is not None:
+                    assert after.camera_time_ns > before.camera_time_ns
+
+    def test_frame_is_unchanged_by_later_reads(self) -> None:
+        """The driver does not use the memory of a delivered frame again."""
+        with self._made() as camera:
+            camera.open()
+            camera.start()
+            first = self._read(camera)
+            before = first.counts.copy()
+            self._frames(camera, self.n_frames - 1)
+            np.testing.assert_array_equal(first.counts, before)
+
+    def test_frame_is_owned_by_the_receiver(self) -> None:
+        """What the receiver does to a frame does not show in later ones."""
+        with self._made() as camera, self._made() as other:
+            if not camera.open().finite:
+                return  # a live camera does not repeat itself
+            untouched = [frame.counts for frame in self._frames(camera)]
+            other.open()
+            other.start()
+            for expected in untouched:
+                frame = self._read(other)
+                np.testing.assert_array_equal(frame.counts, expected)
+                frame.counts[:] = 0
+                if frame.truth is not None:
+                    frame.truth[:] = 0
+
+    def test_equal_options_give_equal_frames(self) -> None:
+        """Two finite cameras with the same options deliver the same."""
+        with self._made() as one, self._made() as other:
+            if not one.open().finite:
+                return
+            for first, second in zip(self._frames(one), self._frames(other), strict=True):
+                np.testing.assert_array_equal(first.counts, second.counts)
+                assert first.frame_id == second.frame_id
+            masks = [camera.calibration() for camera in (one, other)]
+            assert len({None if calibration is None else calibration.hash for calibration in masks}) == 1
+
+    # --- calibration
+
+    def test_calibration_fits_the_frames(self) -> None:
+        """The masks of a camera that knows them have its format, and explain its range of values."""
+        with self._made() as camera:
+            capabilities = camera.open()
+            calibration = camera.calibration()
+            if calibration is None:
+                return
+            assert calibration.shape == (capabilities.height_px, capabilities.width_px)
+            assert calibration.n_frames == capabilities.n_frames
+            assert calibration.bayer == capabilities.bayer
+            for frame in self._frames(camera):
+                assert calibration.measurement(frame.counts).max() <= calibration.n_frames * 1.1
+
+    def test_truth_explains_the_counts(self) -> None:
+        """A truth, seen through the masks, is the measurement."""
+        with self._made() as camera:
+            capabilities = camera.open()
+            calibration = camera.calibration()
+            if not capabilities.has_truth:
+                return
+            assert calibration is not None
+            for frame in self._frames(camera):
+                assert frame.truth is not None
+                assert frame.truth.shape == calibration.phi.shape
+                truth = frame.truth / 255 if frame.truth.dtype == np.uint8 else frame.truth
+                model = np.einsum("bhw,bhw->hw", calibration.phi, truth)
+                assert np.sqrt(np.mean((calibration.measurement(frame.counts) - model) ** 2)) < 0.02
+
+    # --- start, stop, close
+
+    def test_finite_camera_is_exhausted_after_its_last_frame(self) -> None:
+        """It says so, and `read` returns None from then on."""
+        with self._made() as camera:
+            if not camera.open().finite:
+                assert not camera.exhausted
+                return
+            camera.start()
+            count = 0
+            while not camera.exhausted:
+                self._read(camera)
+                count += 1
+                assert count < _MAX_FRAMES
+            assert count >= self.n_frames
+            assert camera.read(0.0) is None
+
+    def test_start_after_stop_restarts(self) -> None:
+        """A series begins as the first one did."""
+        with self._made() as camera:
+            first = self._frames(camera, 2)
+            camera.stop()
+            again = self._frames(camera)
+            assert again[0].frame_id == first[0].frame_id
+            if camera.open().finite:
+                np.testing.assert_array_equal(again[0].counts, first[0].counts)
+
+    def test_open_after_close_works(self) -> None:
+        """A camera that was closed delivers again."""
+        with self._made() as camera:
+            first = self._frames(camera, 1)
+            camera.close()
+            again = self._frames(camera, 1)
+            if camera.open().finite:
+                np.testing.assert_array_equal(again[0].counts, first[0].counts)
+
+    def test_start_twice_has_no_effect(self) -> None:
+        """A second start does not begin again."""
+        with self._made() as camera:
+            ids = camera.open().frame_ids
+            (first,) = self._frames(camera, 1)
+            camera.start()
+            second = self._read(camera)
+            if first.frame_id is not None and second.frame_id is not None:
+                assert ids.missed(first.frame_id, second.frame_id) == 0
+
+    def test_stop_and_close_are_allowed_in_any_state(self) -> None:
+        """Before `open`, and twice."""
+        with self._made() as camera:
+            camera.stop()
+            camera.close()
+            self._frames(camera, 1)
+            for _ in range(2):
+                camera.stop()
+            for _ in range(2):
+                camera.close()
+
+    @contextmanager
+    def _made(self) -> Iterator[Camera]:
+        camera = self.make()
+        try:
+            yield camera
+        finally:
+            camera.close()
+
+    def _read(self, camera: Camera) -> CameraFrame:
+        frame = camera.read(self.timeout_s)
+        assert frame is not None, f"no frame within {self.timeout_s:g} s"
+        return frame
+
+    def _frames(self, camera: Camera, count: int | None = None) -> list[CameraFrame]:
+        """Open and start a camera, if it is not, and read frames."""
+        camera.open()
+        camera.start()
+        return [self._read(camera) for _ in range(self.n_frames if count is None else count)]
+
+
+def _is_integer(value: object, low: int) -> bool:
+    return type(value) is int and low <= value <= _MAX_INT
