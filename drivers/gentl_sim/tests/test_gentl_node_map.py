@@ -20,8 +20,9 @@ NAMESPACE = "{http://www.genicam.org/GenApi/Version_1_1}"
 # The elements that this description uses, in the order in which the schema has them within a node.
 ORDER = (
     "ToolTip", "Description", "DisplayName", "Visibility", "pIsAvailable", "pIsLocked", "Streamable", "EnumEntry",
-    "Address", "Value", "pValue", "Length", "AccessMode", "pPort", "Cachable", "pInvalidator", "OnValue", "OffValue", "CommandValue",
-    "Min", "pMin", "Max", "pMax", "Inc", "Unit", "Sign", "Endianess", "pSelected", "ChunkID", "pFeature",
+    "Address", "Value", "pValue", "Length", "AccessMode", "pPort", "Cachable", "pInvalidator", "OnValue", "OffValue",
+    "CommandValue", "Min", "pMin", "Max", "pMax", "Inc", "Unit", "Sign", "Endianess",
+    "pSelected", "ChunkID", "pFeature",
 )  # fmt: skip
 
 

@@ -203,7 +203,7 @@ def test_restarted_camera_that_waits_for_triggers_is_noticed(make: MakeHarvester
     assert camera.read(0.3) is None, "it is asked, and is as it was"
     assert camera._camera is not None
     camera._camera.connection.node_map.get_node("TriggerSource").value = "Line1"
-    with pytest.raises(CameraLost, match="lost its settings.*TriggerSource Line1"):
+    with pytest.raises(CameraLost, match=r"lost its settings.*TriggerSource Line1"):
         camera.read(5.0)
 
 

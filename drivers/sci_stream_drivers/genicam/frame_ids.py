@@ -58,7 +58,7 @@ class RestartDetector:
 class CameraClock:
     """Continue the timestamps of a camera whose clock wraps.
 
-    A step back by the range of a 32-bit clock is undone. Which clock it is, the host's clock tells. A step back by
+    A step back by the range of a 32-bit clock is undone. Which clock it is, the host's clock reports. A step back by
     anything else is passed on: the clock was set or synchronised.
     """
 
