@@ -5,10 +5,27 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Final
 
 import numpy.typing as npt
 
+from sci_stream.field_types import (
+    BitDepth,
+    Chunks,
+    Count,
+    Dim,
+    Fraction,
+    Label,
+    Measured,
+    Name,
+    NonNegative,
+    Payload,
+    Seq,
+    SmallCount,
+    Units,
+    Versions,
+    text,
+)
 from sci_stream.quantities import (
     Column,
     Metric,
@@ -20,6 +37,10 @@ from sci_stream.quantities import (
 )
 
 Array = npt.NDArray[Any]
+
+# Types of the elements of snapshots and of videos.
+COUNTS: Final = ("uint8", "uint16", "float32")
+VIDEO: Final = ("float16", "float32")
 
 # A parsed JSON object. Any, because a recursive union would need a cast at every nested access.
 JsonObject = dict[str, Any]
@@ -97,7 +118,7 @@ class CameraCapabilities:
     frame_period_ns: int | None = None
     finite: bool = False
     has_truth: bool = False
-    chunks: dict[str, str] = field(default_factory=dict)
+    chunks: Units = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,7 +146,7 @@ class CameraFrame:
     camera_time_ns: int | None
     host_time_ns: int
     truth: Array | None = None
-    chunks: dict[str, bool | int | float | str] = field(default_factory=dict)
+    chunks: Chunks = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +156,9 @@ class SnapshotId:
     ``epoch`` counts the camera's (re)starts within the series: frame ids and timestamps compare only within one epoch.
     """
 
-    series: str
-    epoch: int
-    seq: int
+    series: Name
+    epoch: SmallCount
+    seq: Seq
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,34 +172,34 @@ class Snapshot:
     """
 
     id: SnapshotId
-    counts: Array
-    calibration_hash: str
-    n_frames: int
-    host_time_ns: int
-    camera_time_ns: int | None = None
-    camera_clock: str = "none"
-    camera_frame_id: int | None = None
-    pixel_format: str = "Mono16"
+    counts: Annotated[Array, Payload(COUNTS, 2)]
+    calibration_hash: Name
+    n_frames: Dim
+    host_time_ns: Count
+    camera_time_ns: Count | None = None
+    camera_clock: Label = "none"
+    camera_frame_id: Count | None = None
+    pixel_format: Label = "Mono16"
     bayer: BayerPhase | None = None
-    dropped_before: int = 0
-    truth: Array | None = None
-    backlog: int = 0
-    period_ns: int = 0
-    redelivered: int = 0
-    dispatched_ns: int = 0
-    chunks: dict[str, bool | int | float | str] = field(default_factory=dict)
+    dropped_before: Count = 0
+    truth: Annotated[Array | None, Payload(("uint8", *VIDEO), 3, optional=True)] = None
+    backlog: SmallCount = 0
+    period_ns: Count = 0
+    redelivered: SmallCount = 0
+    dispatched_ns: Count = 0
+    chunks: Chunks = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
     """Unix time in ns at which a snapshot passed each stage; 0 for stages not reached."""
 
-    acquired_ns: int = 0
-    dispatched_ns: int = 0
-    received_ns: int = 0
-    started_ns: int = 0
-    finished_ns: int = 0
-    accepted_ns: int = 0
+    acquired_ns: Count = 0
+    dispatched_ns: Count = 0
+    received_ns: Count = 0
+    started_ns: Count = 0
+    finished_ns: Count = 0
+    accepted_ns: Count = 0
 
 
 _SHIFT_HELP = "Estimated shift of the masks on the sensor, by axis, px."
@@ -196,7 +217,7 @@ class CalibrationHealth:
     corrected masks. A change of the scene and a change of the gain cannot be distinguished by ``brightness``.
     """
 
-    shift_x_px: float | None = field(
+    shift_x_px: Measured = field(
         metadata=Quantity(
             column=float_column(
                 "mask_shift_x_px", "shift of the masks to the right since calibration; NaN if not measured", "pixel"
@@ -204,7 +225,7 @@ class CalibrationHealth:
             metric=Metric("calibration_shift_px", _SHIFT_HELP, "axis", "x"),
         ).metadata
     )
-    shift_y_px: float | None = field(
+    shift_y_px: Measured = field(
         metadata=Quantity(
             column=float_column(
                 "mask_shift_y_px", "shift of the masks downwards since calibration; NaN if not measured", "pixel"
@@ -212,12 +233,12 @@ class CalibrationHealth:
             metric=Metric("calibration_shift_px", _SHIFT_HELP, "axis", "y"),
         ).metadata
     )
-    shift_sd_px: float | None = field(
+    shift_sd_px: Measured = field(
         metadata=Quantity(
             column=float_column("mask_shift_sd_px", "standard deviation of the shift; NaN if not measured", "pixel")
         ).metadata
     )
-    error_log_odds: float | None = field(
+    error_log_odds: Measured = field(
         default=None,
         metadata=Quantity(
             column=float_column(
@@ -232,7 +253,7 @@ class CalibrationHealth:
             ),
         ).metadata,
     )
-    match: float | None = field(
+    match: Measured = field(
         metadata=Quantity(
             column=float_column(
                 "mask_match", "fraction of the measurement explained by the masks, 0-1; NaN if not measured"
@@ -243,7 +264,7 @@ class CalibrationHealth:
             page=PageText("match", "Übereinstimmung", digits=2),
         ).metadata
     )
-    contrast: float | None = field(
+    contrast: Measured = field(
         metadata=Quantity(
             column=float_column(
                 "mask_contrast", "modulation by the masks relative to calibration; NaN if not measured"
@@ -254,7 +275,7 @@ class CalibrationHealth:
             page=PageText("contrast", "Kontrast", digits=2),
         ).metadata
     )
-    below_black_fraction: float = field(
+    below_black_fraction: Fraction = field(
         default=0.0,
         metadata=Quantity(
             column=float_column("below_black_fraction", "pixels darker than the dark frame; NaN if not measured"),
@@ -265,7 +286,7 @@ class CalibrationHealth:
             page=PageText("below black", "unter Schwarz", "%"),
         ).metadata,
     )
-    brightness: float | None = field(
+    brightness: Measured = field(
         default=None,
         metadata=Quantity(
             column=float_column(
@@ -277,7 +298,7 @@ class CalibrationHealth:
             page=PageText("brightness", "Helligkeit", digits=3),
         ).metadata,
     )
-    gain: float | None = field(
+    gain: Measured = field(
         default=None,
         metadata=Quantity(
             key="camera_gain",
@@ -288,7 +309,7 @@ class CalibrationHealth:
             page=PageText("camera gain", "Kameraverstärkung", digits=3),
         ).metadata,
     )
-    order: str = field(
+    order: Label = field(
         default="unknown",
         metadata=Quantity(
             column=Column(
@@ -301,7 +322,7 @@ class CalibrationHealth:
             summary_key="orders",
         ).metadata,
     )
-    first_mask: int = field(default=0, metadata=Quantity().metadata)
+    first_mask: SmallCount = field(default=0, metadata=Quantity().metadata)
     corrected: bool = field(default=False, metadata=Quantity().metadata)
 
     @property
@@ -325,7 +346,7 @@ class SolveReport:
     that measured the calibration.
     """
 
-    iterations: int = field(
+    iterations: SmallCount = field(
         metadata=Quantity(
             column=Column("iterations", "i4", "number of iterations", required=True),
             over_series=OverSeries.SPREAD,
@@ -353,10 +374,10 @@ class SolveReport:
             line="starts",
         ).metadata
     )
-    start_reason: str = field(
+    start_reason: Label = field(
         metadata=Quantity(column=text_column("start_reason", "S24", "reason for the start", required=True)).metadata
     )
-    solve_ns: int = field(
+    solve_ns: Count = field(
         metadata=Quantity(
             key="solve_ms",
             divisor=1e6,
@@ -368,14 +389,14 @@ class SolveReport:
             page=PageText("solve", "Rechnung", "ms", 1),
         ).metadata
     )
-    residual: float = field(
+    residual: NonNegative = field(
         metadata=Quantity(
             column=float_column("residual", "relative residual of the estimate", required=True),
             over_series=OverSeries.SPREAD,
             page=PageText("residual", "Residuum"),
         ).metadata
     )
-    saturated_fraction: float = field(
+    saturated_fraction: Fraction = field(
         default=0.0,
         metadata=Quantity(
             column=float_column("saturated_fraction", "fraction of pixels excluded from the data term", required=True),
@@ -383,7 +404,7 @@ class SolveReport:
             page=PageText("saturated", "gesättigt", "%"),
         ).metadata,
     )
-    noise: float | None = field(
+    noise: Measured = field(
         default=None,
         metadata=Quantity(
             column=float_column("noise", "estimated noise of the measurement, relative to it; NaN if unknown"),
@@ -394,7 +415,7 @@ class SolveReport:
             page=PageText("noise", "Rauschen"),
         ).metadata,
     )
-    mismatch: float | None = field(
+    mismatch: Measured = field(
         default=None,
         metadata=Quantity(
             column=float_column("mismatch", "part of the noise that errors of the masks cause; NaN if unknown"),
@@ -405,7 +426,7 @@ class SolveReport:
             page=PageText("mask errors", "Maskenfehler"),
         ).metadata,
     )
-    psnr_db: float | None = field(
+    psnr_db: Measured = field(
         default=None,
         metadata=Quantity(
             column=float_column("psnr_db", "PSNR against the ground truth, NaN if unknown", "dB", required=True),
@@ -416,7 +437,7 @@ class SolveReport:
             page=PageText("PSNR", "PSNR", "dB", 1),
         ).metadata,
     )
-    solver: str = field(
+    solver: Annotated[str, text(32, "string, ≤ 32 hexadecimal digits", r"[0-9a-f]*", "hexadecimal digits,")] = field(
         default="",
         metadata=Quantity(
             column=text_column("solver", "S32", "id of the solver settings, see solvers in ledger"),
@@ -425,7 +446,7 @@ class SolveReport:
             live=False,
         ).metadata,
     )
-    masks_at: str = field(
+    masks_at: Annotated[str, text(1610)] = field(
         default="",
         metadata=Quantity(
             # As long as a correction of the series' number of masks.
@@ -446,19 +467,19 @@ class Reconstruction:
     """
 
     id: SnapshotId
-    video: Array
-    calibration_hash: str
+    video: Annotated[Array, Payload(VIDEO, 3)]
+    calibration_hash: Name
     report: SolveReport
     times: StageTimes
-    node: str
-    device: str
+    node: Name
+    device: Label
     bayer: BayerPhase | None = None
-    counts: Array | None = None
-    camera_time_ns: int | None = None
-    camera_frame_id: int | None = None
-    redelivered: int = 0
-    dropped_before: int = 0
-    chunks: dict[str, bool | int | float | str] = field(default_factory=dict)
+    counts: Annotated[Array | None, Payload(COUNTS, 2, optional=True)] = None
+    camera_time_ns: Count | None = None
+    camera_frame_id: Count | None = None
+    redelivered: SmallCount = 0
+    dropped_before: Count = 0
+    chunks: Chunks = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,23 +489,23 @@ class SeriesInfo:
     ``chunks`` gives the units of the numbers that the camera adds to each frame, by name.
     """
 
-    series: str
-    started_ns: int
-    rig: str
+    series: Name
+    started_ns: Count
+    rig: Label
     policy: Policy
-    camera_model: str
-    camera_serial: str
-    height_px: int
-    width_px: int
-    pixel_format: str
-    bit_depth: int
-    n_frames: int
-    calibration_hash: str
+    camera_model: Label
+    camera_serial: Label
+    height_px: Dim
+    width_px: Dim
+    pixel_format: Label
+    bit_depth: BitDepth
+    n_frames: Dim
+    calibration_hash: Name
     bayer: BayerPhase | None = None
-    frame_period_ns: int | None = None
-    rig_toml: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
-    chunks: dict[str, str] = field(default_factory=dict)
+    frame_period_ns: Count | None = None
+    rig_toml: Annotated[str, text(65536)] = ""
+    versions: Versions = field(default_factory=dict)
+    chunks: Units = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

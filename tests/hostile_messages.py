@@ -239,6 +239,7 @@ def _values() -> Iterator[HostileCase]:
         "psnr_db": float("inf"),
         "saturated_fraction": 1.5,
         "start": 3,
+        "masks_at": "1,0,0,2500,0",
     }.items():
         frames = with_header(report, partial(_update_report, field, value))
         yield HostileCase(f"a report whose {field} is {value}", frames, "header_field")

@@ -62,7 +62,7 @@ def samples() -> dict[str, Message]:
         rng.random((3, 4, 6), dtype=np.float32),
         dark=np.full((4, 6), 3.5, np.float32),
         full_scale_dn=900.0,
-        saturation_dn=4095,
+        saturation_dn=4095.0,
         bad_pixels=rng.random((4, 6)) > 0.9,
         read_noise_dn=2.25,
         gain_e_per_dn=2.6,

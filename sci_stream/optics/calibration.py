@@ -6,11 +6,13 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import CalibrationError
+from sci_stream.field_types import BitDepth, Count, Label, NonNegative, Number, Payload, Sentence
 from sci_stream.model import Array, BayerPhase, Snapshot, SnapshotId
 
 # 128 bits: enough against accidental collisions, short enough for names and log lines.
@@ -61,20 +63,22 @@ class Calibration:
         If the shapes do not fit, values are not finite, φ leaves [0, 1] or the noise is invalid.
     """
 
-    phi: npt.NDArray[np.float32]
-    dark: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros((), np.float32))
-    full_scale_dn: float = 1.0
-    saturation_dn: float | None = None
-    bad_pixels: npt.NDArray[np.bool_] | None = None
-    read_noise_dn: float | None = None
-    gain_e_per_dn: float | None = None
-    bit_depth: int | None = None
+    phi: Annotated[npt.NDArray[np.float32], Payload(("float32",), 3)]
+    dark: Annotated[npt.NDArray[np.float32], Payload(("float32",), 2)] = field(
+        default_factory=lambda: np.zeros((), np.float32)
+    )
+    full_scale_dn: NonNegative = 1.0
+    saturation_dn: Number | None = None
+    bad_pixels: Annotated[npt.NDArray[np.bool_] | None, Payload(("uint8",), 2, optional=True)] = None
+    read_noise_dn: NonNegative | None = None
+    gain_e_per_dn: NonNegative | None = None
+    bit_depth: BitDepth | None = None
     bayer: BayerPhase | None = None
-    camera_serial: str = ""
-    exposure_ns: int | None = None
-    gain_db: float | None = None
-    created: str = ""
-    source: str = ""
+    camera_serial: Label = ""
+    exposure_ns: Count | None = None
+    gain_db: Number | None = None
+    created: Label = ""
+    source: Sentence = ""
 
     def __post_init__(self) -> None:
         phi = np.asarray(self.phi)

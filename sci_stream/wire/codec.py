@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from sci_stream.errors import CalibrationError
-from sci_stream.wire.header import Limits, Reason, pack_header, refuse, unpack_header
-from sci_stream.wire.message_kind import MessageKind
-from sci_stream.wire.payload import Arrays, pack_payloads, unpack_payloads
-from sci_stream.wire.schema import KINDS
-from sci_stream.wire.validators import FieldError, Fields
+from sci_stream.wire.header import Limits, pack_header, refuse, unpack_header
+from sci_stream.wire.kinds import KINDS
+from sci_stream.wire.payload import pack_payloads, unpack_payloads
+from sci_stream.wire.schema import FieldError
 
 if TYPE_CHECKING:
     from sci_stream.wire.messages import Message
@@ -42,14 +41,13 @@ def encode(message: Message) -> list[bytes | memoryview]:
     if kind is None:
         raise TypeError(f"not a message: {type(message).__name__}")
     try:
-        fields = kind.record.dump(message)
-        kind.record.values(fields)
-        descriptions, views = pack_payloads(kind.payloads, kind.arrays(message))
-        if kind.validate is not None:
-            kind.validate(message)
+        descriptions, views = pack_payloads(kind.payloads, message)
+        header = {**kind.dump(message), "payloads": descriptions}
+        kind.read(header)
+        kind.check(message)
     except FieldError as error:
         raise ValueError(f"this {kind.name} cannot be sent: {error}") from None
-    return [kind.name.encode(), pack_header({**fields, "payloads": descriptions}), *views]
+    return [kind.name.encode(), pack_header(header), *views]
 
 
 def decode(frames: Sequence[Buffer], limits: Limits = _DEFAULT_LIMITS) -> Message:
@@ -78,31 +76,17 @@ def decode(frames: Sequence[Buffer], limits: Limits = _DEFAULT_LIMITS) -> Messag
         got = ascii(bytes(views[0][:_LONGEST_NAME]))
         refuse("unknown_kind", "The first frame is not a kind of message", expected="one of docs/wire.md", got=got)
     header = unpack_header(views[1], limits)
-    descriptions = header.pop("payloads", None)
     try:
-        fields = kind.record.values(header)
-    except FieldError as error:
-        refuse(
-            "header_field", f"{error.field or 'The header'} of a {kind.name}", expected=error.expected, got=error.got
-        )
-    arrays = unpack_payloads(kind.payloads, descriptions, views[2:], limits)
-    return _build(kind, fields, arrays)
-
-
-def _build(kind: MessageKind, fields: Fields, arrays: Arrays) -> Message:
-    reason: Reason = "payload_value"
-    try:
-        message: Message = kind.make(fields, arrays)
-        reason = "payload_shape" if kind.payloads else "header_field"
-        if kind.validate is not None:
-            kind.validate(message)
+        fields, descriptions = kind.read(header)
+        message: Message = kind.make(fields, unpack_payloads(kind.payloads, descriptions, views[2:], limits))
     except CalibrationError as error:
-        refuse(reason, f"Not a usable calibration: {error.what}", expected=error.expected, got=error.got)
+        refuse("payload_value", f"Not a usable calibration: {error.what}", expected=error.expected, got=error.got)
     except FieldError as error:
-        refuse(reason, f"{error.field} of a {kind.name}", expected=error.expected, got=error.got)
+        refuse(error.reason, f"{error.field} of a {kind.name}", expected=error.expected, got=error.got)
     return message
 
 
 def payload_bytes(message: Message) -> int:
     """Return the size of the arrays of a message."""
-    return sum(array.nbytes for array in _BY_TYPE[type(message)].arrays(message).values() if array is not None)
+    arrays = (getattr(message, name) for name in _BY_TYPE[type(message)].payloads)
+    return sum(array.nbytes for array in arrays if array is not None)

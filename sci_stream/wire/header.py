@@ -1,20 +1,22 @@
 """Headers of messages: a msgpack map of bounded size, plain types and one version.
 
-This module handles the map, its size, syntax and version; `validators` and `schema` define its fields.
+This module handles the map, its size, syntax and version; `schema` checks its fields.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NoReturn
 
 import msgpack
 
 from sci_stream.errors import WireError
-from sci_stream.wire.validators import Fields, quoted
 
 # Version of the wire format. Any change of the set, a name, a type or the meaning of fields increases it.
 SCHEMA_VERSION: Final = 6
+
+_LONGEST_QUOTE = 40
 
 Reason = Literal[
     "frames",
@@ -48,12 +50,21 @@ class Limits:
     max_frames: int = 5
 
 
+def quoted(value: object) -> str:
+    """Describe a received value in a few words, however large or deeply nested it is."""
+    if value is None or isinstance(value, bool | int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return repr(value) if len(value) <= _LONGEST_QUOTE else f"{value[:_LONGEST_QUOTE]!r}… ({len(value)} characters)"
+    return f"a {type(value).__name__}"
+
+
 def refuse(reason: Reason, what: str, *, expected: object = None, got: object = None, hint: str = "") -> NoReturn:
     """Raise a `WireError`, the only exception that leaves this package on decoding."""
     raise WireError(reason, what, expected=expected, got=got, hint=hint or None)
 
 
-def pack_header(fields: Fields) -> bytes:
+def pack_header(fields: Mapping[str, object]) -> bytes:
     """Return a header as msgpack, starting with the schema version.
 
     Raises
@@ -68,7 +79,7 @@ def pack_header(fields: Fields) -> bytes:
     return packed
 
 
-def unpack_header(frame: memoryview, limits: Limits) -> Fields:
+def unpack_header(frame: memoryview, limits: Limits) -> dict[str, object]:
     """Return the fields of a header without its version; only the version is checked here.
 
     Raises

@@ -1,46 +1,37 @@
 """Messages other than the values of the model: sessions, acknowledgements, control.
 
-`SeriesInfo`, `Snapshot`, `Reconstruction` and `Calibration` are sent as they are (`model_codecs`); all others are here.
-The fields go to the wire in the order of their declaration, each checked as its type says. docs/wire.md specifies them.
+`SeriesInfo`, `Snapshot`, `Reconstruction` and `Calibration` are sent as they are; all others are here. Fields are sent
+in the order of their declaration, each checked as its type says. docs/wire.md specifies them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from sci_stream.field_types import (
+    Count,
+    Label,
+    Name,
+    OptionalWord,
+    Paragraph,
+    Parameters,
+    Sentence,
+    Seq,
+    SmallCount,
+    Status,
+    Versions,
+    Word,
+    integer,
+    number,
+)
 from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
-from sci_stream.wire.field_checks import (
-    COUNT,
-    LABEL,
-    NAME,
-    PARAMETERS,
-    REASON,
-    SEQ,
-    SMALL_COUNT,
-    STATUS,
-    VERSIONS,
-    WORD,
-    StatusValue,
-)
 from sci_stream.wire.header import SCHEMA_VERSION
-from sci_stream.wire.validators import Integer, Number, Prose
 
 NodeKind = Literal["acquire", "reconstruct", "sink", "tool"]
 Outcome = Literal["dropped", "raw_only"]
 Acceptable = Literal["snapshot", "reconstruction", "dropped", "series_start", "series_end"]
-
-# Types of fields, each with its check.
-Name = Annotated[str, NAME]
-Word = Annotated[str, WORD]
-Label = Annotated[str, LABEL]
-Sentence = Annotated[str, Prose(1024)]
-Paragraph = Annotated[str, Prose(2048)]
-Seq = Annotated[int, SEQ]
-Count = Annotated[int, COUNT]
-Parameters = Annotated[Mapping[str, StatusValue], PARAMETERS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +46,9 @@ class Hello:
     kind_of_node: NodeKind
     incarnation: Name
     device: Label = ""
-    credit: Annotated[int, Integer(0, 1024)] = 0
-    protocol: Annotated[int, Integer(1, 2**31 - 1)] = SCHEMA_VERSION
-    versions: Annotated[Mapping[str, str], VERSIONS] = field(default_factory=dict)
+    credit: Annotated[int, integer(0, 1024)] = 0
+    protocol: Annotated[int, integer(1, 2**31 - 1)] = SCHEMA_VERSION
+    versions: Versions = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +57,7 @@ class Welcome:
 
     node: Name
     incarnation: Name
-    heartbeat_s: Annotated[float, Number(0.01, 3600)]
+    heartbeat_s: Annotated[float, number(0.01, 3600)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +65,7 @@ class Heartbeat:
     """A node is alive; its status. Non-finite numbers in ``status`` are not sent."""
 
     node: Name
-    status: Annotated[Mapping[str, StatusValue], STATUS] = field(default_factory=dict)
+    status: Status = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +117,9 @@ class Dropped:
     """
 
     series: Name
-    epoch: Annotated[int, SMALL_COUNT]
+    epoch: SmallCount
     seq: Seq
-    reason: Annotated[str, REASON]
+    reason: OptionalWord
     outcome: Outcome = "dropped"
 
 

@@ -5,26 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import numpy as np
 from isal import isal_zlib
 
+from sci_stream.field_types import MAX_DIM, Payload, integer, text
 from sci_stream.model import Array
-from sci_stream.wire.header import Limits, refuse
-from sci_stream.wire.validators import FieldError, Fields, Integer, Text, quoted
+from sci_stream.wire.header import Limits, quoted, refuse
+from sci_stream.wire.schema import FieldError
 
 # Types of payload elements, always little-endian on the wire.
 DTYPES: Final = {name: np.dtype(name).newbyteorder("<") for name in ("uint8", "uint16", "float16", "float32")}
 
-MAX_DIM: Final = 65536
 
+@dataclass(frozen=True, slots=True)
+class PayloadDescription:
+    """Entry of a payload in the header. Dtype and shape are checked against the kind of message."""
 
-# The payloads of a message by name; None for absent optional ones.
-Arrays = dict[str, Array | None]
-
-_NAME = Text(32)
-_CRC = Integer(0, 2**32 - 1)
+    name: Annotated[str, text(32)]
+    dtype: Annotated[str, text(32)]
+    shape: list[int]
+    crc32: Annotated[int, integer(0, 2**32 - 1)]
 
 
 class ReceivedArray(np.ndarray[Any, Any]):
@@ -45,20 +47,8 @@ def with_checksum(array: Array) -> ReceivedArray:
     return view
 
 
-@dataclass(frozen=True, slots=True)
-class PayloadSpec:
-    """One payload of a kind of message: name, dtypes, number of dimensions, and whether it is optional."""
-
-    name: str
-    dtypes: tuple[str, ...]
-    ndim: int
-    optional: bool = False
-
-
-def pack_payloads(
-    specs: Sequence[PayloadSpec], arrays: Mapping[str, Array | None]
-) -> tuple[list[Fields], list[memoryview]]:
-    """Describe arrays and return them as bytes.
+def pack_payloads(payloads: Mapping[str, Payload], message: object) -> tuple[list[dict[str, object]], list[memoryview]]:
+    """Describe the arrays of a message and return them as bytes.
 
     Returns
     -------
@@ -70,34 +60,36 @@ def pack_payloads(
     FieldError
         If an array is missing or has another dtype or number of dimensions than its payload.
     """
-    descriptions: list[Fields] = []
+    descriptions: list[dict[str, object]] = []
     views: list[memoryview] = []
-    for spec in specs:
-        array = arrays[spec.name]
+    for name, payload in payloads.items():
+        array: Array | None = getattr(message, name)
         if array is None:
-            if not spec.optional:
-                raise FieldError("an array", "None", spec.name)
+            if not payload.optional:
+                raise FieldError(name, "an array", "None")
             continue
+        if array.dtype == np.bool_:
+            array = array.view(np.uint8)
         dtype = array.dtype.name
-        if dtype not in spec.dtypes:
-            raise FieldError(f"dtype {' or '.join(spec.dtypes)}", dtype, spec.name)
-        if array.ndim != spec.ndim or not all(1 <= dim <= MAX_DIM for dim in array.shape):
-            raise FieldError(f"{spec.ndim} dimensions of 1 to {MAX_DIM}", str(array.shape), spec.name)
+        if dtype not in payload.dtypes:
+            raise FieldError(name, f"dtype {' or '.join(payload.dtypes)}", dtype)
+        if array.ndim != payload.ndim or not all(1 <= dim <= MAX_DIM for dim in array.shape):
+            raise FieldError(name, f"{payload.ndim} dimensions of 1 to {MAX_DIM}", str(array.shape))
         view = np.ascontiguousarray(array, dtype=DTYPES[dtype]).reshape(-1).view(np.uint8).data
         # A forwarded array keeps its checksum: damage in this process is detected, and no byte is summed twice.
         crc = array.crc32 if isinstance(array, ReceivedArray) and not array.flags.writeable else None
         crc = isal_zlib.crc32(view) if crc is None else crc
-        descriptions.append({"name": spec.name, "dtype": dtype, "shape": list(array.shape), "crc32": crc})
+        descriptions.append({"name": name, "dtype": dtype, "shape": list(array.shape), "crc32": crc})
         views.append(view)
     return descriptions, views
 
 
 def unpack_payloads(
-    specs: Sequence[PayloadSpec],
-    descriptions: object,
+    payloads: Mapping[str, Payload],
+    descriptions: Sequence[PayloadDescription],
     frames: Sequence[memoryview],
     limits: Limits,
-) -> Arrays:
+) -> dict[str, Array | None]:
     """Return the arrays of a message by name, None for absent optional ones.
 
     Returns
@@ -107,54 +99,30 @@ def unpack_payloads(
     Raises
     ------
     WireError
-        ``header_field``, ``payload_*`` or ``crc``.
+        ``payload_*`` or ``crc``.
     """
-    if not isinstance(descriptions, list):
-        refuse("header_field", "payloads of the header", expected="a list", got=quoted(descriptions))
     if len(descriptions) != len(frames):
         refuse("payload_count", "Frames do not match the header", expected=len(descriptions), got=len(frames))
-    known = {spec.name: spec for spec in specs}
-    out: Arrays = dict.fromkeys(known)
-    for entry, frame in zip(descriptions, frames, strict=True):
-        described = _read_description(entry)
-        spec = known.pop(described.name, None)
-        if spec is None:
+    known = dict(payloads)
+    out: dict[str, Array | None] = dict.fromkeys(known)
+    for described, frame in zip(descriptions, frames, strict=True):
+        payload = known.pop(described.name, None)
+        if payload is None:
             got = quoted(described.name)
             refuse("payload_name", "An unknown or repeated payload", expected=list(known), got=got)
-        out[spec.name] = _unpack(spec, described, frame, limits)
-    missing = [spec.name for spec in known.values() if not spec.optional]
+        out[described.name] = _unpack(payload, described, frame, limits)
+    missing = [name for name, payload in known.items() if not payload.optional]
     if missing:
         refuse("payload_name", "A payload is missing", expected=missing[0], got=f"{len(frames)} others")
     return out
 
 
-class _Described(NamedTuple):
-    """Header entry of a payload; types are checked, values are not."""
-
-    name: str
-    dtype: str
-    shape: list[int]
-    crc32: int
-
-
-def _read_description(entry: object) -> _Described:
-    if not isinstance(entry, dict) or entry.keys() != set(_Described._fields):
-        refuse("header_field", "payloads of the header", expected=f"maps of {', '.join(_Described._fields)}")
-    shape = entry["shape"]
-    if not isinstance(shape, list) or not all(type(dim) is int for dim in shape):
-        refuse("header_field", "shape of a payload", expected="a list of integers", got=quoted(shape))
-    try:
-        return _Described(_NAME.read(entry["name"]), _NAME.read(entry["dtype"]), shape, _CRC.read(entry["crc32"]))
-    except FieldError as error:
-        refuse("header_field", "The description of a payload", expected=error.expected, got=error.got)
-
-
-def _unpack(spec: PayloadSpec, described: _Described, frame: memoryview, limits: Limits) -> Array:
-    name, dtype, shape, crc = described
-    if dtype not in spec.dtypes:
-        refuse("payload_dtype", f"dtype of {name}", expected=" or ".join(spec.dtypes), got=quoted(dtype))
-    if len(shape) != spec.ndim or not all(1 <= dim <= MAX_DIM for dim in shape):
-        refuse("payload_shape", f"shape of {name}", expected=f"{spec.ndim} × 1 to {MAX_DIM}", got=shape[:8])
+def _unpack(payload: Payload, described: PayloadDescription, frame: memoryview, limits: Limits) -> Array:
+    name, dtype, shape, crc = described.name, described.dtype, described.shape, described.crc32
+    if dtype not in payload.dtypes:
+        refuse("payload_dtype", f"dtype of {name}", expected=" or ".join(payload.dtypes), got=quoted(dtype))
+    if len(shape) != payload.ndim or not all(1 <= dim <= MAX_DIM for dim in shape):
+        refuse("payload_shape", f"shape of {name}", expected=f"{payload.ndim} × 1 to {MAX_DIM}", got=shape[:8])
     nbytes = math.prod(shape) * DTYPES[dtype].itemsize
     if nbytes > limits.max_payload_bytes:
         refuse("payload_size", f"{name} is too large", expected=f"≤ {limits.max_payload_bytes} bytes", got=nbytes)

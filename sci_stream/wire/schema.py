@@ -1,56 +1,138 @@
-"""The table of all kinds of messages by name, specified in docs/wire.md."""
+"""Schemas of headers: a map with exactly the fields of a value, each checked as its type declares.
+
+The types are those of `sci_stream.field_types`; pydantic checks them. A dataclass is sent as a map, an enumeration as a
+string. Both sides run the same checks: a sender gets a ``ValueError`` for a message that a receiver would refuse.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from sci_stream.wire import messages as msg
-from sci_stream.wire.message_kind import MessageKind
-from sci_stream.wire.model_codecs import CALIBRATION, RECONSTRUCTION, SERIES_START, SNAPSHOT
-from sci_stream.wire.validators import Check, Choice, FieldError, Flag, Record
+from pydantic import Field, TypeAdapter, ValidationError
+from pydantic_core import CoreConfig, CoreSchema, ErrorDetails, SchemaValidator, core_schema
 
+from sci_stream.field_types import FieldType
+from sci_stream.wire.header import Reason, quoted
 
-def _check(annotation: Any) -> Check:
-    """Return the check of a field from its type."""
-    if annotation is bool:
-        return Flag()
-    if get_origin(annotation) is Literal:
-        return Choice({option: option for option in get_args(annotation)})
-    check: Check = annotation.__metadata__[0]
-    return check
+M = TypeVar("M")
 
 
-def _plain(name: str, kind: type, validate: Callable[[Any], None] | None = None) -> MessageKind:
-    """Return a kind of message without payloads, whose fields are declared in `sci_stream.wire.messages`."""
-    fields = get_type_hints(kind, include_extras=True)
-    return MessageKind(name, kind, Record(kind, {field: _check(fields[field]) for field in fields}), validate=validate)
+class FieldError(Exception):
+    """A value that is invalid for its field. Internal: becomes a `WireError` or a ``ValueError``."""
+
+    def __init__(self, field: str, expected: str, got: str, reason: Reason = "header_field") -> None:
+        self.field = field
+        self.expected = expected
+        self.got = got
+        self.reason: Reason = reason
+        super().__init__(f"{field}: expected {expected}, got {got}")
 
 
-def _validate_dropped(dropped: msg.Dropped) -> None:
-    if dropped.outcome == "dropped" and not dropped.reason:
-        raise FieldError("a reason, since the snapshot is lost", "none", "reason")
+class MapSchema:
+    """The fields of a map: their types by name, in the order in which they are sent.
+
+    ``paths`` are the attributes of a value for fields with another name (``"id.series"``).
+    """
+
+    def __init__(self, types: Mapping[str, Any], paths: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.types = dict(types)
+        fields = {name: core_schema.typed_dict_field(_schema(kind)) for name, kind in types.items()}
+        self.core = core_schema.typed_dict_schema(fields, extra_behavior="forbid", config=CoreConfig(strict=True))
+        self._validator = SchemaValidator(self.core)
+        self._steps = [(name, attrgetter(paths.get(name, name)), _conversion(kind)) for name, kind in types.items()]
+
+    def dump(self, value: object) -> dict[str, object]:
+        """Return the fields of a value to send."""
+        return {name: convert(get(value)) if convert else get(value) for name, get, convert in self._steps}
+
+    def read(self, fields: object) -> dict[str, Any]:
+        """Return the validated fields. Raises `FieldError`."""
+        try:
+            validated: dict[str, Any] = self._validator.validate_python(fields)
+        except ValidationError as error:
+            raise _field_error(error.errors(include_url=False)[0]) from None
+        return validated
 
 
-KINDS: Final = (
-    SERIES_START,
-    SNAPSHOT,
-    RECONSTRUCTION,
-    _plain("series_end", msg.SeriesEnd),
-    _plain("dropped", msg.Dropped, _validate_dropped),
-    _plain("accepted", msg.Accepted),
-    _plain("hello", msg.Hello),
-    _plain("welcome", msg.Welcome),
-    _plain("heartbeat", msg.Heartbeat),
-    _plain("ping", msg.Ping),
-    _plain("pong", msg.Pong),
-    _plain("goodbye", msg.Goodbye),
-    _plain("refused", msg.Refused),
-    _plain("done", msg.Done),
-    _plain("calibration_request", msg.CalibrationRequest),
-    CALIBRATION,
-    _plain("calibration_missing", msg.CalibrationMissing),
-    _plain("control", msg.Control),
-    _plain("control_result", msg.ControlResult),
-)
-"""Every kind of message (docs/wire.md)."""
+def types_of(kind: type) -> dict[str, Any]:
+    """Return the declared types of a dataclass's fields, with their metadata."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def metadata_of(annotation: Any, kind: type[M]) -> M | None:
+    """Return the metadata of a field of this kind."""
+    metadata = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+    return next((entry for entry in metadata if isinstance(entry, kind)), None)
+
+
+def type_name(annotation: Any) -> str:
+    """Return the name of a field's type in docs/wire.md."""
+    declared = metadata_of(annotation, FieldType)
+    if declared is not None:
+        return declared.name
+    if (optional := _optional(annotation)) is not None:
+        name = type_name(optional)
+        return f"{name}?" if name.isalpha() else f"{name} or nil"
+    options = annotation if isinstance(annotation, enum.EnumType) else get_args(annotation)
+    if options:
+        return ", ".join(f'`"{option}"`' for option in options)
+    return "flag" if annotation is bool else "map"
+
+
+def _optional(annotation: Any) -> Any:
+    """Return the type of an optional value; None for a type that is not optional."""
+    options = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
+    return next((option for option in options if option is not NoneType), None)
+
+
+def _conversion(annotation: Any) -> Callable[[Any], Any] | None:
+    """Return the conversion of a value before it is sent; None if it is sent as it is."""
+    declared = metadata_of(annotation, FieldType)
+    if declared is not None:
+        return declared.send
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+        return MapSchema(types_of(annotation)).dump
+    if (optional := _optional(annotation)) is None or (convert := _conversion(optional)) is None:
+        return None
+    return lambda value: None if value is None else convert(value)
+
+
+def _schema(annotation: Any) -> CoreSchema:
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+        fields = MapSchema(types_of(annotation)).core
+        return core_schema.no_info_after_validator_function(lambda values: annotation(**values), fields)
+    if get_origin(annotation) is list:
+        return core_schema.list_schema(_schema(get_args(annotation)[0]))
+    if (optional := _optional(annotation)) is not None:
+        return core_schema.nullable_schema(_schema(optional))
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        annotation = Annotated[annotation, Field(strict=False)]  # its members arrive as strings
+    return TypeAdapter(annotation).core_schema
+
+
+def _field_error(details: ErrorDetails) -> FieldError:
+    parts = [str(part) for part in details["loc"] if part != "[key]"]
+    field = ".".join(part if part.isidentifier() and len(part) <= 64 else quoted(part) for part in parts)
+    context = details.get("ctx", {})
+    match details["type"]:
+        case "missing":
+            return FieldError(field, "a required field", "no such field")
+        case "extra_forbidden":
+            return FieldError(field, "only the fields of this version", "an unknown field")
+        case "bool_type":
+            expected = "true or false"
+        case "literal_error" | "enum":
+            expected = "one of " + str(context["expected"]).replace("'", "").replace(" or ", ", ")
+        case "too_long":
+            expected = f"a map of at most {context['max_length']} entries"
+        case "dict_type":
+            expected = "a map"
+        case _:
+            expected = details["msg"]
+    return FieldError(field or "the header", expected, quoted(details["input"]))

@@ -15,7 +15,7 @@ from tests.rig_in_process import RigInProcess
 
 BESIDE_THE_WAY = {
     *("model", "optics/calibration", "nodes/reconstruct/solver"),  # types
-    *("wire/messages", "wire/message_kind", "wire/model_codecs", "wire/validators"),  # parts of the codec
+    *("wire/messages", "wire/kinds", "wire/schema", "wire/payload"),  # parts of the codec
     *("nodes/acquire/series_loop", "nodes/acquire/in_flight"),  # the start of a series, accounting of memory
     *("nodes/acquire/crash_recovery", "nodes/acquire/spool/spool", "nodes/acquire/spool/slots"),  # the spool
     *("nodes/acquire/trigger_monitor", "nodes/reconstruct/calibration_watch", "calibration/monitor"),  # monitors

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sci_stream.errors import WireError
-from sci_stream.model import Snapshot, SnapshotId
+from sci_stream.model import Reconstruction, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.mask_errors import MOST_MASKS, MaskCorrection, MaskError
 from sci_stream.wire import Dropped, Heartbeat, Limits, Message, Reason, SeriesEnd, decode, encode
-from sci_stream.wire.schema import KINDS
+from sci_stream.wire.kinds import KINDS
 from tests.hostile_messages import good_frames, hostile_messages, with_header
 from tests.wire_samples import samples
 
@@ -47,7 +48,7 @@ def test_samples_cover_every_kind_and_type() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.payloads], ids=lambda kind: kind.name)
 def test_every_field_is_in_the_header(kind: Any) -> None:
-    assert set(kind.record.names) == {field.name for field in dataclasses.fields(kind.type)}
+    assert set(kind.types) == {field.name for field in dataclasses.fields(kind.type)}
 
 
 def test_calibration_keeps_its_hash() -> None:
@@ -265,3 +266,13 @@ def test_corruption_on_a_forwarding_node_is_detected() -> None:
     assert refused.value.reason == "crc"
     derived = dataclasses.replace(forwarded, counts=forwarded.counts[:])
     assert same(decode(encode(derived)), derived)
+
+
+def test_longest_correction_of_masks_is_sent() -> None:
+    worst = MaskCorrection(masks=(MaskError(-9e9, -9e9, -9e9, -9e9),) * MOST_MASKS, black=-9e9).to_text
+    reconstruction = samples()["reconstruction"]
+    assert isinstance(reconstruction, Reconstruction)
+    report = dataclasses.replace(reconstruction.report, masks_at=worst)
+    received = decode(encode(dataclasses.replace(reconstruction, report=report)))
+    assert isinstance(received, Reconstruction)
+    assert received.report == report

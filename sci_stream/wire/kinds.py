@@ -1,0 +1,134 @@
+"""All kinds of messages, from the declared fields of their classes. docs/wire.md specifies them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from sci_stream.field_types import Name, Payload
+from sci_stream.model import Array, BayerPhase, Reconstruction, SeriesInfo, Snapshot, SnapshotId
+from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.mask_errors import CORRECTION_PATTERN
+from sci_stream.wire import messages as msg
+from sci_stream.wire.header import Reason, quoted
+from sci_stream.wire.payload import PayloadDescription
+from sci_stream.wire.schema import FieldError, MapSchema, metadata_of, types_of
+
+
+class MessageKind:
+    """One kind of message: the declared fields of a class in the header, its `Payload` arrays after it.
+
+    An ``id`` is sent as the fields of `SnapshotId`.
+
+    Parameters
+    ----------
+    name
+        Name, sent as the first frame.
+    type
+        Class of the value.
+    check
+        Raises `FieldError` if the parts of a value are inconsistent.
+    attributes
+        Names of computed attributes, sent in front of the fields; those of a received value must be the same.
+    """
+
+    def __init__(
+        self, name: str, type: type, check: Callable[[Any], None] = lambda _: None, attributes: tuple[str, ...] = ()
+    ) -> None:
+        self.name, self.type, self.check = name, type, check
+        types = {**dict.fromkeys(attributes, Name), **types_of(type)}
+        self.payloads = {field: found for field, kind in types.items() if (found := metadata_of(kind, Payload))}
+        identity = types_of(SnapshotId) if "id" in types else {}
+        in_header = (field for field in types if field != "id" and field not in self.payloads)
+        self.types = {**identity, **{field: types[field] for field in in_header}}
+        self._identity, self._attributes = tuple(identity), attributes
+        self._map = MapSchema(self.types, {field: f"id.{field}" for field in identity})
+        self._header = MapSchema({**self.types, "payloads": list[PayloadDescription]})
+
+    def dump(self, message: object) -> dict[str, object]:
+        """Return the fields of a message to send."""
+        return self._map.dump(message)
+
+    def read(self, header: object) -> tuple[dict[str, Any], list[PayloadDescription]]:
+        """Return the validated fields of a header, and the descriptions of its payloads. Raises `FieldError`."""
+        fields = self._header.read(header)
+        return fields, fields.pop("payloads")
+
+    def make(self, fields: dict[str, Any], arrays: Mapping[str, Array | None]) -> Any:
+        """Return the message of validated fields and arrays.
+
+        Raises
+        ------
+        FieldError
+            If they are inconsistent.
+        CalibrationError
+            If they make no calibration.
+        """
+        if self._identity:
+            fields["id"] = SnapshotId(*(fields.pop(field) for field in self._identity))
+        stated = {name: fields.pop(name) for name in self._attributes}
+        message = self.type(**fields, **arrays)
+        for name, value in stated.items():
+            if (computed := getattr(message, name)) != value:
+                raise FieldError(name, f"that of the content, {computed}", quoted(value), "payload_value")
+        self.check(message)
+        return message
+
+
+def _require_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    if shape != expected:
+        raise FieldError(name, f"shape {expected}", str(shape), "payload_shape")
+
+
+def _require_even_if_bayer(shape: tuple[int, ...], bayer: BayerPhase | None, reason: Reason) -> None:
+    if bayer is not None and (shape[-1] % 2 or shape[-2] % 2):
+        raise FieldError("bayer", "even height and width, as a Bayer mosaic has", str(shape[-2:]), reason)
+
+
+def _check_series(info: SeriesInfo) -> None:
+    _require_even_if_bayer((info.height_px, info.width_px), info.bayer, "header_field")
+
+
+def _check_snapshot(snapshot: Snapshot) -> None:
+    _require_even_if_bayer(snapshot.counts.shape, snapshot.bayer, "payload_shape")
+    if snapshot.truth is not None:
+        _require_shape("truth", snapshot.truth.shape, (snapshot.n_frames, *snapshot.counts.shape))
+
+
+def _check_reconstruction(reconstruction: Reconstruction) -> None:
+    _require_even_if_bayer(reconstruction.video.shape, reconstruction.bayer, "payload_shape")
+    if reconstruction.counts is not None:
+        _require_shape("counts", reconstruction.counts.shape, reconstruction.video.shape[1:])
+    masks_at = reconstruction.report.masks_at
+    if masks_at and re.fullmatch(CORRECTION_PATTERN, masks_at, re.ASCII) is None:
+        raise FieldError("report.masks_at", "a correction of the masks", quoted(masks_at))
+
+
+def _check_dropped(dropped: msg.Dropped) -> None:
+    if dropped.outcome == "dropped" and not dropped.reason:
+        raise FieldError("reason", "a reason, since the snapshot is lost", "none")
+
+
+KINDS: Final = (
+    MessageKind("series_start", SeriesInfo, _check_series),
+    MessageKind("snapshot", Snapshot, _check_snapshot),
+    MessageKind("reconstruction", Reconstruction, _check_reconstruction),
+    MessageKind("series_end", msg.SeriesEnd),
+    MessageKind("dropped", msg.Dropped, _check_dropped),
+    MessageKind("accepted", msg.Accepted),
+    MessageKind("hello", msg.Hello),
+    MessageKind("welcome", msg.Welcome),
+    MessageKind("heartbeat", msg.Heartbeat),
+    MessageKind("ping", msg.Ping),
+    MessageKind("pong", msg.Pong),
+    MessageKind("goodbye", msg.Goodbye),
+    MessageKind("refused", msg.Refused),
+    MessageKind("done", msg.Done),
+    MessageKind("calibration_request", msg.CalibrationRequest),
+    MessageKind("calibration", Calibration, attributes=("hash",)),
+    MessageKind("calibration_missing", msg.CalibrationMissing),
+    MessageKind("control", msg.Control),
+    MessageKind("control_result", msg.ControlResult),
+)
+"""Every kind of message (docs/wire.md)."""
