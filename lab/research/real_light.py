@@ -16,7 +16,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import torch
-from sci_stream_lab.bench.published_loop import plain_gap
+from sci_stream_lab.paper.published_code import plain_gap
 from scipy.ndimage import gaussian_filter, shift
 
 from sci_stream.model import Snapshot, SnapshotId

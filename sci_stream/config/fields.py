@@ -190,7 +190,7 @@ Name = Annotated[str, AfterValidator(_checked_name)]
 """A name that may appear in file names and messages."""
 
 DenoiserName = Annotated[str, AfterValidator(_checked_denoiser)]
-"""The name of a denoiser, ``module:Class`` of one, or a sequence of names joined by plus signs."""
+"""The name of a denoiser, or ``module:Class`` of one."""
 
 Device = Annotated[str, AfterValidator(_checked_device)]
 """A compute device."""

@@ -16,7 +16,7 @@ from sci_stream.config.fields import (
     OptionalPath,
     Section,
 )
-from sci_stream.recon.algorithms.schedule import LambdaRule, Shape
+from sci_stream.recon.algorithms.schedule import Shape
 
 
 class ReconstructSection(Section):
@@ -107,39 +107,6 @@ class ReconstructSection(Section):
         strict=False,
         examples=["geometric"],
         description="Decrease of σ: geometric (a constant factor), or stepwise (four plateaus); unset: geometric.",
-        json_schema_extra=EXPERT,
-    )
-    lambda_rule: LambdaRule | None = Field(
-        default=None,
-        strict=False,
-        examples=["adaptive"],
-        description="monotone: σ falls with every iteration; adaptive: σ falls once the estimate has converged; "
-        "unset: chosen for the denoiser.",
-        json_schema_extra=EXPERT,
-    )
-    xi: float | None = Field(
-        default=None,
-        gt=0,
-        lt=1,
-        examples=[0.7],
-        description="ξ of the adaptive rule: factor by which σ² falls; unset: 0.7.",
-        json_schema_extra=EXPERT,
-    )
-    eta: float | None = Field(
-        default=None,
-        ge=0,
-        lt=1,
-        examples=[0.9],
-        description="η of the adaptive rule: σ is held while a step is smaller than η times the one before; "
-        "unset: 0.9.",
-        json_schema_extra=EXPERT,
-    )
-    switch_at: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        examples=[0.5],
-        description="For a sequence of two denoisers: fraction of the iterations given to the first; unset: 0.5.",
         json_schema_extra=EXPERT,
     )
     gamma: float | None = Field(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+_IN_LAB = "The paper's own loop has it: sci_stream_lab.paper, of the package sci-stream-lab."
 _PAUSES = "A lost camera is reopened after 0.2 s, then twice as long each time, up to 10 s."
 
 REMOVED: Final = {
@@ -13,9 +14,13 @@ REMOVED: Final = {
     "experiment.exposure_s": "The calibration holds the exposure.",
     "preview.jpeg_quality": "The quality is 85; [preview] h264_mbit_per_s bounds the video.",
     "preview.most_viewers": "It is now max_viewers.",
+    "reconstruct.eta": _IN_LAB,
     "reconstruct.expert": "Write its keys in [reconstruct].",
+    "reconstruct.lambda_rule": _IN_LAB,
     "reconstruct.momentum": "[reconstruct] iterations and the denoiser decide.",
     "reconstruct.restrain": "[reconstruct] iterations and the denoiser decide.",
+    "reconstruct.switch_at": _IN_LAB,
+    "reconstruct.xi": _IN_LAB,
     "record.movie_fps": "The film plays at 25 frames per second; `sci-stream export --fps` makes another.",
     "record.warn_free_mib": "The warning comes at eight times min_free_mib.",
 }

@@ -19,9 +19,9 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import projection_fault
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser, MemoryReducible
-from sci_stream.recon.algorithms.gap import CorrelatedResidual, Denoise, Observe, Problem, noise_variance_ratio
+from sci_stream.recon.algorithms.gap import CorrelatedResidual, Denoise, Problem, noise_variance_ratio
 from sci_stream.recon.algorithms.noise_level import ladder_on_device
-from sci_stream.recon.algorithms.schedule import LEAST_SIGMA, AnytimeSchedule, Budget, LambdaRule, levels_by_graph_key
+from sci_stream.recon.algorithms.schedule import LEAST_SIGMA, AnytimeSchedule, Budget, levels_by_graph_key
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.cuda_graph import (
     MOST_PIXELS,
@@ -34,7 +34,7 @@ from sci_stream.recon.backend.cuda_graph import (
 from sci_stream.recon.backend.memory import within_memory
 from sci_stream.recon.backend.transfers import Stopwatch, Transfers, solve_clock
 from sci_stream.recon.denoisers.temporal import cycled_denoisers, ending_on_frames
-from sci_stream.recon.factory import make_rule, make_solver, solver_step
+from sci_stream.recon.factory import make_solver, solver_step
 from sci_stream.recon.fused_gap import fused_gap
 from sci_stream.recon.initialization.error_map import InitialErrorMap
 from sci_stream.recon.initialization.initializer import REASONS, Initializer, InitialState, call_directly
@@ -249,9 +249,8 @@ class Engine:
         with within_memory(self.calibration, self.device), torch.inference_mode():
             measurement = self.prepare(self._upload(snapshot))
             start = self.initialize(snapshot, measurement, Budget(self.settings.iterations))
-            _, observe = make_rule(self.settings)
             for prior in dict.fromkeys(self._priors):
-                problem = self._problem(measurement, start.error, (prior,), observe)
+                problem = self._problem(measurement, start.error, (prior,))
                 sigmas = levels_by_graph_key(self.settings.schedule, prior.graph_key)
                 if problem.correlated is not None:
                     problem = problem._replace(correlated=problem.correlated._replace(iterations=len(sigmas)))
@@ -362,7 +361,6 @@ class Engine:
         return (
             self._graphs is not None
             and self.calibration.phi.size <= MOST_PIXELS_AT_ONCE
-            and settings.lambda_rule is LambdaRule.MONOTONE
             and recordable
             and all(len(each) == 1 for each in levels)
         )
@@ -476,7 +474,6 @@ class Engine:
         ``began_s`` is the clock when the solve began.
         """
         settings = dataclasses.replace(self.settings, sigma_first=start.sigma_first, sigma_last=start.sigma_last)
-        rule, observe = make_rule(settings)
         sigmas = AnytimeSchedule(
             settings.schedule,
             budget,
@@ -484,10 +481,9 @@ class Engine:
             iteration_s=self._iteration_s,
             clock=solve_clock(self.device),
             started_s=began_s,
-            rule=rule,
         )
         priors = ending_on_frames(self._priors, budget.iterations)
-        problem = self._problem(measurement, start.error, priors, observe)
+        problem = self._problem(measurement, start.error, priors)
         return self._algorithm(start.v, problem, self._interruptible(sigmas)), sigmas
 
     def _problem(
@@ -495,7 +491,6 @@ class Engine:
         measurement: Measurement,
         error: InitialErrorMap | None,
         priors: tuple[Denoise, ...],
-        observe: Observe | None = None,
     ) -> Problem:
         """Return the problem for the algorithm, given the estimated error of the start."""
         noise, correlated = measurement.noise, self._correlated(error)
@@ -510,7 +505,6 @@ class Engine:
             noise_ratio=noise_variance_ratio(noise, measurement.r_inv, relative),
             correlated=correlated,
             relative=relative,
-            observe=observe,
         )
 
     def _correlated(self, error: InitialErrorMap | None) -> CorrelatedResidual | None:

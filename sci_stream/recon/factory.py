@@ -9,9 +9,7 @@ import torch
 
 from sci_stream.errors import ConfigError
 from sci_stream.recon.algorithms.admm import admm, admm_step
-from sci_stream.recon.algorithms.gap import Observe, Problem, Step, gap, gap_step
-from sci_stream.recon.algorithms.lambda_rules import AdaptiveRule
-from sci_stream.recon.algorithms.schedule import LambdaRule, MonotoneRule, Rule
+from sci_stream.recon.algorithms.gap import Problem, Step, gap, gap_step
 from sci_stream.recon.settings import SolverSettings
 
 Solve = Callable[[torch.Tensor, Problem, Iterable[float]], Iterator[torch.Tensor]]
@@ -50,11 +48,3 @@ def make_solver(settings: SolverSettings, step: Step | None = None) -> Solve:
     """
     own = solver_step(settings)
     return partial(SOLVERS[settings.solver][0], step=step or own)
-
-
-def make_rule(settings: SolverSettings) -> tuple[Rule, Observe | None]:
-    """Return the λ rule for one solve and its callback after each iteration, if any."""
-    if settings.lambda_rule is LambdaRule.MONOTONE:
-        return MonotoneRule(), None
-    rule = AdaptiveRule(settings.schedule, settings.xi, settings.eta)
-    return rule, rule.observe

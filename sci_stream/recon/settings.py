@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from sci_stream.errors import ConfigError
-from sci_stream.recon.algorithms.schedule import LambdaRule, Shape, SigmaSchedule
+from sci_stream.recon.algorithms.schedule import Shape, SigmaSchedule
 from sci_stream.recon.denoisers.registry import DenoiserSpec, denoiser_spec
 
 # Iterations with the correlated data step. Tuned on twelve sequences: 4 iterations of it give 29.1, 30.1 and 30.35 dB
@@ -38,10 +38,6 @@ class SolverSettings:
         `sci_stream.recon.initialization.initializer`.
     sigma_shape
         How σ falls between them.
-    lambda_rule, xi, eta
-        Rule by which σ falls; of the adaptive rule the factor ξ, 0 < ξ < 1, and the threshold η, 0 ≤ η < 1.
-    switch_at
-        Share of a solve, 0–1, in which the first of two priors in sequence is used.
     weigh_noise
         Weight the measurement by its noise: of the calibration, or as `sci_stream.recon.noise_estimation` finds it in
         the snapshot, whichever is larger; see `sci_stream.recon.algorithms.gap.data_weight`. False: fit every measured
@@ -75,10 +71,6 @@ class SolverSettings:
     sigma_first: float = 50 / 255
     sigma_last: float = 6 / 255
     sigma_shape: Shape = Shape.GEOMETRIC
-    lambda_rule: LambdaRule = LambdaRule.MONOTONE
-    xi: float = 0.7
-    eta: float = 0.9
-    switch_at: float = 0.5
     gamma: float = 0.3
     weigh_noise: bool = True
     along_time: bool = False
@@ -100,12 +92,6 @@ class SolverSettings:
             raise ConfigError("correlated is out of range", expected="correlated >= 0", got=self.correlated)
         if not (0 <= self.gamma < math.inf):
             raise ConfigError("gamma of ADMM is out of range", expected="gamma >= 0", got=self.gamma)
-        if not (0 < self.xi < 1 and 0 <= self.eta < 1 and 0 <= self.switch_at <= 1):
-            raise ConfigError(
-                "The parameters of the lambda rule are out of range",
-                expected="0 < xi < 1, 0 <= eta < 1 and 0 <= switch_at <= 1",
-                got=f"xi = {self.xi}, eta = {self.eta}, switch_at = {self.switch_at}",
-            )
         if not (math.isfinite(self.sigma_first) and 0 < self.sigma_last <= self.sigma_first <= 1):
             raise ConfigError(
                 "The noise levels of the solver are inconsistent",
@@ -118,11 +104,6 @@ class SolverSettings:
     def schedule(self) -> SigmaSchedule:
         """The noise levels as a schedule."""
         return SigmaSchedule(self.sigma_first, self.sigma_last, self.sigma_shape)
-
-    @property
-    def switch_sigma(self) -> float:
-        """Noise level at which the second of two priors in sequence takes over."""
-        return self.schedule.sigma(self.switch_at)
 
 
 def default_settings(device: torch.device, denoiser: str, *, linear_start: bool | None = None) -> SolverSettings:

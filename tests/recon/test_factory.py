@@ -1,4 +1,4 @@
-"""Algorithms and λ rules made from settings and from a rig."""
+"""Algorithms made from settings and from a rig."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.algorithms.admm import admm
 from sci_stream.recon.algorithms.gap import Problem, cold_start, gap
-from sci_stream.recon.algorithms.lambda_rules import AdaptiveRule
-from sci_stream.recon.algorithms.schedule import LambdaRule, MonotoneRule, Shape
+from sci_stream.recon.algorithms.schedule import Shape
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.factory import SOLVERS, make_rule
+from sci_stream.recon.factory import SOLVERS
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.tools.replay.solver import as_settings
 
@@ -51,19 +50,6 @@ def test_gap_receives_relaxation_and_admm_gamma() -> None:
     torch.testing.assert_close(_solved(dataclasses.replace(settings, solver="admm")), weighted)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        (LambdaRule.MONOTONE, MonotoneRule),
-        (LambdaRule.ADAPTIVE, AdaptiveRule),
-    ],
-)
-def test_each_rule_is_made_by_name_with_its_observer(name: LambdaRule, kind: type) -> None:
-    rule, observe = make_rule(SolverSettings(lambda_rule=name))
-    assert type(rule) is kind
-    assert (observe is None) is (name is LambdaRule.MONOTONE)
-
-
 def test_rig_accepts_every_solver() -> None:
     annotation = ReconstructSection.model_fields["solver"].annotation
     assert annotation is not None
@@ -76,24 +62,19 @@ def test_rig_settings_override_denoiser_defaults() -> None:
     rig = parse_rig(
         """
         [reconstruct]
-        denoiser = "tv+ffdnet-lite"
+        denoiser = "ffdnet-lite"
         solver = "admm"
         gamma = 0.5
         relaxation = 1.2
         sigma_shape = "stepwise"
-        lambda_rule = "adaptive"
-        xi = 0.6
-        eta = 0.8
-        switch_at = 0.25
         along_time = false
         """,
         overrides={},
     )
     denoiser, settings = make_prior(rig.reconstruct, torch.device("cpu"))
-    assert denoiser.name == "tv+ffdnet-lite"
+    assert denoiser.name == "ffdnet-lite"
     assert (settings.solver, settings.gamma, settings.relaxation) == ("admm", 0.5, 1.2)
-    assert (settings.sigma_shape, settings.lambda_rule) == (Shape.STEPWISE, LambdaRule.ADAPTIVE)
-    assert (settings.xi, settings.eta, settings.switch_at, settings.along_time) == (0.6, 0.8, 0.25, False)
+    assert (settings.sigma_shape, settings.along_time) == (Shape.STEPWISE, False)
     _, untouched = make_prior(parse_rig("", overrides={}).reconstruct, torch.device("cpu"))
     assert untouched.solver == "gap"
 
@@ -108,13 +89,13 @@ def test_auto_denoiser_on_a_large_gpu_is_the_full_network(
 
 
 def test_recorded_settings_round_trip() -> None:
-    section = ReconstructSection(lambda_rule=LambdaRule.ADAPTIVE, sigma_shape=Shape.STEPWISE, solver="admm", gamma=0.5)
+    section = ReconstructSection(sigma_shape=Shape.STEPWISE, solver="admm", gamma=0.5)
     _, settings = make_prior(section, torch.device("cpu"))
     described = json.loads(json.dumps(describe_solver(section, "tv", settings)))
     assert as_settings(described) == settings
 
 
-def test_recorded_rule_of_earlier_versions_is_the_schedule() -> None:
+def test_recorded_settings_of_earlier_versions_are_known() -> None:
     _, settings = make_prior(ReconstructSection(), torch.device("cpu"))
-    described = describe_solver(ReconstructSection(), "tv", settings) | {"lambda_rule": "residual"}
-    assert as_settings(described).lambda_rule is LambdaRule.MONOTONE
+    described = describe_solver(ReconstructSection(), "tv", settings)
+    assert as_settings(described | {"lambda_rule": "residual", "xi": 0.7, "switch_at": 0.5}) == settings

@@ -26,13 +26,8 @@ def test_slow_prior_has_fewer_iterations_on_slow_device() -> None:
 def test_single_frame_denoisers_run_along_time_by_default() -> None:
     along_time = {name for name in DENOISERS if default_settings(torch.device("cpu"), name).along_time}
     finished_by_frames = {"video", "video-lite"}
-    # wnnm and vbm4d see the whole video, identity does nothing
+    # identity does nothing
     assert along_time == {"ffdnet", "ffdnet-lite", "tv", *finished_by_frames}
-
-
-def test_switch_sigma_follows_share_of_levels() -> None:
-    settings = SolverSettings(sigma_first=0.4, sigma_last=0.1, switch_at=0.5)
-    assert settings.switch_sigma == pytest.approx(0.2)
 
 
 def test_unknown_denoiser_lists_the_known_ones() -> None:
@@ -53,9 +48,6 @@ def test_unknown_denoiser_lists_the_known_ones() -> None:
         ({"correlated": -1}, ">= 0.*-1"),
         ({"gamma": -0.1}, "gamma >= 0.*-0.1"),
         ({"gamma": float("nan")}, "nan"),
-        ({"xi": 1.0}, "xi = 1.0"),
-        ({"eta": 1.0}, "eta = 1.0"),
-        ({"switch_at": 1.5}, "switch_at = 1.5"),
     ],
 )
 def test_value_out_of_range_is_named(wrong: dict[str, float], said: str) -> None:

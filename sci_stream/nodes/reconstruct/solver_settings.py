@@ -55,7 +55,7 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoi
 
         checkpoint = read_matconvnet(weights)
     precision = Precision(section.precision)
-    prior = make_denoiser(name, device, checkpoint, precision, switch_sigma=settings.switch_sigma)
+    prior = make_denoiser(name, device, checkpoint, precision)
     if isinstance(prior, FfdnetDenoiser) and prior.stack_trials:
         log.info("ways to run the network, the first is in use: %s", "; ".join(map(str, prior.stack_trials)))
     return prior, settings

@@ -1,4 +1,4 @@
-"""Noise level σ of each iteration: a schedule that is re-planned to the remaining time, and its λ rule; λ = σ²."""
+"""Noise level σ of each iteration: a schedule that is re-planned to the remaining time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 
 class Shape(StrEnum):
@@ -86,31 +85,6 @@ def levels_by_graph_key(schedule: SigmaSchedule, graph_key: Callable[[float], Ha
     return list({graph_key(sigma): sigma for sigma in reversed(down)}.values())[::-1]
 
 
-class LambdaRule(StrEnum):
-    """Rule by which σ falls."""
-
-    MONOTONE = "monotone"
-    """The schedule alone: λ falls with every iteration, the paper's rule a)."""
-    ADAPTIVE = "adaptive"
-    """λ falls once the iterates stop converging, the paper's rule b)."""
-
-
-class Rule(Protocol):
-    """The λ rule of one solve, called by `AnytimeSchedule`; `lambda_rules` has the one that depends on the iterates."""
-
-    def stride(self, remaining: float, left: int) -> float:
-        """Return the increase of progress, given ``remaining`` progress and ``left`` iterations, ≥ 1."""
-        ...
-
-
-class MonotoneRule:
-    """Go through the schedule in even strides: the paper's rule a) with the ξ that ends at the lowest σ."""
-
-    def stride(self, remaining: float, left: int) -> float:
-        """Return an equal share of what remains."""
-        return remaining / left
-
-
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Limits of the solve of one snapshot.
@@ -165,8 +139,6 @@ class AnytimeSchedule(Iterator[float]):
         Monotonic seconds. Must wait for the device where the device runs asynchronously.
     started_s
         The clock's reading when the solve began; None for now.
-    rule
-        The λ rule. Progress is complete with the last iteration regardless of it.
     """
 
     def __init__(
@@ -178,9 +150,7 @@ class AnytimeSchedule(Iterator[float]):
         iteration_s: float | None = None,
         clock: Callable[[], float] = time.perf_counter,
         started_s: float | None = None,
-        rule: Rule | None = None,
     ) -> None:
-        self._rule = rule or MonotoneRule()
         self._schedule = schedule
         self._budget = budget
         self._min_iterations = min(max(min_iterations, 1), budget.iterations)
@@ -205,7 +175,7 @@ class AnytimeSchedule(Iterator[float]):
                 raise StopIteration
             left = 1
         if self._taken > 0:
-            self._progress = min(self._progress + self._rule.stride(1.0 - self._progress, left), 1.0)
+            self._progress = min(self._progress + (1.0 - self._progress) / left, 1.0)
         if left == 1:
             self._progress = 1.0
         self._taken += 1

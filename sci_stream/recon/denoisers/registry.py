@@ -1,8 +1,4 @@
-"""The priors by name. To add one, write a module here and an entry in `DENOISERS`, or a plug-in in another package.
-
-Two of them joined by a plus sign are also a prior: ``tv+ffdnet`` denoises with the first while σ is high, then with the
-second.
-"""
+"""The priors by name. To add one, write a module here and an entry in `DENOISERS`, or a plug-in in another package."""
 
 from __future__ import annotations
 
@@ -13,8 +9,7 @@ from pathlib import Path
 import torch
 
 from sci_stream.errors import ConfigError, WeightsError
-from sci_stream.ports import Denoiser
-from sci_stream.recon.algorithms.schedule import SigmaSchedule
+from sci_stream.ports import Denoiser, VideoDenoiser
 from sci_stream.recon.backend.device import is_large_gpu
 from sci_stream.recon.denoisers.external import (
     CallableDenoiser,
@@ -25,11 +20,8 @@ from sci_stream.recon.denoisers.external import (
 )
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
-from sci_stream.recon.denoisers.nonlocal_priors.block_matching import block_matching_denoiser
-from sci_stream.recon.denoisers.nonlocal_priors.wnnm import wnnm_denoiser
-from sci_stream.recon.denoisers.sequence import in_sequence
 from sci_stream.recon.denoisers.tv import TvDenoiser
-from sci_stream.recon.denoisers.variants import VARIANTS, shipped_weights, variant_of
+from sci_stream.recon.denoisers.variants import VARIANTS, shipped_weights
 from sci_stream.recon.denoisers.video_ffdnet import FinishedVideoFfdnetDenoiser
 from sci_stream.recon.denoisers.weights import VIDEO_INPUTS, FfdnetWeights, load_ffdnet
 
@@ -90,8 +82,7 @@ class DenoiserSpec:
     start from ȳ everywhere, which is further from the truth; ``iterations`` by type of device without a time limit,
     ``min_iterations`` the least for a recognisable picture; ``relaxation`` is GAP's α; ``along_time``: whether to
     denoise along time as well; ``linear_start``: whether to use the LMMSE start, which costs about an iteration of a
-    small network; ``offline``: a running rig does not offer it, because it takes minutes per snapshot, or because its
-    weights do not ship.
+    small network; ``offline``: a running rig does not offer it, because its weights do not ship.
     """
 
     make: Callable[[torch.device, Weights, Precision], Denoiser]
@@ -125,20 +116,6 @@ _FFDNET = DenoiserSpec(
     linear_start=True,
 )
 
-# Of priors that search for similar patches.
-_NONLOCAL = DenoiserSpec(
-    make=lambda *_: wnnm_denoiser(),
-    takes_weights=False,
-    sigma_first=50 / 255,
-    sigma_still=100 / 255,
-    sigma_last=6 / 255,
-    iterations={"cpu": 48},
-    min_iterations=4,
-    relaxation=1.5,
-    linear_start=True,
-    offline=True,
-)
-
 DENOISERS: dict[str, DenoiserSpec] = {
     "tv": DenoiserSpec(
         make=lambda *_: TvDenoiser(),
@@ -156,8 +133,6 @@ DENOISERS: dict[str, DenoiserSpec] = {
     "video-lite": replace(_FFDNET, make=_network("video-lite"), iterations={"cpu": 12}),
     # No weights to tune with yet.
     "video": replace(_FFDNET, make=_network("video"), offline=True),
-    "wnnm": _NONLOCAL,
-    "vbm4d": replace(_NONLOCAL, make=lambda *_: block_matching_denoiser()),
     "identity": DenoiserSpec(
         make=lambda *_: IdentityDenoiser(),
         takes_weights=False,
@@ -177,34 +152,32 @@ def chosen_denoiser(name: str, device: torch.device, *, weights: bool) -> str:
     return "ffdnet" if weights or is_large_gpu(device) else "ffdnet-lite"
 
 
+# Denoisers of the laboratory, which is another package.
+_IN_LAB = frozenset({"wnnm", "vbm4d"})
+
+
 def denoiser_spec(name: str) -> DenoiserSpec:
-    """Return the specification of a denoiser, or of two in sequence.
+    """Return the specification of a denoiser.
 
     Raises
     ------
     ConfigError
         If the name is unknown, or a plug-in cannot be imported.
     """
-    parts = name.split("+")
-    found = [_single_spec(part) for part in parts]
-    if len(parts) > 2 or None in found:
-        names = sorted({*DENOISERS, *plugin_names()})
-        raise ConfigError(
-            "Unknown denoiser",
-            expected=f"one of {', '.join(names)}, module:Class, or two of them joined by +",
-            got=repr(name),
-        )
-    first, then = found[0], found[-1]
-    assert first is not None and then is not None  # noqa: PT018 - for mypy: checked above
-    return first if len(parts) == 1 else _sequence_spec(first, then)
-
-
-def _single_spec(name: str) -> DenoiserSpec | None:
-    """Return the description of a denoiser of this package or of a plug-in; None if there is none of this name."""
     if name in DENOISERS:
         return DENOISERS[name]
     plugin = load_plugin(name)
-    return None if plugin is None else _plugin_spec(name, plugin)
+    if plugin is not None:
+        return _plugin_spec(name, plugin)
+    hint = None
+    if name in _IN_LAB:
+        hint = "It is in another package: pip install sci-stream-lab, or `make install` in a checkout."
+    elif "+" in name:
+        hint = "Two denoisers in sequence: sci_stream_lab.paper.sequence, in Python, of the package sci-stream-lab."
+    names = sorted({*DENOISERS, *plugin_names()})
+    raise ConfigError(
+        "Unknown denoiser", expected=f"one of {', '.join(names)}, or module:Class", got=repr(name), hint=hint
+    )
 
 
 def _plugin_spec(name: str, plugin: DenoiserPlugin) -> DenoiserSpec:
@@ -213,7 +186,8 @@ def _plugin_spec(name: str, plugin: DenoiserPlugin) -> DenoiserSpec:
             raise ConfigError(
                 f"The denoiser {name!r} cannot use these weights", expected="a file that it reads", got="a network"
             )
-        return CallableDenoiser(plugin.make(device, weights), device, name)
+        made = plugin.make(device, weights)
+        return made if isinstance(made, VideoDenoiser) else CallableDenoiser(made, device, name)
 
     return external_spec(make, plugin.defaults, takes_weights=plugin.takes_weights)
 
@@ -239,69 +213,24 @@ def external_spec(
     )
 
 
-def _sequence_spec(first: DenoiserSpec, then: DenoiserSpec) -> DenoiserSpec:
-    """Return the settings of two priors in sequence: σ from the start of the first to the end of the second."""
-    sigma_first = max(first.sigma_first, then.sigma_last)
-
-    def make(device: torch.device, weights: Weights, precision: Precision) -> Denoiser:
-        switch_sigma = SigmaSchedule(sigma_first, then.sigma_last).sigma(0.5)
-        return _make_sequence(first, then, device, weights, precision, switch_sigma=switch_sigma)
-
-    return replace(
-        then,
-        make=make,
-        takes_weights=first.takes_weights or then.takes_weights,
-        sigma_first=sigma_first,
-        sigma_still=max(first.sigma_still, then.sigma_last),
-        min_iterations=max(first.min_iterations, then.min_iterations),
-        # The smaller α is stable with both.
-        relaxation=min(first.relaxation, then.relaxation),
-    )
-
-
-def _make_sequence(
-    first: DenoiserSpec,
-    then: DenoiserSpec,
-    device: torch.device,
-    weights: Weights,
-    precision: Precision,
-    *,
-    switch_sigma: float,
-) -> Denoiser:
-    """Make two priors; a checkpoint is for the one whose variant it is, else for the last one that accepts it."""
-    both = first.takes_weights and then.takes_weights
-    for_first = first.takes_weights and (
-        not then.takes_weights
-        or (both and weights is not None and first is DENOISERS.get(variant_of(_loaded(weights)) or ""))
-    )
-    made_first = first.make(device, weights if for_first else None, precision)
-    made_then = then.make(device, weights if then.takes_weights and not for_first else None, precision)
-    return in_sequence(made_first, made_then, switch_sigma)
-
-
 def make_denoiser(
     name: str,
     device: torch.device,
     weights: Weights = None,
     precision: Precision = Precision.FLOAT32,
-    *,
-    switch_sigma: float | None = None,
 ) -> Denoiser:
     """Make a denoiser by name.
 
     Parameters
     ----------
     name
-        A key of `DENOISERS`, a plug-in, or two of them joined by a plus sign.
+        A key of `DENOISERS`, or a plug-in.
     device
         Where it will run.
     weights
         Checkpoint to load, or weights in memory, for denoisers that accept them. None for the shipped ones.
     precision
         Arithmetic of networks; others compute in the dtype of the frames.
-    switch_sigma
-        For two in sequence: σ above which the first is used, 0–1 scale. None for half of the schedule. Ignored for a
-        single one.
 
     Raises
     ------
@@ -315,7 +244,4 @@ def make_denoiser(
         raise ConfigError(
             f"The denoiser {name!r} takes no weights", got=str(weights) if isinstance(weights, Path) else "a network"
         )
-    if switch_sigma is not None and "+" in name:
-        first, then = (denoiser_spec(part) for part in name.split("+"))
-        return _make_sequence(first, then, device, weights, precision, switch_sigma=switch_sigma)
     return spec.make(device, weights, precision)

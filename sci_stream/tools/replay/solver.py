@@ -20,14 +20,12 @@ from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_p
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser
-from sci_stream.recon.algorithms.schedule import LambdaRule, Shape
+from sci_stream.recon.algorithms.schedule import Shape
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.storage.recording.columns import OUTCOME_CODES
 from sci_stream.storage.recording.series import RecordedSeries
 
 _SETTINGS = {field.name for field in dataclasses.fields(SolverSettings)}
-# Recordings of earlier versions must stay replayable; the schedule does better than this λ rule did.
-_REMOVED_RULE = "residual"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,11 +216,7 @@ def as_settings(described: JsonObject) -> SolverSettings:
     """
     known = {name: value for name, value in described.items() if name in _SETTINGS}
     try:
-        shape, rule = known.get("sigma_shape", Shape.GEOMETRIC), known.get("lambda_rule", LambdaRule.MONOTONE)
-        if rule == _REMOVED_RULE:
-            rule = LambdaRule.MONOTONE
-        known |= {"sigma_shape": Shape(shape), "lambda_rule": LambdaRule(rule)}
-        return SolverSettings(**known)
+        return SolverSettings(**known | {"sigma_shape": Shape(known.get("sigma_shape", Shape.GEOMETRIC))})
     except (TypeError, ValueError) as error:
         raise ConfigError(
             "The recorded solver settings are not usable", got=error, hint="Choose another --denoiser."

@@ -43,7 +43,6 @@ from sci_stream.recon.backend.cuda_graph import (
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.registry import IdentityDenoiser
-from sci_stream.recon.denoisers.sequence import in_sequence
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import load_ffdnet
@@ -175,16 +174,6 @@ def test_observer_receives_the_same_estimates() -> None:
     for (x, d), (wanted_x, wanted_d) in zip(seen[1], seen[0], strict=True):
         torch.testing.assert_close(x, wanted_x)
         torch.testing.assert_close(d, wanted_d)
-
-
-def test_sequence_has_a_recording_for_each_prior() -> None:
-    denoise = in_sequence(TvDenoiser(), lite(), switch_sigma=0.1)
-    recorded, example = Recorded(by_hand), Example()
-    for got, wanted in zip(
-        example.solve(denoise, recorded.step, example.phi), example.solve(denoise, gap_step, example.phi), strict=True
-    ):
-        torch.testing.assert_close(got, wanted)
-    assert len(recorded.graphs) == 2
 
 
 def test_recorded_admm_equals_plain_iterations() -> None:

@@ -18,7 +18,6 @@ from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import Budget, Shape
 from sci_stream.recon.backend.transfers import RunAheadClock
 from sci_stream.recon.denoisers.registry import make_denoiser
-from sci_stream.recon.denoisers.sequence import SequenceDenoiser, in_sequence
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
@@ -46,16 +45,23 @@ def snapshots(calibration: Calibration, expose: Expose, count: int = 4) -> list[
     return found
 
 
-def two_forms() -> SequenceDenoiser:
-    """Return a denoiser that computes in two forms, above and below a level of σ, as a network in two precisions."""
-    return in_sequence(TvDenoiser(1), TvDenoiser(2), switch_sigma=12 / 255)
+class TwoForms:
+    """Compute in two forms, above and below a level of σ, as a network in two precisions."""
+
+    name = "two-forms"
+
+    def graph_key(self, sigma: float) -> bool:
+        return sigma > 12 / 255
+
+    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+        return TvDenoiser(1 if self.graph_key(sigma) else 2)(x, sigma)
 
 
 def make_engine(
     calibration: Calibration, device: Device | None, *, prior: Denoiser | None = None, **how: Any
 ) -> Engine:
     settings = dataclasses.replace(default_settings(CPU, "tv"), iterations=6, warm_start=True, **how)
-    return Engine(calibration, prior or two_forms(), CPU, settings, recorder=None if device is None else device.record)
+    return Engine(calibration, prior or TwoForms(), CPU, settings, recorder=None if device is None else device.record)
 
 
 @pytest.mark.parametrize(

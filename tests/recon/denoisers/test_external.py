@@ -79,7 +79,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class TestPluginContract(DenoiserContract):
-    @pytest.fixture(autouse=True, params=["shrink", "shrinking:Shrink", "shrinking:Network", "tv+shrinking:Network"])
+    @pytest.fixture(autouse=True, params=["shrink", "shrinking:Shrink", "shrinking:Network"])
     def _plugin(self, request: pytest.FixtureRequest, plugin: Path) -> None:
         self.name: str = request.param
         self.reduces_noise = self.name.endswith("Network")
@@ -140,7 +140,7 @@ def test_unusable_plugin_is_refused(name: str, message: str) -> None:
         make_denoiser(name, CPU)
 
 
-@pytest.mark.parametrize("name", ["a.b:C", "tv+a:b.c", "ffdnet"])
+@pytest.mark.parametrize("name", ["a.b:C", "a:b.c", "ffdnet"])
 def test_rig_accepts_denoiser_names(name: str) -> None:
     assert ReconstructSection(denoiser=name).denoiser == name
 

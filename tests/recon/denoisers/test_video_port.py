@@ -1,4 +1,4 @@
-"""Denoisers of whole videos: the solver and sequences pass the video, for any B, size and Bayer plane."""
+"""Denoisers of whole videos: the solver passes the video, for any B, size and Bayer plane."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import torch
 
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
-from sci_stream.ports import RecordableDenoiser, VideoDenoiser
+from sci_stream.ports import VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import NoiseLevel
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.registry import IdentityDenoiser
-from sci_stream.recon.denoisers.sequence import in_sequence
 from sci_stream.recon.denoisers.temporal import WholeVideoDenoiser, cycled_denoisers
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
@@ -72,13 +71,3 @@ def test_engine_solves_with_a_video_denoiser(n_frames: int, size: int, bayer: st
     planes, side = (1, size) if phase is None else (4, size // 2)
     assert prior.seen == [(planes, n_frames, side, side)] * report.iterations
     assert set(prior.maps) <= {(planes, side, side)}
-
-
-def test_sequence_with_a_video_denoiser_is_a_video_denoiser() -> None:
-    both = in_sequence(IdentityDenoiser(), TemporalMean(), 0.1)
-    assert isinstance(both, VideoDenoiser)
-    assert not isinstance(both, RecordableDenoiser), "one of the two cannot be recorded"
-    x = video(1, 3, 8, 8)
-    assert torch.equal(both.denoise_video(x, 0.2), x)
-    assert torch.equal(both.denoise_video(x, 0.1), TemporalMean().denoise_video(x, 0.1))
-    assert not isinstance(in_sequence(IdentityDenoiser(), IdentityDenoiser(), 0.1), VideoDenoiser)

@@ -1,14 +1,7 @@
-"""``sci-stream bench paper``: the paper's table of methods on published sets, ours next to what is printed.
-
-Each row is one of the paper's algorithms: GAP or ADMM, a prior or two in sequence, a λ rule. They begin with ȳ = y/Σφ
-and add nothing to the paper's algorithm. Rows "with the linear start" are our form of the slow ones: they begin with
-the linear estimate, explain the residual of the first iterations by neighbours and denoise each place by its estimated
-error, which takes fewer iterations. The last row is what a rig does by default, a different method.
-"""
+"""``sci-stream bench paper``: the paper's table of methods on published sets, ours next to what is printed."""
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,142 +11,16 @@ import torch
 
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.model import Snapshot
-from sci_stream.recon.algorithms.gap import Problem, cold_start, gap
-from sci_stream.recon.algorithms.schedule import Budget, LambdaRule, Shape
 from sci_stream.recon.backend.device import describe_device, pick_device
-from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser
-from sci_stream.recon.denoisers.temporal import FrameDenoiser, IterationDenoiser, cycled_denoisers
-from sci_stream.recon.engine import Engine, Watch
-from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.metrics import psnr, ssim
-from sci_stream.recon.settings import SolverSettings, default_settings
 from sci_stream_lab.bench.datasets import Footage, truth_of
 from sci_stream_lab.bench.environment import environment
-from sci_stream_lab.bench.quality.published_sets import PAPER_MINUTES, paper_row
 from sci_stream_lab.bench.result import BenchResult, Progress, ResultColumn, ResultTable, figure_file, mean
-
-Solve = Callable[[Snapshot, Watch], None]
-"""Solve a shot, and call the function with the video after each iteration."""
+from sci_stream_lab.paper.methods import METHODS, Method, Solve
+from sci_stream_lab.paper.printed import PAPER_MINUTES, paper_row
 
 # Seconds between two lines of progress during a solve.
 _REPORT_S = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """Iterations of the paper's loop with one prior, ``each`` of them at each level of σ, of 255.
-
-    ``by_frames``: a prior that could see all frames sees each by itself.
-    """
-
-    prior: str
-    levels: tuple[float, ...]
-    each: int
-    by_frames: bool = False
-
-    @property
-    def sigmas(self) -> list[float]:
-        """σ of each iteration, 0–1 scale."""
-        return [level / 255 for level in self.levels for _ in range(self.each)]
-
-    def turns(self, n_frames: int, device: torch.device, weights: Path | None) -> tuple[IterationDenoiser, ...]:
-        """Return the denoisers of the iterations in turn."""
-        prior = make_denoiser(self.prior, device, weights if self.prior == "ffdnet" else None)
-        if self.by_frames:
-            return (FrameDenoiser(prior),)
-        return cycled_denoisers(prior, n_frames, device, along_time=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """A row: its name, the paper's name for it if it has one, and how it is computed.
-
-    ``plain``: with nothing that the paper's algorithm does not have. ``live``: as a rig does it by default. ``stages``:
-    as the paper's code, one prior after the other, instead of by the engine.
-    """
-
-    name: str
-    prior: str
-    printed: str = ""
-    solver: str = "gap"
-    rule: LambdaRule = LambdaRule.MONOTONE
-    iterations: int = 40
-    sigma_first: float = 50 / 255
-    sigma_last: float = 6 / 255
-    shape: Shape = Shape.GEOMETRIC
-    switch_at: float = 0.5
-    relaxation: float = 1.0
-    correlated: int = 0
-    plain: bool = True
-    live: bool = False
-    stages: tuple[Stage, ...] = ()
-
-    def settings(self, device: torch.device) -> SolverSettings:
-        """Return the solver's settings."""
-        if self.live:
-            return default_settings(device, self.prior)
-        base = default_settings(device, self.prior, linear_start=not self.plain)
-        return dataclasses.replace(
-            base,
-            solver=self.solver,
-            lambda_rule=self.rule,
-            iterations=self.iterations,
-            min_iterations=min(base.min_iterations, self.iterations),
-            sigma_first=self.sigma_first,
-            sigma_last=self.sigma_last,
-            sigma_shape=self.shape,
-            switch_at=self.switch_at,
-            relaxation=self.relaxation,
-            along_time=False,
-            correlated=self.correlated,
-            local_sigma=not self.plain,
-            weigh_noise=not self.plain,
-            gamma=0.01,
-        )
-
-
-# The paper's code (github.com/liuyang12/PnP-SCI) has 60 iterations at each level of WNNM's σ and 170 with block
-# matching; these have a third of that, since they cost minutes. WNNM begins with single frames: those of ȳ are alike,
-# and groups through all of them would keep what moves as blurred as it is.
-_TV = Stage("tv", (27.5,), each=100)
-_FFDNET = Stage("ffdnet", (50, 50, 25, 12, 6), each=10)
-_VBM4D = Stage("vbm4d", (50, 25, 12, 6), each=14)
-_WNNM_FRAMES = Stage("wnnm", (50,), each=10, by_frames=True)
-
-
-def _wnnm(*levels: float) -> Stage:
-    return Stage("wnnm", levels, each=20)
-
-
-def _staged(name: str, printed: str, *stages: Stage) -> Method:
-    prior = "+".join(dict.fromkeys(stage.prior for stage in stages))
-    return Method(name, prior, printed, stages=stages)
-
-
-def _linear_start(name: str, prior: str, printed: str) -> Method:
-    """Return our form of a row; its settings were tried on a crop of Traffic (lab/research/paper-table.md)."""
-    name = f"{name}, with the linear start"
-    return Method(name, prior, printed, plain=False, iterations=48, correlated=24, relaxation=1.5)
-
-
-METHODS = (
-    Method("GAP-TV", "tv", "GAP-TV", iterations=24, sigma_first=40 / 255),
-    Method("ADMM-TV", "tv", solver="admm", iterations=24, sigma_first=40 / 255),
-    _staged("DeSCI (GAP-WNNM)", "DeSCI", _WNNM_FRAMES, _wnnm(25, 12, 6)),
-    _staged("PnP-VBM4D", "PnP-VBM4D", _VBM4D),
-    Method("PnP-FFDNet (GAP)", "ffdnet", "PnP-FFDNet", shape=Shape.STEPWISE),
-    Method("PnP-FFDNet (GAP, adaptive)", "ffdnet", "PnP-FFDNet", rule=LambdaRule.ADAPTIVE),
-    Method("PnP-FFDNet (ADMM)", "ffdnet", "PnP-FFDNet", solver="admm", shape=Shape.STEPWISE),
-    _staged("PnP-WNNM-TV", "PnP-WNNM-TV", _TV, _wnnm(12, 6)),
-    _staged("PnP-WNNM-VBM4D", "PnP-WNNM-VBM4D", _VBM4D, _wnnm(6)),
-    _staged("PnP-WNNM-FFDNet", "PnP-WNNM-FFDNet", _FFDNET, _wnnm(6)),
-    _linear_start("DeSCI (GAP-WNNM)", "wnnm", "DeSCI"),
-    _linear_start("PnP-VBM4D", "vbm4d", "PnP-VBM4D"),
-    _linear_start("PnP-WNNM-TV", "tv+wnnm", "PnP-WNNM-TV"),
-    _linear_start("PnP-WNNM-VBM4D", "vbm4d+wnnm", "PnP-WNNM-VBM4D"),
-    _linear_start("PnP-WNNM-FFDNet", "ffdnet+wnnm", "PnP-WNNM-FFDNet"),
-    Method("live, as a rig does it", "auto", live=True),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,10 +156,7 @@ def _measure(
     weights: Path | None,
     shots: int | None,
 ) -> MethodQuality:
-    if method.stages:
-        solve, iterations = stage_by_stage(footage, method.stages, device, weights)
-    else:
-        solve, iterations = _by_engine(footage, method, device, weights)
+    solve, iterations = method.prepare(footage.calibration, device, weights)
     # What else the machine does would change an hour's row many times over.
     clock = time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
     taken = [_Solve(method.name, footage.name, clock, progress) for _ in footage.snapshots[:shots]]
@@ -313,42 +177,6 @@ def _measure(
         seconds_at=tuple(taken[0].seconds_at),
         psnr_at=tuple(taken[0].psnr_at),
     )
-
-
-def _by_engine(footage: Footage, method: Method, device: torch.device, weights: Path | None) -> tuple[Solve, int]:
-    """Return how a shot is solved by the engine, and the iterations that takes."""
-    prior = chosen_denoiser(method.prior, device, weights=weights is not None)
-    settings = dataclasses.replace(method, prior=prior).settings(device)
-    own = weights if "ffdnet" in prior.split("+") else None
-    denoiser = make_denoiser(prior, device, own, switch_sigma=settings.switch_sigma)
-    engine = Engine(footage.calibration, denoiser, device, settings)
-
-    def solve(snapshot: Snapshot, watch: Watch) -> None:
-        engine.reconstruct(snapshot, Budget(settings.iterations), watch=watch)
-
-    return solve, settings.iterations
-
-
-def stage_by_stage(
-    footage: Footage, stages: Sequence[Stage], device: torch.device, weights: Path | None
-) -> tuple[Solve, int]:
-    """Return how a shot is solved by the paper's loop, and the iterations that takes.
-
-    Each stage begins with the last video of the one before, and accumulates the residual from 0.
-    """
-    n_frames, masks = footage.calibration.n_frames, MaskStack(footage.calibration, device)
-    turns = [stage.turns(n_frames, device, weights) for stage in stages]
-
-    @torch.inference_mode()
-    def solve(snapshot: Snapshot, watch: Watch) -> None:
-        y = masks.planes(torch.from_numpy(footage.calibration.measurement(snapshot.counts)).to(device))
-        start = cold_start(y, masks.phi, masks.r_inv)
-        for stage, denoise in zip(stages, turns, strict=True):
-            for v in gap(start, Problem(y, masks.phi, masks.r_inv, denoise), stage.sigmas):
-                watch(masks.merged(v))
-            start = v
-
-    return solve, sum(len(stage.sigmas) for stage in stages)
 
 
 class _Solve:

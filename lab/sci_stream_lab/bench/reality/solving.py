@@ -24,7 +24,7 @@ from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.metrics import psnr
 from sci_stream_lab.bench.datasets import psnr_of, truth_of
-from sci_stream_lab.bench.published_loop import plain_gap
+from sci_stream_lab.paper.published_code import plain_gap
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from sci_stream.recon.engine import Engine
 from sci_stream.recon.metrics import psnr
 from sci_stream.recon.settings import SolverSettings
 from sci_stream_lab.bench.datasets import Footage, filmed, truth_of
-from sci_stream_lab.bench.published_loop import PUBLISHED_SIGMAS, published_gap
 from sci_stream_lab.bench.result import Progress, mean
+from sci_stream_lab.paper.published_code import PUBLISHED_SIGMAS, published_gap
 
 LADDER = (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 50, 60)
 """Iteration counts tried in turn until the result is as good."""

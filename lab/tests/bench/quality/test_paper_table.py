@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from sci_stream_lab.bench.datasets import Footage
-from sci_stream_lab.bench.quality.paper_table import METHODS, Stage, bench, chosen_methods, plot
-from sci_stream_lab.bench.quality.published_sets import PAPER, PAPER_MINUTES
+from sci_stream_lab.bench.quality.paper_table import bench, chosen_methods, plot
+from sci_stream_lab.paper.methods import METHODS, LinearStart, PaperMethod, Stage
+from sci_stream_lab.paper.printed import PAPER, PAPER_MINUTES
 
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture
@@ -49,18 +46,12 @@ def test_every_printed_row_of_the_paper_has_a_method() -> None:
         assert np.mean([PAPER[name][method][0] for name in PAPER]) == pytest.approx(average, abs=0.02)
 
 
-def test_plain_rows_have_nothing_that_the_paper_does_not() -> None:
-    for method in METHODS:
-        if method.plain and not method.live and not method.stages:
-            settings = method.settings(CPU)
-            names = ("linear_start", "correlated", "local_sigma", "weigh_noise", "along_time", "warm_start")
-            assert not [name for name in names if getattr(settings, name)]
-
-
 def test_methods_are_chosen_by_prefix() -> None:
     assert chosen_methods(()) == METHODS
-    assert [method.prior for method in chosen_methods(("desci", "PnP-WNNM-TV"))] == ["wnnm", "wnnm", "tv+wnnm"]
-    assert [method.plain for method in chosen_methods(("desci", "PnP-WNNM-TV"))] == [True, False, True]
+    chosen = chosen_methods(("desci", "PnP-WNNM-TV"))
+    assert [(type(method), method.printed) for method in chosen] == [
+        (PaperMethod, "DeSCI"), (LinearStart, "DeSCI"), (PaperMethod, "PnP-WNNM-TV")
+    ]  # fmt: skip
     with pytest.raises(ConfigError, match="DeSCI"):
         chosen_methods(("BIRNAT",))
 
@@ -89,7 +80,7 @@ def test_bench_measures_each_method_on_each_shot(
 def test_stage_begins_with_the_video_of_the_one_before(footage: Footage) -> None:
     first, then = Stage("tv", (27.5,), each=4), Stage("tv", (20.0, 10.0), each=2)
     stages = (first,), (first, then)
-    methods = [dataclasses.replace(METHODS[0], stages=each) for each in stages]
+    methods = [PaperMethod("GAP-TV", "", each) for each in stages]
     short, long = bench([footage], methods, "cpu", ignore, shots=1).rows
     assert long.psnr_at[:4] == short.psnr_at
     assert len(long.psnr_at) == long.iterations == 8
@@ -98,7 +89,7 @@ def test_stage_begins_with_the_video_of_the_one_before(footage: Footage) -> None
 
 def test_stage_by_frames_is_not_one_through_all_frames(footage: Footage) -> None:
     stages = [(Stage("wnnm", (25.0,), each=1, by_frames=alone),) for alone in (False, True)]
-    methods = [dataclasses.replace(METHODS[0], stages=each) for each in stages]
+    methods = [PaperMethod("GAP-TV", "", each) for each in stages]
     together, alone = bench([footage], methods, "cpu", ignore, shots=1).rows
     assert abs(together.psnr_db - alone.psnr_db) > 1e-3
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 
 from sci_stream.recon.algorithms.noise_level import sigma_map
+from sci_stream.recon.denoisers.external import DenoiserDefaults
 
 Shrink = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 """Patches of G groups, (G, K, p²), and σ of each, (G, 1, 1) → the patches without noise, and weights, (G, 1, 1)."""
@@ -56,14 +59,26 @@ class Search:
     per_frame: bool = False
 
 
-class PatchGroupDenoiser:
+class PatchGroupDenoiser(ABC):
     """A denoiser that changes groups of similar patches, in one frame or through all frames of a video."""
 
-    def __init__(self, name: str, search: Search, shrink: Shrink) -> None:
-        self.name = name
-        self._search = search
-        self._shrink = shrink
+    name: str
+    search: ClassVar[Search]
+    defaults = DenoiserDefaults(
+        sigma_first=50 / 255,
+        sigma_still=100 / 255,
+        sigma_last=6 / 255,
+        iterations=48,
+        relaxation=1.5,
+        along_time=False,
+    )
+
+    def __init__(self) -> None:
         self._share = 1
+
+    @abstractmethod
+    def shrink(self, patches: torch.Tensor, sigma: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Denoise groups of patches; see `Shrink`."""
 
     def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
         """Denoise (N, H, W), each frame by itself; see `sci_stream.ports.Denoiser`."""
@@ -92,7 +107,7 @@ class PatchGroupDenoiser:
 
     def _filtered(self, video: torch.Tensor, level: torch.Tensor) -> torch.Tensor:
         at_once = _ELEMENTS_AT_ONCE[video.device.type] // self._share
-        return filter_groups(video, level, self._search, self._shrink, at_once=at_once)
+        return filter_groups(video, level, self.search, self.shrink, at_once=at_once)
 
 
 def filter_groups(

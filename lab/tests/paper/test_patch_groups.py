@@ -6,18 +6,17 @@ import math
 
 import pytest
 import torch
+from sci_stream_lab.paper.block_matching import BlockMatchingDenoiser
+from sci_stream_lab.paper.patch_groups import PatchGroupDenoiser, Search, _patch_means, filter_groups
+from sci_stream_lab.paper.wnnm import WnnmDenoiser
 
 from sci_stream.recon.algorithms.noise_level import local_sigma
-from sci_stream.recon.denoisers.nonlocal_priors import block_matching, wnnm
-from sci_stream.recon.denoisers.nonlocal_priors.block_matching import threshold_4d
-from sci_stream.recon.denoisers.nonlocal_priors.patch_groups import Search, _patch_means, filter_groups
-from sci_stream.recon.denoisers.nonlocal_priors.wnnm import shrink_singular_values
-from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.metrics import psnr
 from tests.recon.backend.test_memory import Tracker
 
 CPU = torch.device("cpu")
-NAMES = ("wnnm", "vbm4d")
+DENOISERS = (WnnmDenoiser, BlockMatchingDenoiser)
+Make = type[PatchGroupDenoiser]
 
 
 def scene(n_frames: int = 4, size: int = 40) -> torch.Tensor:
@@ -38,47 +37,47 @@ def untouched(patches: torch.Tensor, sigma: torch.Tensor) -> tuple[torch.Tensor,
     return patches, sigma.expand(len(patches), 1, 1)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("make", DENOISERS)
 @pytest.mark.parametrize("sigma", [0.04, 0.15])
-def test_video_denoiser_removes_more_noise_than_single_frames(name: str, sigma: float) -> None:
-    denoiser, clean = make_denoiser(name, CPU), scene()
+def test_video_denoiser_removes_more_noise_than_single_frames(make: Make, sigma: float) -> None:
+    denoiser, clean = make(), scene()
     x = noisy(clean, sigma)
-    together = denoiser.denoise_video(x.unsqueeze(0), sigma).squeeze(0)  # type: ignore[attr-defined]
+    together = denoiser.denoise_video(x.unsqueeze(0), sigma).squeeze(0)
     assert psnr(together, clean) > psnr(denoiser(x, sigma), clean)
     assert psnr(denoiser(x, sigma), clean) > psnr(x, clean) + 2.5
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_video_denoiser_is_independent_of_chunk_size(name: str) -> None:
-    denoiser, x = make_denoiser(name, CPU), noisy(scene(), 0.1).unsqueeze(0)
-    before = denoiser.denoise_video(x, 0.1)  # type: ignore[attr-defined]
-    while denoiser.reduce_memory():  # type: ignore[attr-defined]
+@pytest.mark.parametrize("make", DENOISERS)
+def test_video_denoiser_is_independent_of_chunk_size(make: Make) -> None:
+    denoiser, x = make(), noisy(scene(), 0.1).unsqueeze(0)
+    before = denoiser.denoise_video(x, 0.1)
+    while denoiser.reduce_memory():
         pass
-    torch.testing.assert_close(denoiser.denoise_video(x, 0.1), before)  # type: ignore[attr-defined]
+    torch.testing.assert_close(denoiser.denoise_video(x, 0.1), before)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_video_denoiser_follows_local_level(name: str) -> None:
-    denoiser, clean = make_denoiser(name, CPU), scene().unsqueeze(0)
+@pytest.mark.parametrize("make", DENOISERS)
+def test_video_denoiser_follows_local_level(make: Make) -> None:
+    denoiser, clean = make(), scene().unsqueeze(0)
     x = noisy(clean, 0.1)
     relative = torch.ones(1, 40, 40)
     relative[..., :20] = 1e-3
-    changed = (denoiser.denoise_video(x, local_sigma(0.1, relative)) - x).abs()  # type: ignore[attr-defined]
+    changed = (denoiser.denoise_video(x, local_sigma(0.1, relative)) - x).abs()
     assert changed[..., :12].mean() < 0.1 * changed[..., 28:].mean()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_video_denoiser_treats_planes_equally(name: str) -> None:
-    denoiser, x = make_denoiser(name, CPU), noisy(scene(3, 24), 0.1)
-    both = denoiser.denoise_video(torch.stack((x, 1 - x)), 0.1)  # type: ignore[attr-defined]
-    torch.testing.assert_close(both[1], denoiser.denoise_video(1 - x.unsqueeze(0), 0.1)[0])  # type: ignore[attr-defined]
+@pytest.mark.parametrize("make", DENOISERS)
+def test_video_denoiser_treats_planes_equally(make: Make) -> None:
+    denoiser, x = make(), noisy(scene(3, 24), 0.1)
+    both = denoiser.denoise_video(torch.stack((x, 1 - x)), 0.1)
+    torch.testing.assert_close(both[1], denoiser.denoise_video(1 - x.unsqueeze(0), 0.1)[0])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("make", DENOISERS)
 @pytest.mark.parametrize("shape", [(1, 1, 16, 16), (1, 3, 7, 21), (2, 2, 1, 5), (1, 13, 9, 9)])
-def test_video_of_any_size_keeps_its_shape(name: str, shape: tuple[int, ...]) -> None:
+def test_video_of_any_size_keeps_its_shape(make: Make, shape: tuple[int, ...]) -> None:
     x = torch.rand(shape, generator=torch.Generator().manual_seed(0))
-    found = make_denoiser(name, CPU).denoise_video(x, 0.1)  # type: ignore[attr-defined]
+    found = make().denoise_video(x, 0.1)
     assert found.shape == x.shape
     assert found.isfinite().all()
 
@@ -99,7 +98,7 @@ def test_unchanged_groups_return_the_video(per_frame: bool) -> None:
         torch.testing.assert_close(found, video)
 
 
-@pytest.mark.parametrize("search", [wnnm.SEARCH, block_matching.SEARCH])
+@pytest.mark.parametrize("search", [make.search for make in DENOISERS])
 def test_memory_beyond_the_video_does_not_grow_with_its_size(search: Search) -> None:
     """Video, padded video, sums and weights are held, and temporary arrays of a bounded number of elements."""
     at_once = 2**15
@@ -129,23 +128,23 @@ def test_shrinkage_removes_noise_and_keeps_strong_values() -> None:
     generator = torch.Generator().manual_seed(0)
     noise = 0.1 * torch.randn(20, 32, 64, generator=generator)
     sigma = torch.tensor(0.1)
-    left, _ = shrink_singular_values(noise.clone(), sigma)
+    left, _ = WnnmDenoiser().shrink(noise.clone(), sigma)
     assert left.square().mean() < 0.1 * noise.square().mean()
     signal = torch.rand(20, 32, 1, generator=generator) * torch.rand(20, 1, 64, generator=generator) * 5
-    found, _ = shrink_singular_values(signal + noise, sigma)
+    found, _ = WnnmDenoiser().shrink(signal + noise, sigma)
     assert (found - signal).square().mean() < 0.2 * noise.square().mean()
     for count in (8, 64, 100):  # either side of the matrix may be the smaller one
         patches = torch.rand(3, count, 36, generator=generator)
-        torch.testing.assert_close(shrink_singular_values(patches, torch.tensor(0.0))[0], patches, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(WnnmDenoiser().shrink(patches, torch.tensor(0.0))[0], patches, atol=1e-3, rtol=1e-3)
 
 
 def test_4d_threshold_keeps_signal_and_favours_sparse_groups() -> None:
     generator = torch.Generator().manual_seed(0)
     patches = torch.rand(2, 8, 64, generator=generator)
     patches[1] = 0.5
-    clean, _ = threshold_4d(patches, torch.tensor(1e-6))
+    clean, _ = BlockMatchingDenoiser().shrink(patches, torch.tensor(1e-6))
     torch.testing.assert_close(clean, patches, atol=1e-4, rtol=1e-4)
-    flat, weights = threshold_4d(patches, torch.tensor(0.1))
+    flat, weights = BlockMatchingDenoiser().shrink(patches, torch.tensor(0.1))
     torch.testing.assert_close(flat[1], patches[1])
     assert float(weights[1]) == 1.0
     assert float(weights[0]) < 1.0

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import torch
-from sci_stream_lab.bench.published_loop import PUBLISHED_SIGMAS, denoise_frame, published_gap
+from sci_stream_lab.paper.published_code import PUBLISHED_SIGMAS, denoise_frame, published_gap
 
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights

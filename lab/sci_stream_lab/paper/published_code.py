@@ -1,4 +1,4 @@
-r"""The published PnP-GAP-FFDNet loop: the baseline for the instrument's speed.
+r"""PnP-GAP-FFDNet as in the authors' code: the baseline for the instrument's speed.
 
 PnP-GAP with FFDNet, frame by frame, in float32 and torch's default memory layout, not tuned::
 

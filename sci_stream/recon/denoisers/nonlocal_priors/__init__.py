@@ -1,1 +1,0 @@
-"""Priors that change groups of similar patches, found across the frames of a video."""
