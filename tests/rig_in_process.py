@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, Self
 from unittest import mock
 
-from sci_stream_drivers.simulated import SimulatedCamera
-
 from sci_stream.config import load_rig
 from sci_stream.delivery.ledger import Ledger, LedgerCounts
 from sci_stream.nodes.acquire import series_loop
@@ -24,6 +22,7 @@ from sci_stream.nodes.sink import node as sink_module
 from sci_stream.nodes.sink.node import SinkNode
 from sci_stream.nodes.sink.series_session import SeriesSession
 from sci_stream.storage.recording import Recording
+from sci_stream_drivers.simulated import SimulatedCamera
 from tests.e2e.kit import PATIENCE_S, Tables, merged, write_rig
 
 _POLL_S = 0.002

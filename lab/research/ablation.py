@@ -27,9 +27,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sci_stream_lab.bench.reality.perturbations import parse_perturbation
-from sci_stream_lab.bench.reality.rigs import OpticalSetup, film
-from sci_stream_lab.bench.reality.scenes import SCENES, NamedScene, SceneFormat, SceneUnavailableError
 
 from sci_stream.config import ReconstructSection
 from sci_stream.model import Snapshot
@@ -38,6 +35,9 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.engine import Engine
+from sci_stream_lab.bench.reality.perturbations import parse_perturbation
+from sci_stream_lab.bench.reality.rigs import OpticalSetup, film
+from sci_stream_lab.bench.reality.scenes import SCENES, NamedScene, SceneFormat, SceneUnavailableError
 
 CPU = pick_device("cpu")
 PRIOR, SETTINGS = make_prior(ReconstructSection(denoiser="ffdnet-lite"), CPU)

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sci_stream_lab.bench.environment import environment
-from sci_stream_lab.training.checkpoint import load_checkpoint
 
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
@@ -22,6 +20,8 @@ from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
+from sci_stream_lab.bench.environment import environment
+from sci_stream_lab.training.checkpoint import load_checkpoint
 
 ITERATIONS = 8
 # Marks of the GPU path: what is measured, at least (or at most) what.

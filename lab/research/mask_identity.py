@@ -15,12 +15,12 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from sci_stream_lab.bench.reality.perturbations import parse_perturbation
-from sci_stream_lab.bench.reality.rigs import OpticalSetup, Series, film
-from sci_stream_lab.bench.reality.scenes import SceneFormat, _clip, data_folder
 
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.optics.calibration import Calibration
+from sci_stream_lab.bench.reality.perturbations import parse_perturbation
+from sci_stream_lab.bench.reality.rigs import OpticalSetup, Series, film
+from sci_stream_lab.bench.reality.scenes import SceneFormat, _clip, data_folder
 
 RIGS = (OpticalSetup("shift", 0.3, 14), OpticalSetup("published", 0.0, 8), OpticalSetup("random", 0.5, 24))
 SIZE, SNAPSHOTS = 128, 6

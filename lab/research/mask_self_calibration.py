@@ -13,9 +13,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-from sci_stream_lab.bench.reality.perturbations import PERTURBATIONS, parse_perturbation
-from sci_stream_lab.bench.reality.rigs import OpticalSetup, film
-from sci_stream_lab.bench.reality.scenes import SCENES, SceneFormat, SceneUnavailableError
 
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.config import ReconstructSection
@@ -25,6 +22,9 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.engine import Engine
+from sci_stream_lab.bench.reality.perturbations import PERTURBATIONS, parse_perturbation
+from sci_stream_lab.bench.reality.rigs import OpticalSetup, film
+from sci_stream_lab.bench.reality.scenes import SCENES, SceneFormat, SceneUnavailableError
 
 CPU = pick_device("cpu")
 PRIOR, SETTINGS = make_prior(ReconstructSection(denoiser="ffdnet-lite"), CPU)

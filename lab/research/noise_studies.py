@@ -16,9 +16,6 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from ablation import CPU, PRIOR, PUBLISHED, SETTINGS, SIZE, videos
-from sci_stream_lab.bench.reality.perturbations import parse_perturbation
-from sci_stream_lab.bench.reality.rigs import Series, film
-from sci_stream_lab.bench.reality.scenes import SCENES, SceneFormat
 from scipy.ndimage import gaussian_filter, map_coordinates
 
 from sci_stream.model import Snapshot
@@ -27,6 +24,9 @@ from sci_stream.recon import engine
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.noise_estimation import NoiseEstimate, estimate_noise
+from sci_stream_lab.bench.reality.perturbations import parse_perturbation
+from sci_stream_lab.bench.reality.rigs import Series, film
+from sci_stream_lab.bench.reality.scenes import SCENES, SceneFormat
 
 Estimator = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], NoiseEstimate]
 # The true variance of a pixel is the mean around it.

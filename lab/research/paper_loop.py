@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sci_stream_lab.bench import datasets
-from sci_stream_lab.bench.datasets import Footage, truth_of
-from sci_stream_lab.bench.quality.paper_table import Stage, stage_by_stage
 
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.metrics import psnr
+from sci_stream_lab.bench import datasets
+from sci_stream_lab.bench.datasets import Footage, truth_of
+from sci_stream_lab.bench.quality.paper_table import Stage, stage_by_stage
 
 
 def parse(text: str) -> Stage:

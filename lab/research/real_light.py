@@ -16,7 +16,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import torch
-from sci_stream_lab.paper.published_code import plain_gap
 from scipy.ndimage import gaussian_filter, shift
 
 from sci_stream.model import Snapshot, SnapshotId
@@ -26,6 +25,7 @@ from sci_stream.recon.engine import Engine
 from sci_stream.recon.metrics import unsupported_texture
 from sci_stream.recon.settings import default_settings
 from sci_stream.storage.published_data import read_published
+from sci_stream_lab.paper.published_code import plain_gap
 
 DATA = Path(os.environ.get("SCI_STREAM_DATA", "../shared/data"))
 CPU = torch.device("cpu")

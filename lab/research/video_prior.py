@@ -15,7 +15,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import torch
-from sci_stream_lab.training.video.clips import read_clip
 
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
@@ -24,6 +23,7 @@ from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.denoisers.temporal import cosines
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
+from sci_stream_lab.training.video.clips import read_clip
 
 DATA = Path(os.environ.get("SCI_STREAM_DATA", "../shared/data"))
 CPU = torch.device("cpu")

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
 from sci_stream_lab.training.checkpoint import save_checkpoint
 
 ROOT = Path(__file__).parents[2]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
-
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
+from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
 
 
 class Rig:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import zmq
-from sci_stream_lab.bench.pipeline.supervised_rig import SupervisedRig
 
 from sci_stream.config import load_rig
 from sci_stream.errors import EnvironmentFault, WireError
@@ -21,6 +20,7 @@ from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.storage.calibration_file import save_calibration
 from sci_stream.transport.sockets import make_socket
 from sci_stream.wire import Accepted, Done, Dropped, Heartbeat, SeriesEnd, decode, encode
+from sci_stream_lab.bench.pipeline.supervised_rig import SupervisedRig
 from tests.chaos.patched_node import FaultControl
 from tests.chaos.tcp_proxy import TcpProxy
 

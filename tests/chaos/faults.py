@@ -12,12 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from sci_stream.config import load_rig
+from sci_stream.errors import ConfigError, SciStreamError
 from sci_stream_lab.bench.environment import environment
 from sci_stream_lab.bench.pipeline.supervised_rig import LedgerFigures, RigTables, RunSummary, small_rig, supervised
 from sci_stream_lab.bench.result import BenchResult, ResultColumn, ResultTable
-
-from sci_stream.config import load_rig
-from sci_stream.errors import ConfigError, SciStreamError
 from tests.chaos import fault_injection, kill_rounds, random_kills
 from tests.chaos.fault_injection import PATIENCE_S, PatchedRig
 from tests.chaos.kill_rounds import KillRound

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from sci_stream_lab.bench.pipeline.supervised_rig import LedgerFigures, RunSummary
-from sci_stream_lab.bench.result import print_result, write_json
 
 from sci_stream.errors import ConfigError
+from sci_stream_lab.bench.pipeline.supervised_rig import LedgerFigures, RunSummary
+from sci_stream_lab.bench.result import print_result, write_json
 from tests.chaos.faults import FAULTS, RANDOM_KILLS, account, bench, faults_result, run_fault
 from tests.chaos.patched_node import FaultControl
 from tests.chaos.tcp_proxy import TcpProxy

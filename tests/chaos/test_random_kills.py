@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+
 from sci_stream_lab.bench.pipeline.supervised_rig import LedgerFigures
 from sci_stream_lab.bench.result import print_result
-
 from tests.chaos import faults
 from tests.chaos.random_kills import KillsOutcome, bench
 

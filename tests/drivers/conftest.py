@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 from sci_stream_drivers.replay import ReplayCamera, ReplayOptions
-
 from tests.drivers.camera_kit import SHOTS, SIMULATED, B, Clock, H, MakeCamera, Published, W, record, simulated
 from tests.drivers.harvesters.kit import wheel_options, wheel_producer
 

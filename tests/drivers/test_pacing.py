@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from sci_stream_drivers.pacing import Pacer
 
+from sci_stream_drivers.pacing import Pacer
 from tests.drivers.camera_kit import Clock
 
 

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from sci_stream_drivers.simulated.exposure import Exposure
-from sci_stream_drivers.simulated.scenes import make_scene
 
 from sci_stream.errors import CameraError, CameraLost, FileFormatError
+from sci_stream_drivers.simulated.exposure import Exposure
+from sci_stream_drivers.simulated.scenes import make_scene
 from tests.drivers.camera_kit import SHOTS, frames, simulated
 
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import numpy as np
-from sci_stream_drivers.simulated.exposure import Exposure
 
 from sci_stream.model import Array, BayerPhase
+from sci_stream_drivers.simulated.exposure import Exposure
 
 H, W, B = 6, 8, 4
 PHI = np.random.default_rng(2).random((B, H, W)).astype(np.float32)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sci_stream_drivers.simulated.masks import MaskOptics
-from sci_stream_drivers.simulated.options import SimulatedOptions
 
 from sci_stream.model import Array
+from sci_stream_drivers.simulated.masks import MaskOptics
+from sci_stream_drivers.simulated.options import SimulatedOptions
 
 
 def masks(**options: Any) -> Array:

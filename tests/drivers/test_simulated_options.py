@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from sci_stream_drivers.simulated import FaultOptions, SimulatedOptions
 
 from sci_stream.model import BayerPhase, FrameIds
+from sci_stream_drivers.simulated import FaultOptions, SimulatedOptions
 
 
 def made(**options: Any) -> SimulatedOptions:

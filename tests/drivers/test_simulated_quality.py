@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from sci_stream_drivers.simulated import SimulatedCamera
-from sci_stream_drivers.simulated.options import SimulatedOptions
 
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
+from sci_stream_drivers.simulated import SimulatedCamera
+from sci_stream_drivers.simulated.options import SimulatedOptions
 
 
 @pytest.mark.parametrize(("scene", "least_db"), [("fast", 26.0), ("slow", 27.5)])

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sci_stream_drivers.simulated.options import SCENES, SimulatedOptions
-from sci_stream_drivers.simulated.scenes import Scene, make_scene
 
 from sci_stream.model import Array
+from sci_stream_drivers.simulated.options import SCENES, SimulatedOptions
+from sci_stream_drivers.simulated.scenes import Scene, make_scene
 
 
 def scene(name: str, **options: Any) -> Scene:

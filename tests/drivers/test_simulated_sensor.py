@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from sci_stream_drivers.simulated.options import SimulatedOptions
 from sci_stream_drivers.simulated.sensor import Sensor
 

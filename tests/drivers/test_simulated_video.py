@@ -5,10 +5,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from sci_stream_drivers.simulated.textures import SRGB_TO_LINEAR
-from sci_stream_drivers.simulated.video import VideoScene
 
 from sci_stream.errors import FileFormatError
+from sci_stream_drivers.simulated.textures import SRGB_TO_LINEAR
+from sci_stream_drivers.simulated.video import VideoScene
 
 N = 5
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sci_stream_drivers.simulated import SimulatedCamera
 
 from sci_stream.model import CameraFrame
 from sci_stream.storage.recording import Recording
+from sci_stream_drivers.simulated import SimulatedCamera
 from tests.e2e.kit import ITERATIONS, RunningRig, assert_accounted_for, camera_of, sci_stream
 
 pytestmark = pytest.mark.rig

@@ -13,12 +13,6 @@ import h5py
 import numpy as np
 import scipy.io
 import torch
-from sci_stream_drivers.simulated.video import VideoScene
-from sci_stream_lab.training.checkpoint import checkpoint_path, save_checkpoint
-from sci_stream_lab.training.export import export_weights
-from sci_stream_lab.training.images import load_images
-from sci_stream_lab.training.learner import Learner, initial_weights
-from sci_stream_lab.training.settings import TrainingSettings
 
 from sci_stream.cli.recording_tables import describe
 from sci_stream.config import load_rig
@@ -41,6 +35,12 @@ from sci_stream.storage.recording.series import RecordedSeries
 from sci_stream.tools.compare import compare_recordings
 from sci_stream.tools.export import ExportOptions, export
 from sci_stream.tools.replay.jobs import read_manifest
+from sci_stream_drivers.simulated.video import VideoScene
+from sci_stream_lab.training.checkpoint import checkpoint_path, save_checkpoint
+from sci_stream_lab.training.export import export_weights
+from sci_stream_lab.training.images import load_images
+from sci_stream_lab.training.learner import Learner, initial_weights
+from sci_stream_lab.training.settings import TrainingSettings
 from tests.e2e.kit import small_rig
 from tests.series_fixtures import Series, make_series
 

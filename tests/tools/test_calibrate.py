@@ -11,7 +11,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
 
 from sci_stream.calibration.measurement import Measured
 from sci_stream.calibration.quality import Verdict, assess, worst
@@ -24,6 +23,7 @@ from sci_stream.recon.settings import default_settings
 from sci_stream.storage.calibration_file import load_calibration, load_measured, save_calibration
 from sci_stream.tools.calibrate import CalibrationPlan, calibrate
 from sci_stream.tools.calibration_report import write_report
+from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
 
 CPU = torch.device("cpu")
 PLAN = CalibrationPlan(frames=16, settle=1, timeout_s=5.0)

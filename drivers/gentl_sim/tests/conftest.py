@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from sci_stream_gentl_sim.build import build
 
 pytest.importorskip("harvesters", reason="harvesters is not installed: pip install 'sci-stream[genicam]'")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from sci_stream_drivers.genicam.formats import FORMATS
 
 

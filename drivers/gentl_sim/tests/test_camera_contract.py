@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 
 from drivers.gentl_sim.tests.kit import sim_options
+from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 from tests.drivers.camera_kit import MakeCamera
 from tests.drivers.test_camera_contract import *  # noqa: F403 - its tests run on the camera below
 

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
-from sci_stream_gentl_sim.frames import Header, write_frames
-from sci_stream_gentl_sim.render import read_options, render
 
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.model import BayerPhase
 from sci_stream.storage.calibration_file import load_calibration
+from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
+from sci_stream_gentl_sim.frames import Header, write_frames
+from sci_stream_gentl_sim.render import read_options, render
 
 ROOT = Path(__file__).parents[3]
 SMALL = {"width_px": 32, "height_px": 24, "n_frames": 3, "bayer": "GRBG", "seed": 5, "snapshot_rate_hz": 20.0}

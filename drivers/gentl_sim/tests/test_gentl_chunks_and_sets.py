@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from genicam import gentl
-from sci_stream_gentl_sim.frames import Header, write_frames
 
 from drivers.gentl_sim.tests.bench import PATIENCE_S, Bench, camera
+from sci_stream_gentl_sim.frames import Header, write_frames
 
 CHUNKS = ("FrameID", "Timestamp", "ExposureTime", "Gain")
 

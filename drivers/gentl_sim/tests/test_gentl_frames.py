@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sci_stream_gentl_sim.frames import Header, write_frames
 
 from drivers.gentl_sim.tests.bench import FORMATS, PATIENCE_S, Bench, encode, ramp
 from sci_stream.model import BayerPhase
+from sci_stream_gentl_sim.frames import Header, write_frames
 
 
 def packing_of(pixel_format: str) -> str:

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from sci_stream_drivers.genicam.formats import FORMATS
-from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 
 from drivers.gentl_sim.tests.bench import camera as bench_camera
 from drivers.gentl_sim.tests.kit import ramp, sim_options
@@ -26,6 +24,8 @@ from sci_stream.nodes.acquire.camera_reader import CameraReader, Captured
 from sci_stream.nodes.acquire.in_flight import MemoryBudget, frame_bytes
 from sci_stream.tools.calibrate import CalibrationPlan, with_camera_settings
 from sci_stream.tools.grab import ChunkValues, grab
+from sci_stream_drivers.genicam.formats import FORMATS
+from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 
 MakeHarvestersCamera = Callable[..., HarvestersCamera]
 SIZE = 512

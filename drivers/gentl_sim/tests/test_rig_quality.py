@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
-from sci_stream_gentl_sim.accuracy import score
-from sci_stream_gentl_sim.render import Rendered, render
 
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.recon.engine import Engine
+from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
+from sci_stream_gentl_sim.accuracy import score
+from sci_stream_gentl_sim.render import Rendered, render
 from tests.drivers.camera_kit import frames
 from tests.e2e.kit import RunningRig, assert_accounted_for, camera_of
 

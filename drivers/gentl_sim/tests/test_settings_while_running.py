@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 
 from drivers.gentl_sim.tests.kit import sim_options
 from sci_stream.errors import InputError
+from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 
 
 @pytest.fixture

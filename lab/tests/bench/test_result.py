@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+
+from sci_stream.errors import StorageError
+from sci_stream.recon.settings import SolverSettings
 from sci_stream_lab.bench.environment import Environment, environment
 from sci_stream_lab.bench.result import (
     BenchResult,
@@ -21,9 +24,6 @@ from sci_stream_lab.bench.result import (
     write_json,
     write_markdown,
 )
-
-from sci_stream.errors import StorageError
-from sci_stream.recon.settings import SolverSettings
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from sci_stream_lab.paper.lambda_rules import AdaptiveRule, MonotoneRule, equal_ratios
 
 FIRST, LAST = 0.2, 0.0125  # λ falls by 256 = 2⁸

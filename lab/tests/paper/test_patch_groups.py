@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
-from sci_stream_lab.paper.block_matching import BlockMatchingDenoiser
-from sci_stream_lab.paper.patch_groups import PatchGroupDenoiser, Search, _patch_means, filter_groups
-from sci_stream_lab.paper.wnnm import WnnmDenoiser
 
 from sci_stream.recon.algorithms.noise_level import local_sigma
 from sci_stream.recon.metrics import psnr
+from sci_stream_lab.paper.block_matching import BlockMatchingDenoiser
+from sci_stream_lab.paper.patch_groups import PatchGroupDenoiser, Search, _patch_means, filter_groups
+from sci_stream_lab.paper.wnnm import WnnmDenoiser
 from tests.recon.backend.test_memory import Tracker
 
 CPU = torch.device("cpu")

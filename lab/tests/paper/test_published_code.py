@@ -6,11 +6,11 @@ import itertools
 
 import numpy as np
 import torch
-from sci_stream_lab.paper.published_code import PUBLISHED_SIGMAS, denoise_frame, published_gap
 
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
+from sci_stream_lab.paper.published_code import PUBLISHED_SIGMAS, denoise_frame, published_gap
 
 CPU = torch.device("cpu")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sci_stream_lab.paper.sequence import SequenceDenoiser
 
 from sci_stream.ports import RecordableDenoiser, VideoDenoiser
 from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget, SigmaSchedule
-from sci_stream.recon.denoisers.contract import DenoiserContract
 from sci_stream.recon.denoisers.registry import IdentityDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
+from sci_stream.testing.denoisers import DenoiserContract
+from sci_stream_lab.paper.sequence import SequenceDenoiser
 
 FRAMES = torch.rand(3, 12, 10, generator=torch.Generator().manual_seed(0))
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import cv2
 import pytest
-from sci_stream_lab.training.settings import TrainingSettings
 
 from lab.tests.training.pictures import picture
 from sci_stream.storage.video_file import MovieFile
+from sci_stream_lab.training.settings import TrainingSettings
 
 
 @pytest.fixture

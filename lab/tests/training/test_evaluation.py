@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sci_stream_lab.training.evaluation import evaluate, psnr_by_level, validation_planes
-from sci_stream_lab.training.images import load_images
 
 from lab.tests.training.pictures import CPU
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
+from sci_stream_lab.training.evaluation import evaluate, psnr_by_level, validation_planes
+from sci_stream_lab.training.images import load_images
 
 
 def _leaves_alone() -> FfdnetWeights:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from lab.tests.training.pictures import CPU
+from sci_stream.errors import ConfigError, FileFormatError, StorageError, WeightsError
+from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet, read_metadata, save_ffdnet
 from sci_stream_lab.training.checkpoint import load_checkpoint, save_checkpoint
 from sci_stream_lab.training.convert import describe_weights, import_weights, read_any
 from sci_stream_lab.training.export import TestPlan, export_weights
 from sci_stream_lab.training.settings import TrainingSettings, Until
 from sci_stream_lab.training.train import train
-
-from lab.tests.training.pictures import CPU
-from sci_stream.errors import ConfigError, FileFormatError, StorageError, WeightsError
-from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet, read_metadata, save_ffdnet
 
 DATA = ("Pictures made by the test, free to use",)
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from sci_stream_lab.training.images import load_images
 
 from lab.tests.training.pictures import picture
 from sci_stream.errors import ConfigError
+from sci_stream_lab.training.images import load_images
 
 
 def test_images_are_rgb_in_the_order_of_names(photographs: Path) -> None:

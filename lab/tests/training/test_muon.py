@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from sci_stream_lab.training.muon import Muon, orthogonalised
 
 

@@ -10,6 +10,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
+from lab.tests.training.pictures import CPU, picture
 from sci_stream_lab.training.data import drawn_ahead
 from sci_stream_lab.training.images import luminance
 from sci_stream_lab.training.patches import (
@@ -19,8 +21,6 @@ from sci_stream_lab.training.patches import (
     least_image_px,
 )
 from sci_stream_lab.training.settings import TrainingSettings
-
-from lab.tests.training.pictures import CPU, picture
 
 IMAGES = [picture(n) for n in range(3)]
 SETTINGS = TrainingSettings(batch=6, patch_px=16)

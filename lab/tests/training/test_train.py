@@ -12,12 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
-from sci_stream_lab.training.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
-from sci_stream_lab.training.curve import curve_path, read_curve
-from sci_stream_lab.training.export import export_weights
-from sci_stream_lab.training.learner import initial_weights
-from sci_stream_lab.training.settings import TrainingSettings, Until
-from sci_stream_lab.training.train import TrainingResult, train
 
 from lab.tests.training.pictures import CPU
 from sci_stream.errors import ConfigError, FileFormatError, StorageError
@@ -25,6 +19,12 @@ from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.variants import VARIANTS
 from sci_stream.recon.denoisers.video_ffdnet import VideoFfdnetDenoiser
 from sci_stream.recon.denoisers.weights import FRAME_INPUTS, FfdnetWeights, load_ffdnet, save_ffdnet
+from sci_stream_lab.training.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
+from sci_stream_lab.training.curve import curve_path, read_curve
+from sci_stream_lab.training.export import export_weights
+from sci_stream_lab.training.learner import initial_weights
+from sci_stream_lab.training.settings import TrainingSettings, Until
+from sci_stream_lab.training.train import TrainingResult, train
 
 Train = Callable[..., TrainingResult]
 

@@ -8,9 +8,9 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sci_stream_lab.training.settings import TrainingSettings, Until
 
 from sci_stream.errors import ConfigError
+from sci_stream_lab.training.settings import TrainingSettings, Until
 
 SETTINGS = TrainingSettings(learning_rate=1e-3, warmup_steps=9, decay_share=0.25)
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sci_stream_drivers.genicam.formats import FORMATS, PixelFormat, decode, find_pixel_format
 
 from sci_stream.errors import CameraError
 from sci_stream.model import Array, BayerPhase
+from sci_stream_drivers.genicam.formats import FORMATS, PixelFormat, decode, find_pixel_format
 
 
 def encode(counts: Array, form: PixelFormat, *, padding_bytes: int = 0, big_endian: bool = False) -> Array:

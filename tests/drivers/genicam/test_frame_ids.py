@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sci_stream_drivers.genicam.frame_ids import CameraClock, RestartDetector, frame_ids_of
 
 from sci_stream.model import FrameIds
+from sci_stream_drivers.genicam.frame_ids import CameraClock, RestartDetector, frame_ids_of
 
 GIGE = FrameIds(1, 65535)
 

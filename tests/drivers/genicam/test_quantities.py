@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from sci_stream_drivers.genicam.features import apply
 from sci_stream_drivers.genicam.options import FeatureSetting
 from sci_stream_drivers.genicam.quantities import (
@@ -17,7 +18,6 @@ from sci_stream_drivers.genicam.quantities import (
     settings,
     spoilers,
 )
-
 from tests.drivers.genicam.node_maps import ARCHIVE, made_up, real_cameras
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 
+from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 from tests.drivers.harvesters.kit import wheel_options, wheel_producer
 
 MakeHarvestersCamera = Callable[..., HarvestersCamera]

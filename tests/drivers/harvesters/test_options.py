@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sci_stream_drivers.genicam.features import settings_of
-from sci_stream_drivers.harvesters import HarvestersOptions
 
 from sci_stream.config import validate_options
 from sci_stream.errors import ConfigError
+from sci_stream_drivers.genicam.features import settings_of
+from sci_stream_drivers.harvesters import HarvestersOptions
 
 pytestmark = pytest.mark.rig
 

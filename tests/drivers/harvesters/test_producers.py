@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+
+from sci_stream.errors import CameraError, ConfigError
 from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 from sci_stream_drivers.harvesters.producers import (
     VARIABLE,
@@ -14,8 +16,6 @@ from sci_stream_drivers.harvesters.producers import (
     producer_files,
     usable_producers,
 )
-
-from sci_stream.errors import CameraError, ConfigError
 from tests.drivers.harvesters.kit import wheel_options
 
 pytestmark = pytest.mark.rig

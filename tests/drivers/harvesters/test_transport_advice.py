@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
 from sci_stream_drivers.harvesters import transport_advice
 from sci_stream_drivers.harvesters.transport_advice import gige_advice, producer_advice, usb_advice
 

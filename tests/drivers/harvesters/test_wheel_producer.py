@@ -9,11 +9,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from sci_stream_drivers.genicam.options import FeatureSetting
-from sci_stream_drivers.harvesters import HarvestersCamera
 
 from sci_stream.errors import CameraError, ConfigError, SciStreamError
 from sci_stream.model import CameraFrame
+from sci_stream_drivers.genicam.options import FeatureSetting
+from sci_stream_drivers.harvesters import HarvestersCamera
 from tests.drivers.harvesters.conftest import MakeHarvestersCamera
 
 pytestmark = pytest.mark.rig

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sci_stream_drivers.simulated import SimulatedCamera
 
 from sci_stream.errors import CameraError, CameraLost, InputError
 from sci_stream.model import CameraCapabilities, CameraFrame
@@ -21,6 +20,7 @@ from sci_stream.nodes.acquire.in_flight import MemoryBudget
 from sci_stream.nodes.acquire.managed_camera import ManagedCamera, managed
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Camera
+from sci_stream_drivers.simulated import SimulatedCamera
 from tests.drivers.camera_kit import SHOTS, frames, simulated
 
 PATIENCE_S = 60.0

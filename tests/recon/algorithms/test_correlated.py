@@ -7,13 +7,13 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from sci_stream_lab.bench.datasets import Footage, filmed
 
 from sci_stream.optics.calibration import BayerPhase
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings, default_settings
+from sci_stream_lab.bench.datasets import Footage, filmed
 
 CPU = torch.device("cpu")
 DEFAULT = default_settings(CPU, "ffdnet-lite")

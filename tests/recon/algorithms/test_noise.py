@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sci_stream_drivers.simulated.options import SimulatedOptions
-from sci_stream_drivers.simulated.sensor import Sensor
 
 from sci_stream.errors import CalibrationError
 from sci_stream.model import Snapshot
@@ -21,6 +19,8 @@ from sci_stream.recon.algorithms.gap import Problem, cold_start, data_weight, ga
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
+from sci_stream_drivers.simulated.options import SimulatedOptions
+from sci_stream_drivers.simulated.sensor import Sensor
 
 CPU = torch.device("cpu")
 SIGMAS = (0.3, 0.2, 0.1, 0.05)

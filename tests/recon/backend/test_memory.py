@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sci_stream_lab.training.learner import initial_weights
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -24,6 +23,7 @@ from sci_stream.recon.denoisers.variants import NetworkShape, shipped_weights
 from sci_stream.recon.denoisers.weights import load_ffdnet
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings, default_settings
+from sci_stream_lab.training.learner import initial_weights
 
 
 @given(n=st.integers(0, 500), pixels=st.integers(1, 10**7), most=st.integers(1, 10**8))

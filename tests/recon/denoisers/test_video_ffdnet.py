@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from sci_stream_lab.training.learner import initial_weights
 
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
@@ -26,6 +25,7 @@ from sci_stream.recon.denoisers.weights import SUBPIXELS, VIDEO_INPUTS
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.initialization.optical_flow import NEIGHBOURS, neighbour_velocities
 from sci_stream.recon.settings import default_settings
+from sci_stream_lab.training.learner import initial_weights
 
 CPU = torch.device("cpu")
 WEIGHTS = initial_weights(NetworkShape(layers=4, channels=16, inputs=VIDEO_INPUTS), seed=0)

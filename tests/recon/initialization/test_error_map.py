@@ -9,7 +9,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from sci_stream_lab.bench.datasets import filmed
 
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
@@ -19,6 +18,7 @@ from sci_stream.recon.engine import Engine
 from sci_stream.recon.initialization.error_map import InitialErrorMap, start_error
 from sci_stream.recon.noise_estimation import MOVING_MISMATCH
 from sci_stream.recon.settings import SolverSettings, default_settings
+from sci_stream_lab.bench.datasets import filmed
 
 P, H, W = 2, 24, 32
 CPU = torch.device("cpu")

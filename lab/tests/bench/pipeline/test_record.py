@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from sci_stream_lab.bench.pipeline.record import recorder_alone
-from sci_stream_lab.bench.pipeline.stream import stream_result
-from sci_stream_lab.bench.result import print_result
 
 from sci_stream.cli import app
 from sci_stream.errors import ConfigError
 from sci_stream.storage.recording import Compression
+from sci_stream_lab.bench.pipeline.record import recorder_alone
+from sci_stream_lab.bench.pipeline.stream import stream_result
+from sci_stream_lab.bench.result import print_result
 from tests.e2e.kit import sci_stream
 
 

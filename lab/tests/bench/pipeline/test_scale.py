@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from sci_stream_lab.bench.pipeline.scale import bench
-from sci_stream_lab.bench.pipeline.scale_node import SLEEPING, SleepingDenoiser, register
-from sci_stream_lab.bench.result import print_result, write_json
 
 from sci_stream.errors import ConfigError
 from sci_stream.ports import RecordableDenoiser
 from sci_stream.recon.denoisers.registry import DENOISERS, denoiser_spec
+from sci_stream_lab.bench.pipeline.scale import bench
+from sci_stream_lab.bench.pipeline.scale_node import SLEEPING, SleepingDenoiser, register
+from sci_stream_lab.bench.result import print_result, write_json
 
 
 def test_bench_scale_joining_node_takes_its_share(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from sci_stream_lab.bench.pipeline.soak import (
     Growth,
     LatencyChange,
@@ -17,7 +18,6 @@ from sci_stream_lab.bench.pipeline.soak import (
     process_figures,
     verdicts,
 )
-
 from tests.e2e.kit import sci_stream
 
 

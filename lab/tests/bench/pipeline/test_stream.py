@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+
 from sci_stream_lab.bench.pipeline.stream import stream_result
 from sci_stream_lab.bench.pipeline.zmq_baseline import StreamPart, measure_zmq_baseline
 from sci_stream_lab.bench.result import print_result

@@ -10,13 +10,13 @@ import cv2
 import numpy as np
 import pytest
 from rich.console import Console
-from sci_stream_lab.bench.quality.colour import CHART_SRGB, bench, chart_delta_e, delta_e_2000, lab
-from sci_stream_lab.bench.result import print_result, write_json
 
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import BayerPhase
+from sci_stream_lab.bench.quality.colour import CHART_SRGB, bench, chart_delta_e, delta_e_2000, lab
+from sci_stream_lab.bench.result import print_result, write_json
 
 MEAN_DELTA_E, MOST_DELTA_E = 1.0, 2.0
 """What the project promises: the difference of a patch of the chart, through the simulated optics and back."""

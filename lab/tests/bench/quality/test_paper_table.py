@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sci_stream_lab.bench.datasets import Footage
-from sci_stream_lab.bench.quality.paper_table import bench, chosen_methods, plot
-from sci_stream_lab.paper.methods import METHODS, LinearStart, PaperMethod, Stage
-from sci_stream_lab.paper.printed import PAPER, PAPER_MINUTES
 
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
+from sci_stream_lab.bench.datasets import Footage
+from sci_stream_lab.bench.quality.paper_table import bench, chosen_methods, plot
+from sci_stream_lab.paper.methods import METHODS, LinearStart, PaperMethod, Stage
+from sci_stream_lab.paper.printed import PAPER, PAPER_MINUTES
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import scipy.io
 from rich.console import Console
-from sci_stream_lab.bench.quality.published_sets import bench, bench_priors, paper_row
-from sci_stream_lab.bench.result import print_result, write_json
 
 from sci_stream.cli import app
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import ConfigError, FileFormatError
+from sci_stream_lab.bench.quality.published_sets import bench, bench_priors, paper_row
+from sci_stream_lab.bench.result import print_result, write_json
 
 
 @pytest.fixture

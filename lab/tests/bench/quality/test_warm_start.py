@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import scipy.io
 from rich.console import Console
-from sci_stream_lab.bench import datasets
-from sci_stream_lab.bench.quality import warm_start
-from sci_stream_lab.bench.result import print_result, write_json
 
 from sci_stream.cli import app
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import ConfigError, FileFormatError
+from sci_stream_lab.bench import datasets
+from sci_stream_lab.bench.quality import warm_start
+from sci_stream_lab.bench.result import print_result, write_json
 
 TV = ReconstructSection(denoiser="tv")
 

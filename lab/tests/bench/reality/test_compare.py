@@ -8,6 +8,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+
+from sci_stream.cli import app
+from sci_stream.config import ReconstructSection
+from sci_stream.errors import FileFormatError
 from sci_stream_lab.bench.reality import compare
 from sci_stream_lab.bench.reality.compare import Cell, ComparisonPlan, bench, cell_table, plot, summarise, verdicts
 from sci_stream_lab.bench.reality.cost import bench_cost
@@ -22,10 +26,6 @@ from sci_stream_lab.bench.reality.scenes import (
 )
 from sci_stream_lab.bench.reality.solving import SolverSpec
 from sci_stream_lab.bench.result import markdown, write_json
-
-from sci_stream.cli import app
-from sci_stream.config import ReconstructSection
-from sci_stream.errors import FileFormatError
 
 SPEC = SolverSpec(ReconstructSection(denoiser="tv", warm_start=False), "cpu", iterations=4)
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.ndimage import gaussian_filter
+
 from sci_stream_lab.bench.reality.optics import (
     MARGIN_PX,
     PatternOptics,
@@ -16,7 +18,6 @@ from sci_stream_lab.bench.reality.optics import (
     smooth_field,
     sub_pixel_kernel,
 )
-from scipy.ndimage import gaussian_filter
 
 INNER = slice(MARGIN_PX, -MARGIN_PX)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
+from sci_stream.errors import ConfigError
 from sci_stream_lab.bench.reality.optics import F32
 from sci_stream_lab.bench.reality.perturbations import PERTURBATIONS, TOGETHER, parse_perturbation, sensor_for
 from sci_stream_lab.bench.reality.rigs import ALL_RIGS, RIGS, OpticalSetup, choose_rigs, film
-
-from sci_stream.errors import ConfigError
 
 RIG = OpticalSetup("random", 0.5, 4)
 

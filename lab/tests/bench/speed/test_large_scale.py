@@ -7,10 +7,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from sci_stream_lab.bench.speed.large_scale import bench, stated_bytes
-from sci_stream_lab.bench.speed.solve_times import Size
 
 from sci_stream.errors import FileFormatError
+from sci_stream_lab.bench.speed.large_scale import bench, stated_bytes
+from sci_stream_lab.bench.speed.solve_times import Size
 
 
 def test_large_bench_measures_memory_time_and_quality(tmp_path: Path) -> None:

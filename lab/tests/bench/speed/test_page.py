@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from sci_stream_lab.bench.speed.page import bench
 
 

@@ -11,10 +11,6 @@ import numpy as np
 import pytest
 import scipy.io
 import torch
-from sci_stream_lab.bench.environment import matrix_rate
-from sci_stream_lab.bench.speed import solve_times
-from sci_stream_lab.bench.speed.solve_times import SIZES, Size, flop_per_pixel, parse_sizes
-from sci_stream_lab.bench.speed.time_to_quality import LADDER, read_shots, time_to_reach
 from typer.testing import CliRunner
 
 from sci_stream.cli import app
@@ -25,6 +21,10 @@ from sci_stream.recon.denoisers.variants import VARIANTS, shipped_weights
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings, default_settings
+from sci_stream_lab.bench.environment import matrix_rate
+from sci_stream_lab.bench.speed import solve_times
+from sci_stream_lab.bench.speed.solve_times import SIZES, Size, flop_per_pixel, parse_sizes
+from sci_stream_lab.bench.speed.time_to_quality import LADDER, read_shots, time_to_reach
 from tests.recon.backend.stand_in import Device
 
 LITE = str(shipped_weights("ffdnet-lite"))

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sci_stream_lab.training.video.clips import load_clips
 
 from lab.tests.training.conftest import write_clip
 from lab.tests.training.pictures import picture
 from sci_stream.errors import ConfigError
+from sci_stream_lab.training.video.clips import load_clips
 
 PLENTY = 2**30
 

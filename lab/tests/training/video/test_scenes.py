@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sci_stream_lab.training.video.scenes import Scenes, disturb_masks, draw_masks
 
 from lab.tests.training.pictures import picture
+from sci_stream_lab.training.video.scenes import Scenes, disturb_masks, draw_masks
 
 CLIP = np.random.default_rng(0).integers(0, 256, (10, 40, 44)).astype(np.uint8)
 

@@ -11,6 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
+from lab.tests.training.pictures import CPU, picture
+from sci_stream import reconstruct
+from sci_stream.errors import ConfigError, WeightsError
+from sci_stream.recon.denoisers.registry import make_denoiser
+from sci_stream.recon.denoisers.variants import VARIANTS
+from sci_stream.recon.denoisers.video_ffdnet import VideoFfdnetDenoiser
+from sci_stream.recon.denoisers.weights import VIDEO_INPUTS
 from sci_stream_lab.training.checkpoint import load_checkpoint
 from sci_stream_lab.training.curve import read_curve
 from sci_stream_lab.training.export import export_weights
@@ -21,14 +29,6 @@ from sci_stream_lab.training.video.data import n_sources
 from sci_stream_lab.training.video.entries import PoolEntry, _sensed, draw_coded, draw_noisy, noisy_entry, solve_entries
 from sci_stream_lab.training.video.pool import EntryPool
 from sci_stream_lab.training.video.scenes import Scenes
-
-from lab.tests.training.pictures import CPU, picture
-from sci_stream import reconstruct
-from sci_stream.errors import ConfigError, WeightsError
-from sci_stream.recon.denoisers.registry import make_denoiser
-from sci_stream.recon.denoisers.variants import VARIANTS
-from sci_stream.recon.denoisers.video_ffdnet import VideoFfdnetDenoiser
-from sci_stream.recon.denoisers.weights import VIDEO_INPUTS
 
 Train = Callable[..., TrainingResult]
 # More than the noisy videos need: some sources after them are solves.
