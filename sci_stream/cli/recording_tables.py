@@ -37,9 +37,9 @@ def describe(found: RecordingSummary) -> Iterator[tuple[str, str]]:
     series, stored, rates = found.series, found.stored, found.rates
     started = datetime.fromtimestamp(series.started_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     bayer = f", Bayer {series.bayer}" if series.bayer else ""
-    yield "series", f"{series.name} ({started}), rig {series.rig}, policy {series.policy}"
+    yield "series", f"{series.series} ({started}), rig {series.rig}, policy {series.policy}"
     yield "state", _state(found)
-    yield "camera", f"{series.camera}, {series.pixel_format}, {series.bit_depth} bit{bayer}"
+    yield "camera", f"{found.camera}, {series.pixel_format}, {series.bit_depth} bit{bayer}"
     yield "size", f"{series.height_px}×{series.width_px} pixels, B = {series.n_frames} frames per snapshot"
     share = f", {stored.disk_bytes / stored.bytes:.0%} of the arrays' size" if stored.bytes else ""
     yield (

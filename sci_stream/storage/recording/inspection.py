@@ -85,24 +85,6 @@ def _summary(quantity: Quantity, column: Column, rows: Rows) -> Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class SeriesSummary:
-    """Description of a series; ``started_ns`` is Unix time."""
-
-    name: str
-    rig: str
-    policy: str
-    camera: str
-    started_ns: int
-    height_px: int
-    width_px: int
-    n_frames: int
-    pixel_format: str
-    bit_depth: int
-    bayer: str | None
-    versions: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
 class SegmentSummary:
     """One file of a recording; ``state`` is ``last``, ``continued`` or ``unfinished``."""
 
@@ -233,7 +215,7 @@ class RecordingSummary:
 
     file: str
     state: str
-    series: SeriesSummary
+    series: SeriesInfo
     segments: tuple[SegmentSummary, ...]
     stored: StoredData
     ledger: JsonObject | None
@@ -249,14 +231,29 @@ class RecordingSummary:
     def to_json(self) -> JsonObject:
         """Return the summary as plain values; quantities are not nested."""
         values = dataclasses.asdict(self)
-        return {**values, "solving": _flat(values["solving"]), "health": self.health and _flat(values["health"])}
+        series = values["series"]
+        names = (
+            "rig",
+            "policy",
+            "camera",
+            "started_ns",
+            "height_px",
+            "width_px",
+            "n_frames",
+            "pixel_format",
+            "bit_depth",
+        )
+        series |= {"name": series["series"], "camera": self.camera}
+        values["series"] = {name: series[name] for name in ("name", *names, "bayer", "versions")}
+        values["solving"] = values["solving"].pop("quantities") | values["solving"]
+        if values["health"] is not None:
+            values["health"].update(values["health"].pop("quantities"))
+        return values
 
-
-def _flat(summary: JsonObject) -> JsonObject:
-    flat: JsonObject = {}
-    for name, value in summary.items():
-        flat |= value if name == "quantities" else {name: value}
-    return flat
+    @property
+    def camera(self) -> str:
+        """Model and serial number of the camera."""
+        return f"{self.series.camera_model} {self.series.camera_serial}".strip()
 
 
 def inspect_recording(path: Path) -> RecordingSummary:
@@ -272,7 +269,7 @@ def inspect_recording(path: Path) -> RecordingSummary:
         return RecordingSummary(
             file=str(path),
             state="complete" if series.finished else "unfinished",
-            series=_series(series.info),
+            series=series.info,
             segments=tuple(_segment(segment) for segment in series.segments),
             stored=_stored(series),
             ledger=series.ledger,
@@ -285,23 +282,6 @@ def inspect_recording(path: Path) -> RecordingSummary:
             chunks=_chunks(rows, series.info.chunks),
             parent=series.parent,
         )
-
-
-def _series(info: SeriesInfo) -> SeriesSummary:
-    return SeriesSummary(
-        name=info.series,
-        rig=info.rig,
-        policy=info.policy.value,
-        camera=f"{info.camera_model} {info.camera_serial}".strip(),
-        started_ns=info.started_ns,
-        height_px=info.height_px,
-        width_px=info.width_px,
-        n_frames=info.n_frames,
-        pixel_format=info.pixel_format,
-        bit_depth=info.bit_depth,
-        bayer=None if info.bayer is None else info.bayer.value,
-        versions=info.versions,
-    )
 
 
 def _segment(segment: Recording) -> SegmentSummary:
