@@ -28,11 +28,13 @@ from sci_stream.field_types import (
 )
 from sci_stream.quantities import (
     Column,
+    InRun,
+    Inspected,
     Metric,
     OverSeries,
     PageText,
-    Quantity,
     float_column,
+    reported,
     text_column,
 )
 
@@ -202,6 +204,7 @@ class StageTimes:
     accepted_ns: Count = 0
 
 
+SPREAD = OverSeries.SPREAD
 _SHIFT_HELP = "Estimated shift of the masks on the sensor, by axis, px."
 _NOISE_HELP = "Estimated noise of the last measurement relative to it, in all and by the masks."
 
@@ -218,112 +221,94 @@ class CalibrationHealth:
     """
 
     shift_x_px: Measured = field(
-        metadata=Quantity(
-            column=float_column(
+        metadata=reported(
+            float_column(
                 "mask_shift_x_px", "shift of the masks to the right since calibration; NaN if not measured", "pixel"
             ),
-            metric=Metric("calibration_shift_px", _SHIFT_HELP, "axis", "x"),
-        ).metadata
+            Metric("calibration_shift_px", _SHIFT_HELP, "axis", "x"),
+        )
     )
     shift_y_px: Measured = field(
-        metadata=Quantity(
-            column=float_column(
+        metadata=reported(
+            float_column(
                 "mask_shift_y_px", "shift of the masks downwards since calibration; NaN if not measured", "pixel"
             ),
-            metric=Metric("calibration_shift_px", _SHIFT_HELP, "axis", "y"),
-        ).metadata
+            Metric("calibration_shift_px", _SHIFT_HELP, "axis", "y"),
+        )
     )
     shift_sd_px: Measured = field(
-        metadata=Quantity(
-            column=float_column("mask_shift_sd_px", "standard deviation of the shift; NaN if not measured", "pixel")
-        ).metadata
+        metadata=reported(
+            float_column("mask_shift_sd_px", "standard deviation of the shift; NaN if not measured", "pixel")
+        )
     )
     error_log_odds: Measured = field(
         default=None,
-        metadata=Quantity(
-            column=float_column(
+        metadata=reported(
+            float_column(
                 "mask_error_log_odds", "log odds for errors of single masks, corrected from 5 on; NaN if not estimated"
             ),
-            metric=Metric(
+            Metric(
                 "calibration_error_log_odds",
                 "Log odds for errors of single masks or the black level; they are corrected from 5 on.",
             ),
-            page=PageText(
+            PageText(
                 "log odds of errors of single masks", "logarithmierte Quote für Fehler einzelner Masken", digits=0
             ),
-        ).metadata,
+        ),
     )
     match: Measured = field(
-        metadata=Quantity(
-            column=float_column(
-                "mask_match", "fraction of the measurement explained by the masks, 0-1; NaN if not measured"
-            ),
-            over_series=OverSeries.SPREAD,
-            line="masks",
-            text="match {min:.2f} lowest",
-            page=PageText("match", "Übereinstimmung", digits=2),
-        ).metadata
+        metadata=reported(
+            float_column("mask_match", "fraction of the measurement explained by the masks, 0-1; NaN if not measured"),
+            Inspected(SPREAD, "masks", "match {min:.2f} lowest"),
+            PageText("match", "Übereinstimmung", digits=2),
+        )
     )
     contrast: Measured = field(
-        metadata=Quantity(
-            column=float_column(
-                "mask_contrast", "modulation by the masks relative to calibration; NaN if not measured"
-            ),
-            over_series=OverSeries.SPREAD,
-            line="masks",
-            text="contrast {median:.2f} median",
-            page=PageText("contrast", "Kontrast", digits=2),
-        ).metadata
+        metadata=reported(
+            float_column("mask_contrast", "modulation by the masks relative to calibration; NaN if not measured"),
+            Inspected(SPREAD, "masks", "contrast {median:.2f} median"),
+            PageText("contrast", "Kontrast", digits=2),
+        )
     )
     below_black_fraction: Fraction = field(
         default=0.0,
-        metadata=Quantity(
-            column=float_column("below_black_fraction", "pixels darker than the dark frame; NaN if not measured"),
-            over_series=OverSeries.SPREAD,
-            line="masks",
-            text="up to {max:.2%} of the pixels below black",
-            usually_zero=True,
-            page=PageText("below black", "unter Schwarz", "%"),
-        ).metadata,
+        metadata=reported(
+            float_column("below_black_fraction", "pixels darker than the dark frame; NaN if not measured"),
+            Inspected(SPREAD, "masks", "up to {max:.2%} of the pixels below black", usually_zero=True),
+            PageText("below black", "unter Schwarz", "%"),
+        ),
     )
     brightness: Measured = field(
         default=None,
-        metadata=Quantity(
-            column=float_column(
-                "brightness", "mean of the video estimated from the measurement, 0-1; NaN if not measured"
-            ),
-            over_series=OverSeries.SPREAD,
-            line="masks",
-            text="brightness {min:.3f}–{max:.3f}",
-            page=PageText("brightness", "Helligkeit", digits=3),
-        ).metadata,
+        metadata=reported(
+            float_column("brightness", "mean of the video estimated from the measurement, 0-1; NaN if not measured"),
+            Inspected(SPREAD, "masks", "brightness {min:.3f}–{max:.3f}"),
+            PageText("brightness", "Helligkeit", digits=3),
+        ),
     )
     gain: Measured = field(
         default=None,
-        metadata=Quantity(
+        metadata=reported(
+            float_column("camera_gain", "exposure and amplification relative to calibration; NaN if unknown"),
+            Inspected(SPREAD, "masks", "gain {min:.3f}–{max:.3f} of the calibration's"),
+            PageText("camera gain", "Kameraverstärkung", digits=3),
             key="camera_gain",
-            column=float_column("camera_gain", "exposure and amplification relative to calibration; NaN if unknown"),
-            over_series=OverSeries.SPREAD,
-            line="masks",
-            text="gain {min:.3f}–{max:.3f} of the calibration's",
-            page=PageText("camera gain", "Kameraverstärkung", digits=3),
-        ).metadata,
+        ),
     )
     order: Label = field(
         default="unknown",
-        metadata=Quantity(
-            column=Column(
+        metadata=reported(
+            Column(
                 "mask_order",
                 "u1",
                 "0 unknown, 1 forward, 2 reversed, 3 rotated, 4 shuffled",
                 words=("unknown", "forward", "reversed", "rotated", "shuffled"),
             ),
-            over_series=OverSeries.TALLY,
-            summary_key="orders",
-        ).metadata,
+            Inspected(OverSeries.TALLY, name="orders"),
+        ),
     )
-    first_mask: SmallCount = field(default=0, metadata=Quantity().metadata)
-    corrected: bool = field(default=False, metadata=Quantity().metadata)
+    first_mask: SmallCount = field(default=0, metadata=reported())
+    corrected: bool = field(default=False, metadata=reported())
 
     @property
     def shift_px(self) -> float | None:
@@ -347,112 +332,92 @@ class SolveReport:
     """
 
     iterations: SmallCount = field(
-        metadata=Quantity(
-            column=Column("iterations", "i4", "number of iterations", required=True),
-            over_series=OverSeries.SPREAD,
-            line="iterations",
-            text="{min:.0f}–{max:.0f}, mean {mean:.1f}",
-            run_summary=("mean", "min", "max"),
-            digits=2,
-            page=PageText("iterations", "Iterationen", digits=0),
-        ).metadata
+        metadata=reported(
+            Column("iterations", "i4", "number of iterations", required=True),
+            Inspected(SPREAD, "iterations", "{min:.0f}–{max:.0f}, mean {mean:.1f}"),
+            InRun(("mean", "min", "max"), 2),
+            PageText("iterations", "Iterationen", digits=0),
+        )
     )
     budget_limited: bool = field(
-        metadata=Quantity(
-            column=Column("budget_limited", "u1", "1 if there was no time for the requested iterations", required=True),
-            over_series=OverSeries.COUNT,
-            line="iterations",
-            text="{count} with fewer than configured",
-            usually_zero=True,
-        ).metadata
+        metadata=reported(
+            Column("budget_limited", "u1", "1 if there was no time for the requested iterations", required=True),
+            Inspected(OverSeries.COUNT, "iterations", "{count} with fewer than configured", usually_zero=True),
+        )
     )
     start: Start = field(
-        metadata=Quantity(
-            column=Column("start", "u1", "0 none, 1 cold, 2 warm", required=True, words=("unknown", "cold", "warm")),
-            over_series=OverSeries.TALLY,
-            summary_key="starts",
-            line="starts",
-        ).metadata
+        metadata=reported(
+            Column("start", "u1", "0 none, 1 cold, 2 warm", required=True, words=("unknown", "cold", "warm")),
+            Inspected(OverSeries.TALLY, "starts", name="starts"),
+        )
     )
     start_reason: Label = field(
-        metadata=Quantity(column=text_column("start_reason", "S24", "reason for the start", required=True)).metadata
+        metadata=reported(text_column("start_reason", "S24", "reason for the start", required=True))
     )
     solve_ns: Count = field(
-        metadata=Quantity(
+        metadata=reported(
+            Column("solve_ns", "i8", "duration of the reconstruction", "ns", required=True),
+            Inspected(SPREAD, "solve", "{median:.1f} ms median, {max:.1f} ms longest", name="solve_ms"),
+            PageText("solve", "Rechnung", "ms", 1),
             key="solve_ms",
             divisor=1e6,
-            column=Column("solve_ns", "i8", "duration of the reconstruction", "ns", required=True),
-            over_series=OverSeries.SPREAD,
-            summary_key="solve_ms",
-            line="solve",
-            text="{median:.1f} ms median, {max:.1f} ms longest",
-            page=PageText("solve", "Rechnung", "ms", 1),
-        ).metadata
+        )
     )
     residual: NonNegative = field(
-        metadata=Quantity(
-            column=float_column("residual", "relative residual of the estimate", required=True),
-            over_series=OverSeries.SPREAD,
-            page=PageText("residual", "Residuum"),
-        ).metadata
+        metadata=reported(
+            float_column("residual", "relative residual of the estimate", required=True),
+            Inspected(SPREAD),
+            PageText("residual", "Residuum"),
+        )
     )
     saturated_fraction: Fraction = field(
         default=0.0,
-        metadata=Quantity(
-            column=float_column("saturated_fraction", "fraction of pixels excluded from the data term", required=True),
-            over_series=OverSeries.SPREAD,
-            page=PageText("saturated", "gesättigt", "%"),
-        ).metadata,
+        metadata=reported(
+            float_column("saturated_fraction", "fraction of pixels excluded from the data term", required=True),
+            Inspected(SPREAD),
+            PageText("saturated", "gesättigt", "%"),
+        ),
     )
     noise: Measured = field(
         default=None,
-        metadata=Quantity(
-            column=float_column("noise", "estimated noise of the measurement, relative to it; NaN if unknown"),
-            over_series=OverSeries.SPREAD,
-            line="noise",
-            text="{median:.2%} of the measurement",
-            metric=Metric("measurement_noise", _NOISE_HELP, "part", "all"),
-            page=PageText("noise", "Rauschen"),
-        ).metadata,
+        metadata=reported(
+            float_column("noise", "estimated noise of the measurement, relative to it; NaN if unknown"),
+            Inspected(SPREAD, "noise", "{median:.2%} of the measurement"),
+            Metric("measurement_noise", _NOISE_HELP, "part", "all"),
+            PageText("noise", "Rauschen"),
+        ),
     )
     mismatch: Measured = field(
         default=None,
-        metadata=Quantity(
-            column=float_column("mismatch", "part of the noise that errors of the masks cause; NaN if unknown"),
-            over_series=OverSeries.SPREAD,
-            line="noise",
-            text="{median:.2%} by the masks",
-            metric=Metric("measurement_noise", _NOISE_HELP, "part", "masks"),
-            page=PageText("mask errors", "Maskenfehler"),
-        ).metadata,
+        metadata=reported(
+            float_column("mismatch", "part of the noise that errors of the masks cause; NaN if unknown"),
+            Inspected(SPREAD, "noise", "{median:.2%} by the masks"),
+            Metric("measurement_noise", _NOISE_HELP, "part", "masks"),
+            PageText("mask errors", "Maskenfehler"),
+        ),
     )
     psnr_db: Measured = field(
         default=None,
-        metadata=Quantity(
-            column=float_column("psnr_db", "PSNR against the ground truth, NaN if unknown", "dB", required=True),
-            over_series=OverSeries.SPREAD,
-            line="PSNR",
-            text="{mean:.2f} dB mean, {min:.2f} lowest",
-            run_summary=("mean", "min"),
-            page=PageText("PSNR", "PSNR", "dB", 1),
-        ).metadata,
+        metadata=reported(
+            float_column("psnr_db", "PSNR against the ground truth, NaN if unknown", "dB", required=True),
+            Inspected(SPREAD, "PSNR", "{mean:.2f} dB mean, {min:.2f} lowest"),
+            InRun(("mean", "min"), 3),
+            PageText("PSNR", "PSNR", "dB", 1),
+        ),
     )
     solver: Annotated[str, text(32, "string, ≤ 32 hexadecimal digits", r"[0-9a-f]*", "hexadecimal digits,")] = field(
         default="",
-        metadata=Quantity(
-            column=text_column("solver", "S32", "id of the solver settings, see solvers in ledger"),
-            over_series=OverSeries.TALLY,
-            summary_key="by_solver",
+        metadata=reported(
+            text_column("solver", "S32", "id of the solver settings, see solvers in ledger"),
+            Inspected(OverSeries.TALLY, name="by_solver"),
             live=False,
-        ).metadata,
+        ),
     )
     masks_at: Annotated[str, text(1610)] = field(
         default="",
-        metadata=Quantity(
-            # As long as a correction of the series' number of masks.
-            column=text_column("masks_at", "S", "correction of the masks used, empty as calibrated"),
-            live=False,
-        ).metadata,
+        metadata=reported(
+            text_column("masks_at", "S", "correction of the masks used, empty as calibrated"), live=False
+        ),
     )
     health: CalibrationHealth | None = None
 

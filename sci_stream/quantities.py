@@ -11,9 +11,12 @@ import dataclasses
 import enum
 import math
 from dataclasses import dataclass
+from typing import TypeVar
 
 Value = bool | int | float | str | None
 """A reported value; None if it is unknown."""
+
+_Aspect = TypeVar("_Aspect")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,11 @@ class Column:
     """Whether every recording has the column. Others read as unwritten where a recording lacks them."""
     words: tuple[str, ...] = ()
     """Words that the numbers 0, 1, … stand for; the first is for unknown ones."""
+
+    @property
+    def is_flag(self) -> bool:
+        """Whether the column has 0 and 1 for false and true."""
+        return self.dtype == "u1" and not self.words
 
     def code_of(self, word: str) -> int:
         """Return the number that stands for a word."""
@@ -50,7 +58,7 @@ def text_column(name: str, dtype: str, meaning: str, *, required: bool = False) 
 
 
 class OverSeries(enum.Enum):
-    """Summary of a quantity over a recorded series."""
+    """Summary of a quantity over a recording."""
 
     SPREAD = "spread"
     """Minimum, median, mean and maximum."""
@@ -58,6 +66,30 @@ class OverSeries(enum.Enum):
     """Number of snapshots for which it is set."""
     TALLY = "tally"
     """Number of snapshots for each of its words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """Summary of a quantity by ``inspect``.
+
+    ``text`` is the format of its text, of the fields of a spread or ``count``, in the ``line`` of this name, which
+    quantities may share; ``name`` is that in JSON, the column's if empty; the text of a quantity that is
+    ``usually_zero`` is omitted if it was zero throughout.
+    """
+
+    over_series: OverSeries
+    line: str = ""
+    text: str = ""
+    name: str = ""
+    usually_zero: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InRun:
+    """Which of ``mean``, ``min`` and ``max`` the summary of a run (``--summary``) has, and with how many digits."""
+
+    figures: tuple[str, ...]
+    digits: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,54 +112,23 @@ class PageText:
     digits: int = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Quantity:
-    """The declaration of one quantity.
+    """The declaration of one quantity, as its field's metadata.
 
-    Parameters
-    ----------
-    key
-        Name in status, summaries and on the page; that of the field if empty.
-    divisor
-        The value under ``key`` is that of the field, divided by this.
-    column
-        Where it is recorded.
-    over_series, summary_key
-        How a recording is summarised (``inspect``), and the name there: that of the column if empty.
-    line, text
-        Line of ``inspect`` that shows the summary, and the format of the text: fields of a spread, or ``count``.
-        Quantities with equal lines share one.
-    usually_zero
-        Whether ``inspect`` omits the text if the quantity was zero throughout.
-    run_summary, digits
-        Which of ``mean``, ``min`` and ``max`` the summary of a run (``--summary``) has, and with how many digits.
-    metric
-        Gauge under ``/metrics``.
-    page
-        Text on the live page.
-    live
-        Whether the status and the live page have it.
+    Its name in status, summaries and on the page is ``key``; its value there is that of the field ``name``, divided by
+    ``divisor``. Status and page lack it unless it is ``live``.
     """
 
-    name: str = ""
-    key: str = ""
-    divisor: float = 1.0
-    column: Column | None = None
-    over_series: OverSeries | None = None
-    summary_key: str = ""
-    line: str = ""
-    text: str = ""
-    usually_zero: bool = False
-    run_summary: tuple[str, ...] = ()
-    digits: int = 3
-    metric: Metric | None = None
-    page: PageText | None = None
-    live: bool = True
-
-    @property
-    def metadata(self) -> dict[str, Quantity]:
-        """Metadata of the dataclass field that this declares."""
-        return {"quantity": self}
+    name: str
+    key: str
+    divisor: float
+    live: bool
+    column: Column | None
+    inspected: Inspected | None
+    in_run: InRun | None
+    metric: Metric | None
+    page: PageText | None
 
     def value_in(self, report: object) -> Value:
         """Return the value under ``key`` in a report; None if it is unknown or not finite."""
@@ -137,6 +138,18 @@ class Quantity:
         if isinstance(value, float) and not math.isfinite(value):
             return None
         return value / self.divisor if self.divisor != 1.0 and isinstance(value, int | float) else value
+
+
+def reported(
+    *aspects: Column | Inspected | InRun | Metric | PageText, key: str = "", divisor: float = 1.0, live: bool = True
+) -> dict[str, Quantity]:
+    """Return the metadata of a field that is a reported quantity; see `Quantity`. ``key`` is the name if empty."""
+
+    def aspect(kind: type[_Aspect]) -> _Aspect | None:
+        return next((given for given in aspects if isinstance(given, kind)), None)
+
+    parts = aspect(Column), aspect(Inspected), aspect(InRun), aspect(Metric), aspect(PageText)
+    return {"quantity": Quantity("", key, divisor, live, *parts)}
 
 
 def quantities_of(report: type) -> tuple[Quantity, ...]:

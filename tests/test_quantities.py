@@ -49,8 +49,8 @@ def _row(quantity: Quantity) -> str:
         f"`{column.name}` {column.dtype}" if column is not None else "",
         column.units if column is not None else "",
         column.meaning if column is not None else "",
-        quantity.over_series.value if quantity.over_series is not None else "",
-        ", ".join(quantity.run_summary),
+        quantity.inspected.over_series.value if quantity.inspected is not None else "",
+        ", ".join(quantity.in_run.figures) if quantity.in_run is not None else "",
         f"`sci_stream_{metric.name}{label}` {metric.help}" if metric is not None else "",
     )
     return f"| {' | '.join(cells)} |\n"
@@ -67,10 +67,10 @@ def test_documentation_has_the_declared_quantities() -> None:
 @pytest.mark.parametrize(("report", "quantity"), DECLARED, ids=lambda value: getattr(value, "name", ""))
 def test_quantity_declares_texts_that_fit_its_summary(report: type, quantity: Quantity) -> None:
     spread = dict.fromkeys(("min", "median", "mean", "max", "count"), 1.5)
-    assert quantity.text.format(**spread).isprintable()
+    assert quantity.inspected is None or quantity.inspected.text.format(**spread).isprintable()
     assert quantity.metric is None or quantity.metric.name in CATALOGUE
     assert quantity.column is None or quantity.column.meaning
-    assert set(quantity.run_summary) <= {"mean", "min", "max"}
+    assert quantity.in_run is None or set(quantity.in_run.figures) <= {"mean", "min", "max"}
 
 
 def test_keys_and_columns_are_unique() -> None:
@@ -110,11 +110,10 @@ def test_inspect_summarises_every_declared_quantity(tmp_path: Path, series) -> N
     found = inspect_recording(path)
     document, lines = found.to_json(), dict(describe(found))
     for report, quantity in DECLARED:
-        if quantity.over_series is not None and quantity.column is not None:
+        if quantity.inspected is not None and quantity.column is not None:
             part = document["solving" if report is SolveReport else "health"]
-            assert part[quantity.summary_key or quantity.column.name], quantity.name
-        if quantity.line:
-            assert quantity.line in lines
+            assert part[quantity.inspected.name or quantity.column.name], quantity.name
+            assert not quantity.inspected.line or quantity.inspected.line in lines
 
 
 def test_status_and_page_have_live_quantities() -> None:

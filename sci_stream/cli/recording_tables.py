@@ -12,7 +12,7 @@ from rich.table import Table
 
 from sci_stream.calibration.mask_order import SHUFFLED
 from sci_stream.model import JsonObject
-from sci_stream.quantities import Quantity
+from sci_stream.quantities import Inspected
 from sci_stream.storage.recording.columns import HEALTH_QUANTITIES, SOLVE_QUANTITIES, Recorded
 
 if TYPE_CHECKING:
@@ -113,19 +113,19 @@ def _gaps(gaps: Runs) -> str:
 def _texts(quantities: Recorded, summaries: Mapping[str, Summary]) -> dict[str, str]:
     """Return the texts of quantities by the line that they share; those that are usually zero come last in it."""
     lines: dict[str, list[str]] = {}
-    for quantity, column in sorted(quantities, key=lambda entry: entry[0].usually_zero):
-        summary = summaries.get(quantity.summary_key or column.name)
-        if quantity.line and summary is not None:
-            text = _text(quantity, summary)
-            lines.setdefault(quantity.line, []).extend([text] if text else [])
+    inspected = [(quantity.inspected, column) for quantity, column in quantities if quantity.inspected is not None]
+    for declared, column in sorted(inspected, key=lambda entry: entry[0].usually_zero):
+        summary = summaries[declared.name or column.name] if declared.line else None
+        if summary is not None and (text := _text(declared, summary)):
+            lines.setdefault(declared.line, []).append(text)
     return {line: ", ".join(texts) for line, texts in lines.items()}
 
 
-def _text(quantity: Quantity, summary: Spread | int | dict[str, int]) -> str:
+def _text(declared: Inspected, summary: Spread | int | dict[str, int]) -> str:
     if isinstance(summary, dict):
         return ", ".join(f"{count} {word}" for word, count in summary.items())
     spread = {"count": summary} if isinstance(summary, int) else dataclasses.asdict(summary)
-    return "" if quantity.usually_zero and not any(spread.values()) else quantity.text.format(**spread)
+    return "" if declared.usually_zero and not any(spread.values()) else declared.text.format(**spread)
 
 
 def _solving(solving: SolvingSummary) -> Iterator[tuple[str, str]]:
@@ -150,7 +150,7 @@ def _health(health: MaskSummary) -> str:
         x, y = health.last_shift_px
         sd = "" if health.last_shift_sd_px is None else f" ± {health.last_shift_sd_px:.3f}"
         texts.append(f"shift ({x:+.3f}, {y:+.3f}){sd} px at last, {health.largest_shift_px:.3f} px at most")
-    texts.append(_texts(HEALTH_QUANTITIES, health.quantities)["masks"])
+    texts.append(_texts(HEALTH_QUANTITIES, health.quantities).get("masks", ""))
     if health.corrected:
         texts.append(f"{health.corrected} reconstructed with corrected masks")
     if health.last_jitter_px or health.last_gain_error:

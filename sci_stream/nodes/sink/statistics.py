@@ -14,7 +14,7 @@ from sci_stream.delivery.throughput import ThroughputMeter
 from sci_stream.model import CalibrationHealth, JsonObject, Reconstruction, SeriesInfo, SolveReport, StageTimes, Start
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.parameters import SettingChange
-from sci_stream.quantities import Value, quantities_of
+from sci_stream.quantities import InRun, Value, quantities_of
 
 # Percentiles of a run of days would hide what the rig does now, and grow without bound.
 _RECENT = 4096
@@ -41,10 +41,10 @@ class _Running:
         self._min = min(self._min, value)
         self._max = max(self._max, value)
 
-    def figures(self, names: tuple[str, ...], digits: int) -> dict[str, float | None]:
-        """Return some of ``mean``, ``min`` and ``max``, rounded; None without values."""
+    def figures(self, declared: InRun) -> dict[str, float | None]:
+        """Return the declared ones of ``mean``, ``min`` and ``max``, rounded; None without values."""
         values = {"mean": self._sum / max(self.n, 1), "min": self._min, "max": self._max}
-        return {name: round(values[name], digits) if self.n else None for name in names}
+        return {name: round(values[name], declared.digits) if self.n else None for name in declared.figures}
 
 
 def _percentiles(values: deque[float]) -> dict[str, float]:
@@ -91,7 +91,7 @@ class SeriesStatistics:
         self.end_reason = ""
         self._latency_ms: dict[str, deque[float]] = {stage: deque(maxlen=_RECENT) for stage in STAGES}
         self._total_ms: deque[tuple[float, float]] = deque(maxlen=_RECENT)
-        self._summarised = {quantity: _Running() for quantity in quantities_of(SolveReport) if quantity.run_summary}
+        self._summarised = {quantity: _Running() for quantity in quantities_of(SolveReport) if quantity.in_run}
         self._psnr_listed: list[tuple[int, float]] = []
         self._starts: Counter[str] = Counter()
         self._budget_limited = 0
@@ -149,8 +149,9 @@ class SeriesStatistics:
     def summary(self, versions: Mapping[str, str], wire_errors: Counter[str], recording: JsonObject) -> JsonObject:
         """Return the summary of the whole series, as written by ``--summary`` (docs/architecture.md)."""
         figures: dict[str, dict[str, float | None]] = {
-            quantity.key: running.figures(quantity.run_summary, quantity.digits)
+            quantity.key: running.figures(quantity.in_run)
             for quantity, running in self._summarised.items()
+            if quantity.in_run is not None
         }
         listed = [{"seq": seq, "psnr_db": psnr_db} for seq, psnr_db in sorted(self._psnr_listed)]
         psnr_db, iterations = figures.pop("psnr_db"), figures.pop("iterations")

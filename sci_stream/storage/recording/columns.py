@@ -13,7 +13,7 @@ import numpy as np
 from sci_stream.model import Array, CalibrationHealth, Reconstruction, SeriesInfo, SolveReport, Start
 from sci_stream.optics.mask_errors import correction_length
 from sci_stream.parameters import Value
-from sci_stream.quantities import Column, OverSeries, Quantity, quantities_of, text_column
+from sci_stream.quantities import Column, Quantity, quantities_of, text_column
 from sci_stream.storage.recording.layout import GROWTH_ROWS
 
 # A block is one HDF5 chunk of a column. Eight blocks (4096 rows) in memory cover late and repeated rows; a row beyond
@@ -165,7 +165,7 @@ def solve_report(cells: Mapping[str, Any]) -> SolveReport:
         elif quantity.name in optional:
             report[quantity.name] = None if np.isnan(cell) else cell
         else:
-            report[quantity.name] = bool(cell) if quantity.over_series is OverSeries.COUNT else cell
+            report[quantity.name] = bool(cell) if column.is_flag else cell
     return SolveReport(**report)
 
 

@@ -15,7 +15,7 @@ from sci_stream.calibration.diagnosis import WITHHELD
 from sci_stream.model import Array, JsonObject, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
-from sci_stream.quantities import Column, OverSeries, Quantity
+from sci_stream.quantities import Column, OverSeries
 from sci_stream.storage.recording.columns import (
     CHUNK_PREFIX,
     HEALTH_QUANTITIES,
@@ -63,20 +63,20 @@ Summary = Spread | int | dict[str, int] | None
 
 def _summaries(quantities: Recorded, rows: Rows) -> dict[str, Summary]:
     return {
-        quantity.summary_key or column.name: _summary(quantity, column, rows)
+        quantity.inspected.name or column.name: _summary(quantity.inspected.over_series, quantity.divisor, column, rows)
         for quantity, column in quantities
-        if quantity.over_series is not None
+        if quantity.inspected is not None
     }
 
 
-def _summary(quantity: Quantity, column: Column, rows: Rows) -> Summary:
+def _summary(over_series: OverSeries, divisor: float, column: Column, rows: Rows) -> Summary:
     values = rows[column.name]
-    match quantity.over_series:
+    match over_series:
         case OverSeries.SPREAD:
-            return Spread.of(values / quantity.divisor)
+            return Spread.of(values / divisor)
         case OverSeries.COUNT:
             return int(values.sum())
-        case _:
+        case OverSeries.TALLY:
             words = [column.word_of(cell) if column.words else cell_text(cell) for cell in values.tolist()]
             if column.name == "start":
                 reasons = map(cell_text, rows["start_reason"].tolist())
