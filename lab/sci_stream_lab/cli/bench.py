@@ -14,7 +14,6 @@ from sci_stream.errors import ConfigError, LedgerError
 from sci_stream.model import Policy
 
 if TYPE_CHECKING:
-    from sci_stream.config import ReconstructSection
     from sci_stream_lab.bench.datasets import Footage
     from sci_stream_lab.bench.result import BenchResult, ResultTable
 
@@ -42,7 +41,9 @@ Denoiser = Annotated[str, typer.Option(help="tv, ffdnet, …; auto: as in a rig.
 Weights = Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")]
 Assignments = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any other key of \\[reconstruct], as in a rig file; repeatable."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Any other key of \\[reconstruct], or setting of the solver; repeatable."
+    ),
 ]
 Folder = Annotated[
     Path | None, typer.Option(help="Where to record; a temporary folder by default.", callback=existing_folder)
@@ -109,9 +110,10 @@ def bench_quality(
 ) -> None:
     """Measure PSNR and SSIM on published sets, next to the paper's figures."""
     from sci_stream_lab.bench.quality.published_sets import bench, bench_priors
+    from sci_stream_lab.bench.solver_section import solver_section
 
     names = denoiser or ["auto"]
-    sections = [reconstruct_section(name, weights, assignments, iterations=iterations, solver=solver) for name in names]
+    sections = [solver_section(name, weights, assignments, iterations=iterations, solver=solver) for name in names]
     if len(sections) == 1:
         _show(bench(data, sections[0], device, echo, plot_path, full_scale_dn=full_scale_dn), json_path)
         return
@@ -174,8 +176,9 @@ def bench_reality(
     from sci_stream_lab.bench.reality.cost import bench_cost
     from sci_stream_lab.bench.reality.solving import SolverSpec
     from sci_stream_lab.bench.result import write_markdown
+    from sci_stream_lab.bench.solver_section import solver_section
 
-    spec = SolverSpec(reconstruct_section(denoiser, weights, assignments, warm_start=True), device, iterations)
+    spec = SolverSpec(solver_section(denoiser, weights, assignments, warm_start=True), device, iterations)
     if cost:
         _show(bench_cost(spec), json_path)
         return
@@ -231,33 +234,6 @@ def bench_page(
 
     result = bench(size_px=size, rate_hz=rate, snapshots=snapshots, denoiser=denoiser, device=device, progress=echo)
     _show(result, json_path)
-
-
-def reconstruct_section(
-    denoiser: str,
-    weights: Path | None,
-    assignments: list[str] | None,
-    *,
-    warm_start: bool = False,
-    **others: str | int | None,
-) -> ReconstructSection:
-    """Return the ``[reconstruct]`` section of a rig file with these options, validated in the same way.
-
-    ``assignments`` (``key=value``, as TOML or a string without quotes) take precedence. Without ``warm_start`` each
-    shot is solved separately, as in the paper.
-    """
-    from sci_stream.config import parse_rig
-    from sci_stream.config.overrides import parse_value
-    from sci_stream.config.toml_text import table_text
-
-    given: dict[str, object] = {"denoiser": denoiser, "weights": weights, "warm_start": warm_start, **others}
-    for assignment in assignments or ():
-        key, is_one, text = assignment.partition("=")
-        if not is_one:
-            raise ConfigError("Invalid --set", expected="KEY=VALUE, such as gamma=0.1", got=repr(assignment))
-        given[key.strip()] = parse_value(text.strip())
-    text = table_text("reconstruct", {key: value for key, value in given.items() if value is not None})
-    return parse_rig(text, overrides={}, name="the command line").reconstruct
 
 
 @bench_app.command("speed")
@@ -355,6 +331,7 @@ def bench_warm(
     """Compare warm starts with cold ones at equal iterations and at equal time; by default at 4, 8 and 12."""
     from sci_stream_lab.bench import datasets
     from sci_stream_lab.bench.quality.warm_start import bench, plot
+    from sci_stream_lab.bench.solver_section import solver_section
 
     def sequences() -> Iterator[Footage]:
         if data is not None:
@@ -365,7 +342,7 @@ def bench_warm(
             options = {"height_px": size, "width_px": size, "bayer": None, "speed": speed}
             yield datasets.filmed_scene(path.resolve(), snapshots=snapshots, **options)
 
-    section = reconstruct_section(denoiser, weights, assignments)
+    section = solver_section(denoiser, weights, assignments)
     counts = tuple(iterations or (4, 8, 12))
     result = bench(sequences(), section, device, echo, iterations=counts, reference=reference)
     _show(result, json_path, plot=plot, plot_path=plot_path)

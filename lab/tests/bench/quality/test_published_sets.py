@@ -137,8 +137,8 @@ def _command(published: Path, *options: str) -> dict[str, Any]:
 
 
 def test_bench_command_accepts_reconstruct_settings(published: Path) -> None:
-    settings = _command(published, "--solver", "admm", "--set", "gamma=0.2", "--set", "sigma_shape=stepwise")
-    assert (settings["solver"], settings["gamma"], settings["sigma_shape"]) == ("admm", 0.2, "stepwise")
+    settings = _command(published, "--solver", "admm", "--set", "gamma=0.2", "--set", "along_time=false")
+    assert (settings["solver"], settings["gamma"], settings["along_time"]) == ("admm", 0.2, False)
     assert settings["iterations"] == 3
 
 
@@ -148,7 +148,7 @@ def test_bench_command_accepts_reconstruct_settings(published: Path) -> None:
         ("gama=0.2", r"\[reconstruct\] gama is unknown.*gamma"),
         ("gamma=-1", r"gamma is wrong"),
         ("relaxation", r"KEY=VALUE.*'relaxation'"),
-        ("sigma_shape=fast", "sigma_shape.*geometric"),
+        ("along_time=fast", "along_time.*true or false"),
     ],
 )
 def test_bench_command_rejects_invalid_settings(published: Path, assignment: str, said: str) -> None:
