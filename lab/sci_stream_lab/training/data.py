@@ -12,12 +12,14 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from sci_stream.recon.denoisers.weights import FfdnetWeights
-
 DRAWING_THREADS = {"cpu": 1, "cuda": 8}
 """Threads that draw batches ahead, by type of device: the cores of a CPU are needed for learning."""
 
 T = TypeVar("T")
+SamplesT = TypeVar("SamplesT")
+WeightsT = TypeVar("WeightsT")
+_SamplesT_co = TypeVar("_SamplesT_co", covariant=True)
+_WeightsT_contra = TypeVar("_WeightsT_contra", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +41,7 @@ class Samples:
     weights: torch.Tensor | None = None
 
 
-class TrainingData(Protocol):
+class TrainingData(Protocol[_SamplesT_co, _WeightsT_contra]):
     """Batches to learn from, and validation on what is held out."""
 
     @property
@@ -57,14 +59,16 @@ class TrainingData(Protocol):
         """Names of the clips to learn from."""
         ...
 
-    def batches(self, step: int, weights: Callable[[], FfdnetWeights], /) -> AbstractContextManager[Iterator[Samples]]:
+    def batches(
+        self, step: int, weights: Callable[[], _WeightsT_contra], /
+    ) -> AbstractContextManager[Iterator[_SamplesT_co]]:
         """Give the batches of all steps from this one on, counted from 0.
 
         ``weights`` gives the averaged weights at the time of the call.
         """
         ...
 
-    def psnr_db(self, weights: FfdnetWeights) -> dict[str, float]:
+    def psnr_db(self, weights: _WeightsT_contra, /) -> dict[str, float]:
         """Return the PSNR in dB on held-out data, by noise level on the 0–255 scale or by what else is measured."""
         ...
 

@@ -18,7 +18,7 @@ from sci_stream_lab.training.checkpoint import Checkpoint, checkpoint_path, load
 from sci_stream_lab.training.convert import file_sha256, read_any, write_own
 from sci_stream_lab.training.curve import read_curve
 from sci_stream_lab.training.evaluation import evaluate
-from sci_stream_lab.training.learner import Learner, initial_weights
+from sci_stream_lab.training.learner import FfdnetLearner, initial_weights
 from sci_stream_lab.training.settings import TrainingSettings
 
 _KERNELS_IN = torch.float16
@@ -116,7 +116,7 @@ def _averaged(saved: Checkpoint, run: Path) -> FfdnetWeights:
     with reading(checkpoint_path(run), "a training of this project"):
         settings = TrainingSettings(**saved["settings"])
         start = initial_weights(variant_shape(settings.variant), settings.seed)
-        learner = Learner(start, torch.device("cpu"), settings.ema_decay)
+        learner = FfdnetLearner(start, torch.device("cpu"), settings.ema_decay)
         learner.restore(saved["learner"])
     weights = learner.weights()
     if not all(bool(t.isfinite().all()) for t in (*weights.kernels, *weights.biases)):

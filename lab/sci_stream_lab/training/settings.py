@@ -10,6 +10,8 @@ from sci_stream.errors import ConfigError
 from sci_stream.recon.denoisers.variants import variant_shape
 from sci_stream.recon.denoisers.weights import VIDEO_INPUTS
 
+UNROLLED = "unrolled"
+
 
 @dataclass(frozen=True, slots=True)
 class VariantDefaults:
@@ -30,6 +32,7 @@ DEFAULTS = {
     "ffdnet-lite": VariantDefaults(3e-3),
     "video": VariantDefaults(2e-3, batch=32, decay_share=0.35, held_out=2),
     "video-lite": VariantDefaults(2e-3, batch=32, decay_share=0.35, held_out=2),
+    UNROLLED: VariantDefaults(2e-3, batch=32, held_out=2),
 }
 
 
@@ -40,11 +43,11 @@ class TrainingSettings:
     Parameters
     ----------
     variant
-        A key of `sci_stream.recon.denoisers.variants.VARIANTS`.
+        A key of `sci_stream.recon.denoisers.variants.VARIANTS`, or ``"unrolled"``: a solve trained as a whole.
     seed
         Seed of the initial weights and of all patches and noise.
     batch, patch_px
-        Patches per step, and their height and width; even.
+        Patches per step, and their height and width; even. Of an unrolled network: frames per step.
     learning_rate
         Rate of Adam, for biases and the first and last layer, between warm-up and decay.
     kernel_rate
@@ -62,7 +65,9 @@ class TrainingSettings:
     clip_px, pool, noise_steps
         Clips only: height and width of the videos that patches are taken from, even and at least ``patch_px``; how many
         inputs of the network to whole videos are kept; and the steps with white noise before those in which the solver
-        runs too.
+        runs too. Of these, an unrolled network has ``clip_px`` only.
+    stages, blocks, channels
+        Unrolled only: see `sci_stream_lab.training.unrolled.network.UnrolledShape`; ``channels`` in fours.
     validate_every
         Steps between points of the curve, each with a checkpoint.
 
@@ -91,10 +96,13 @@ class TrainingSettings:
     clip_px: int = 128
     pool: int = 1200
     noise_steps: int = 4000
+    stages: int = 6
+    blocks: int = 3
+    channels: int = 64
     validate_every: int = 1000
 
     def __post_init__(self) -> None:
-        variant_shape(self.variant)
+        _require_variant(self.variant)
         ranges = {
             "seed": (0, self.seed, 2**63 - 1),
             "batch": (1, self.batch, 2**16),
@@ -109,6 +117,9 @@ class TrainingSettings:
             "clip_px": (self.patch_px, self.clip_px, 1024),
             "pool": (1, self.pool, 10**6),
             "noise_steps": (0, self.noise_steps, 10**9),
+            "stages": (1, self.stages, 64),
+            "blocks": (1, self.blocks, 64),
+            "channels": (4, self.channels, 1024),
             "validate_every": (1, self.validate_every, 10**9),
         }
         if not self.for_video:
@@ -116,14 +127,23 @@ class TrainingSettings:
         for name, (least, value, most) in ranges.items():
             if not least <= value <= most:
                 raise ConfigError(f"The training's {name} is out of range", expected=f"{least} to {most}", got=value)
-        for name, size in (("patch_px", self.patch_px), ("clip_px", self.clip_px)):
-            if size % 2:
-                raise ConfigError(f"The training's {name} must be even", expected="an even number", got=size)
+        for name, size, unit, expected in (
+            ("patch_px", self.patch_px, 2, "an even number"),
+            ("clip_px", self.clip_px, 2, "an even number"),
+            ("channels", self.channels, 4, "a multiple of four"),
+        ):
+            if size % unit:
+                raise ConfigError(f"The training's {name} is not divisible by {unit}", expected=expected, got=size)
+
+    @property
+    def is_unrolled(self) -> bool:
+        """Whether a solve is trained as a whole, and not a denoiser."""
+        return self.variant == UNROLLED
 
     @property
     def for_video(self) -> bool:
         """Whether the network sees neighbouring frames, and so is trained on clips."""
-        return variant_shape(self.variant).inputs == VIDEO_INPUTS
+        return self.is_unrolled or variant_shape(self.variant).inputs == VIDEO_INPUTS
 
     def decay_begins(self, steps: int) -> int:
         """Return the step from which the rates fall, in a run of ``steps``."""
@@ -137,6 +157,11 @@ class TrainingSettings:
         return share * max(0.0, (steps - step) / (steps - begins + 1))
 
 
+def _require_variant(name: str) -> None:
+    if name not in DEFAULTS:
+        raise ConfigError("Unknown network", expected=f"one of {', '.join(DEFAULTS)}", got=repr(name))
+
+
 def settings_for(variant: str, **given: float | None) -> TrainingSettings:
     """Return the settings of a variant: these values, its defaults where they are None.
 
@@ -145,7 +170,7 @@ def settings_for(variant: str, **given: float | None) -> TrainingSettings:
     ConfigError
         If the variant is unknown or a value is out of range.
     """
-    variant_shape(variant)
+    _require_variant(variant)
     own = {name: getattr(DEFAULTS[variant], name) for name in ("learning_rate", "batch", "decay_share")}
     chosen: dict[str, Any] = {**own, **{name: value for name, value in given.items() if value is not None}}
     return TrainingSettings(variant, **chosen)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any, Generic
 
 import torch
 from rich.console import Console
@@ -19,6 +21,7 @@ from sci_stream.file_guard import reading
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.recon.denoisers.variants import NetworkShape, variant_shape
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
+from sci_stream.storage.calibration_import import ImportOptions, import_masks
 from sci_stream_lab.training.checkpoint import (
     Checkpoint,
     SessionRecord,
@@ -27,11 +30,14 @@ from sci_stream_lab.training.checkpoint import (
     save_checkpoint,
 )
 from sci_stream_lab.training.curve import CurvePoint, read_curve, write_curve
-from sci_stream_lab.training.data import TrainingData
+from sci_stream_lab.training.data import SamplesT, TrainingData, WeightsT
 from sci_stream_lab.training.images import load_images
-from sci_stream_lab.training.learner import Learner, LearnerState, initial_weights
+from sci_stream_lab.training.learner import FfdnetLearner, Learner, LearnerState, initial_weights
 from sci_stream_lab.training.patches import PhotographData, least_image_px
 from sci_stream_lab.training.settings import DEFAULTS, TrainingSettings, Until
+from sci_stream_lab.training.unrolled.data import UnrolledData
+from sci_stream_lab.training.unrolled.learner import UnrolledLearner
+from sci_stream_lab.training.unrolled.network import UnrolledShape, grown, initial_stages
 from sci_stream_lab.training.video.clips import load_clips
 from sci_stream_lab.training.video.data import VideoData
 
@@ -59,6 +65,7 @@ def train(
     *,
     device: torch.device,
     clips: Path | None = None,
+    masks: Sequence[Path] = (),
     resume: bool = False,
     start_from: Path | None = None,
     held_out: int | None = None,
@@ -78,10 +85,14 @@ def train(
         Settings that determine the result and the end.
     clips
         Folder of clips, for a network that sees neighbouring frames.
+    masks
+        Files with measured masks, as `sci_stream.storage.calibration_import.import_masks` reads them, for an unrolled
+        network: it learns behind parts of them too.
     resume
         Resume the run in the folder; its settings must be these.
     start_from
-        Weights of the same variant for a new run to start from, instead of random ones.
+        Weights of the same variant for a new run to start from, instead of random ones. For an unrolled network, the
+        checkpoint of another run, of fewer stages at most: those between are repeated.
     held_out
         Number of images, or of clips where there are some, held out for validation; None for the variant's default.
     memory_mib
@@ -112,14 +123,20 @@ def train(
     _require_clips_if_needed(settings, clips)
     images = load_images(data, least_px=least_px, memory_bytes=memory_mib * 2**20)
     unreadable, too_small = len(images.unreadable), len(images.too_small)
-    found: TrainingData
+    session: _Session[Any, Any]
     if clips is None:
-        found = PhotographData(images, held_out, settings, device)
+        photographs = PhotographData(images, held_out, settings, device)
+        session = _Session(run, settings, until, photographs, partial(_ffdnet_learner, settings, device), device)
     else:
         videos = load_clips(clips, least_px=least_px, memory_bytes=memory_mib * 2**20)
         unreadable, too_small = unreadable + len(videos.unreadable), too_small + len(videos.too_small)
-        found = VideoData(videos, images, run, settings, device, held_out=held_out)
-    session = _Session(run, settings, until, data=found, device=device)
+        if settings.is_unrolled:
+            stacks = [import_masks(path, ImportOptions()).phi for path in masks]
+            coded = UnrolledData(videos, images, stacks, settings, device, held_out=held_out)
+            session = _Session(run, settings, until, coded, partial(_unrolled_learner, settings, device), device)
+        else:
+            data_of_video = VideoData(videos, images, run, settings, device, held_out=held_out)
+            session = _Session(run, settings, until, data_of_video, partial(_ffdnet_learner, settings, device), device)
     if resume:
         session.resume()
     elif checkpoint_path(run).exists():
@@ -149,14 +166,38 @@ def _require_clips_if_needed(settings: TrainingSettings, clips: Path | None) -> 
         )
 
 
+def _ffdnet_learner(settings: TrainingSettings, device: torch.device, start_from: Path | None) -> FfdnetLearner:
+    shape = variant_shape(settings.variant)
+    start = initial_weights(shape, settings.seed) if start_from is None else _start(start_from, shape)
+    return FfdnetLearner(start, device, settings.ema_decay)
+
+
+def _unrolled_learner(settings: TrainingSettings, device: torch.device, start_from: Path | None) -> UnrolledLearner:
+    shape = UnrolledShape(settings.stages, settings.blocks, settings.channels)
+    if start_from is None:
+        return UnrolledLearner(initial_stages(shape, settings.seed), device, settings.ema_decay)
+    saved = load_checkpoint(start_from.parent)
+    with reading(start_from, "a training of an unrolled network"):
+        theirs = TrainingSettings(**saved["settings"])
+        if (theirs.blocks, theirs.channels) != (shape.blocks, shape.channels) or not theirs.is_unrolled:
+            raise ConfigError("The run to start from has stages of another shape", expected=shape, got=theirs)
+        learner = _unrolled_learner(theirs, torch.device("cpu"), None)
+        learner.restore(saved["learner"])
+    return UnrolledLearner(grown(learner.weights(), shape.stages), device, settings.ema_decay)
+
+
 @dataclass
-class _Session:
-    """One session of a run: from its checkpoint, or a new start, to the next checkpoint."""
+class _Session(Generic[SamplesT, WeightsT]):
+    """One session of a run: from its checkpoint, or a new start, to the next checkpoint.
+
+    ``learner_from`` makes the learner, from weights or, for None, from random ones.
+    """
 
     run: Path
     settings: TrainingSettings
     until: Until
-    data: TrainingData
+    data: TrainingData[SamplesT, WeightsT]
+    learner_from: Callable[[Path | None], Learner[SamplesT, WeightsT]]
     device: torch.device
     elapsed_before_s: float = 0.0
     sessions: list[SessionRecord] = field(default_factory=list)
@@ -167,11 +208,9 @@ class _Session:
         self.steps = self.until.steps
 
     def begin(self, start_from: Path | None) -> None:
-        shape = variant_shape(self.settings.variant)
-        start = initial_weights(shape, self.settings.seed) if start_from is None else _start(start_from, shape)
         if start_from is not None:
             self.begun_with = hashlib.sha256(start_from.read_bytes()).hexdigest()
-        self._start_learner(start)
+        self._start_learner(start_from)
         write_curve(self.run, [])
 
     def resume(self) -> None:
@@ -185,9 +224,8 @@ class _Session:
                 got={name: mine.get(name) for name in differing} or f"images {self.data.id}",
                 hint="Use the same ones, or start a new run in another folder.",
             )
-        start = initial_weights(variant_shape(self.settings.variant), 0)
         with reading(checkpoint_path(self.run), f"a training of {self.settings.variant}"):
-            self._start_learner(start, saved["learner"])
+            self._start_learner(None, saved["learner"])
         step = self.learner.step
         if self.until.steps is not None and self.until.steps <= step:
             raise ConfigError(f"The run in {self.run} has {step} steps", expected="more", got=self.until.steps)
@@ -199,8 +237,8 @@ class _Session:
         # Points beyond the checkpoint belong to steps that will be repeated.
         self.curve = [point for point in read_curve(self.run) if point["step"] <= step]
 
-    def _start_learner(self, start: FfdnetWeights, state: LearnerState | None = None) -> None:
-        self.learner = Learner(start, self.device, self.settings.ema_decay)
+    def _start_learner(self, start_from: Path | None, state: LearnerState | None = None) -> None:
+        self.learner = self.learner_from(start_from)
         if state is not None:
             self.learner.restore(state)
         self._first_step = self.learner.step
@@ -299,7 +337,8 @@ def _in_words(point: CurvePoint) -> str:
     levels = [name for name in psnr_db if name.isdigit()]
     others = "".join(f", {name} {db:.2f} dB" for name, db in psnr_db.items() if name not in levels)
     at_levels = " / ".join(f"{psnr_db[level]:.2f}" for level in levels)
-    return f"loss {point['loss']:.5f}, {at_levels} dB at σ {' / '.join(levels)}{others}"
+    by_level = f", {at_levels} dB at σ {' / '.join(levels)}" if levels else ""
+    return f"loss {point['loss']:.5f}{by_level}{others}"
 
 
 def _start(path: Path, shape: NetworkShape) -> FfdnetWeights:

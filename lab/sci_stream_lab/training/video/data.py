@@ -84,7 +84,7 @@ class VideoData:
         self.n_images = len(photographs.items)
         self.clips: Sequence[str] = training.names
         self._scenes = Scenes(training.items, photographs.items)
-        self._held_out = [_centre(clip) for clip in validation.items]
+        self._held_out = [centre(clip) for clip in validation.items]
         self._settings = settings
         self._device = device
         self._pool = EntryPool(settings.pool, device, run / "pool")
@@ -151,7 +151,7 @@ def n_sources(settings: TrainingSettings, step: int) -> int:
     return first + -(-noisy // _NOISY_EVERY) + -(-(step + 1 - noisy) // _SOLVES_EVERY)
 
 
-def _centre(clip: Clip) -> Video:
+def centre(clip: Clip) -> Video:
     """Return the middle frames of a clip, cropped to their centre, 0–1."""
     height, width = (min(n, _VALIDATION_MOST_PX) // 2 * 2 for n in clip.shape[1:])
     first, top, left = (len(clip) - LEAST_FRAMES) // 2, (clip.shape[1] - height) // 2, (clip.shape[2] - width) // 2

@@ -121,17 +121,25 @@ def draw_coded(scenes: Scenes, rng: np.random.Generator, size: int) -> CodedVide
     counts, recorded = [], []
     for truth in truths:
         y = (true_masks * truth).sum(0)
-        counts.append(_sensed(rng, y) if rng.random() < _SENSOR_SHARE else y)
+        counts.append(sensed(rng, y) if rng.random() < _SENSOR_SHARE else y)
         some = rng.choice(iterations, min(iterations, _RECORDED), replace=False)
         recorded.append(frozenset({*some.tolist(), iterations - 1}))
     return CodedVideo(masks, counts, truths, iterations, recorded)
 
 
-def _sensed(rng: np.random.Generator, y: Video) -> Video:
-    """Return what a sensor makes of the light y: read noise, shot noise and whole numbers."""
+def sensed(
+    rng: np.random.Generator,
+    y: Video,
+    read_noise: tuple[float, float] = _READ_NOISE,
+    electrons: tuple[float, float] = _ELECTRONS,
+) -> Video:
+    """Return what a sensor makes of the light y: read noise, shot noise and whole numbers.
+
+    ``read_noise`` in units of the largest value, and the ``electrons`` that this stands for: limits of either.
+    """
     brightest = float(y.max()) + 1e-6
-    read, electrons = (math.exp(rng.uniform(*np.log(limits))) for limits in (_READ_NOISE, _ELECTRONS))
-    variance = read**2 + y / (brightest * electrons)
+    read, full = (math.exp(rng.uniform(*np.log(limits))) for limits in (read_noise, electrons))
+    variance = read**2 + y / (brightest * full)
     light = y / brightest + np.sqrt(variance) * rng.standard_normal(y.shape, np.float32)
     steps = 2 ** int(rng.choice(_BITS)) - 1
     return np.asarray(np.rint(light * steps) * (brightest / steps), dtype=np.float32)

@@ -99,10 +99,10 @@ def draw_masks(rng: np.random.Generator, n_frames: int, size: int) -> Video:
     return np.ascontiguousarray(masks.clip(0, 1), dtype=np.float32)
 
 
-def disturb_masks(rng: np.random.Generator, masks: Video) -> Video:
+def disturb_masks(rng: np.random.Generator, masks: Video, size: float = 1.0) -> Video:
     """Return masks with errors such as a calibration has: of position, sharpness, brightness and of single pixels.
 
-    At least one of them.
+    At least one of them. ``size`` scales them: 1 for a calibration that was never corrected.
 
     A network that never saw them turns them into texture (lab/research/video-prior.md).
     """
@@ -111,21 +111,22 @@ def disturb_masks(rng: np.random.Generator, masks: Video) -> Video:
     errors[rng.integers(6)] = True
     together, each, blurred, gains, smooth, grain = errors
     if together:
-        angle, length = rng.uniform(0, 2 * math.pi), rng.uniform(0.05, 0.35)
+        angle, length = rng.uniform(0, 2 * math.pi), size * rng.uniform(0.05, 0.35)
         masks = np.stack([_moved(mask, length * math.cos(angle), length * math.sin(angle)) for mask in masks])
     if each:
-        spread_px = rng.uniform(0.05, 0.25)
+        spread_px = size * rng.uniform(0.05, 0.25)
         masks = np.stack([_moved(mask, *rng.normal(0, spread_px, 2)) for mask in masks])
     if blurred:
-        sigma_px = rng.uniform(0.2, 0.6)
+        sigma_px = size * rng.uniform(0.2, 0.6)
         masks = np.stack([cv2.GaussianBlur(mask, (0, 0), sigma_px) for mask in masks])
+    part = 0.05 * size  # of brightness
     if gains:
-        masks = masks * (1 + 0.05 * rng.standard_normal((n_frames, 1, 1), np.float32))
+        masks = masks * (1 + part * rng.standard_normal((n_frames, 1, 1), np.float32))
     if smooth:
-        coarse = 0.05 * rng.standard_normal((n_frames, 6, 6), np.float32)
+        coarse = part * rng.standard_normal((n_frames, 6, 6), np.float32)
         masks = masks * (1 + np.stack([cv2.resize(e, (width, height), interpolation=cv2.INTER_CUBIC) for e in coarse]))
     if grain:  # of all masks alike, as the sensor's own pattern is, or of each
-        spread = math.exp(rng.uniform(math.log(0.01), math.log(0.1)))
+        spread = size * math.exp(rng.uniform(math.log(0.01), math.log(0.1)))
         masks = masks * (1 + spread * rng.standard_normal((rng.choice((1, n_frames)), height, width), np.float32))
     return np.asarray(masks.clip(0), dtype=np.float32)
 
@@ -186,13 +187,16 @@ def _varied(rng: np.random.Generator, video: Video) -> Video:
     if rng.random() < 0.3:
         gain = rng.uniform(0.6, 1.0)
         video = video * np.float32(gain) + np.float32(rng.uniform(0, 1 - gain))
-    kind = int(rng.integers(8))
+    video = turned(int(rng.integers(8)), video)
+    if rng.random() < 0.5:
+        video = video[::-1]
+    return np.ascontiguousarray(video)
+
+
+def turned(kind: int, video: Video) -> Video:
+    """Mirror and turn frames in one of eight ways."""
     if kind & 1:
         video = video[..., ::-1]
     if kind & 2:
         video = video[:, ::-1]
-    if kind & 4:
-        video = video.transpose(0, 2, 1)
-    if rng.random() < 0.5:
-        video = video[::-1]
-    return np.ascontiguousarray(video)
+    return video.transpose(0, 2, 1) if kind & 4 else video

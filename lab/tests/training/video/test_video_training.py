@@ -26,7 +26,7 @@ from sci_stream_lab.training.learner import initial_weights
 from sci_stream_lab.training.settings import TrainingSettings, Until
 from sci_stream_lab.training.train import TrainingResult, train
 from sci_stream_lab.training.video.data import n_sources
-from sci_stream_lab.training.video.entries import PoolEntry, _sensed, draw_coded, draw_noisy, noisy_entry, solve_entries
+from sci_stream_lab.training.video.entries import PoolEntry, draw_coded, draw_noisy, noisy_entry, sensed, solve_entries
 from sci_stream_lab.training.video.pool import EntryPool
 from sci_stream_lab.training.video.scenes import Scenes
 
@@ -146,9 +146,9 @@ def test_run_without_noise_steps_begins_with_a_full_pool(small_video: TrainingSe
 
 def test_drawn_measurements_are_whole_numbers_of_a_sensor(scenes: Scenes) -> None:
     y = np.linspace(0, 5, 64 * 64, dtype=np.float32).reshape(64, 64)
-    sensed = [_sensed(np.random.default_rng(seed), y) for seed in range(20)]
-    assert {len(np.unique(each)) < 300 for each in sensed} == {True, False}  # 8 bits, and more
-    for each in sensed:
+    drawn = [sensed(np.random.default_rng(seed), y) for seed in range(20)]
+    assert {len(np.unique(each)) < 300 for each in drawn} == {True, False}  # 8 bits, and more
+    for each in drawn:
         assert abs(float((each - y).mean())) < 0.02
         assert 1e-3 < float((each - y).std()) < 0.3
 

@@ -1,0 +1,56 @@
+"""The unrolled network in training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from sci_stream_lab.training.learner import Learner
+from sci_stream_lab.training.unrolled.network import Stage, estimates
+from sci_stream_lab.training.unrolled.samples import CodedSamples
+
+# Weight of the estimates before the last one, which are results too where time is short.
+_EARLY = 0.15
+# The logarithm of the mean squared error is what a mean PSNR is made of, up to 45 dB; the error itself, in units of 27
+# dB, keeps the samples that go wrong from counting for little.
+_LEAST_MSE, _MSE_UNIT, _MSE_WEIGHT = 3e-5, 2e-3, 0.3
+
+
+class UnrolledLearner(Learner[CodedSamples, list[Stage]]):
+    """Train all stages at once, from these weights."""
+
+    def __init__(self, start: Sequence[Stage], device: torch.device, ema_decay: float) -> None:
+        outer = [kernel for stage in start for kernel in (stage.kernels[0], stage.kernels[-1])]
+        inner = [kernel for stage in start for kernel in stage.kernels[1:-1]]
+        super().__init__(outer, inner, [bias for stage in start for bias in stage.biases], device, ema_decay)
+        self._stages = len(start)
+
+    @property
+    def _parameters(self) -> list[torch.Tensor]:
+        return [*self._outer, *self._inner, *self._biases]
+
+    def _loss(self, samples: CodedSamples) -> torch.Tensor:
+        coded, truth = samples
+        results = estimates(
+            coded, self._as_stages(self._parameters), torch.bfloat16 if self._bfloat16 else torch.float32
+        )
+        errors = torch.stack([(x - truth).square().mean((1, 2, 3)) for x in results])
+        losses = (torch.log(errors + _LEAST_MSE) + _MSE_WEIGHT / _MSE_UNIT * errors).mean(1)
+        return losses[-1] + _EARLY * losses[:-1].sum()
+
+    def weights(self) -> list[Stage]:
+        """Return a copy of the averaged weights on the host, the result of the training."""
+        return self._as_stages([average.to("cpu", copy=True) for average in self._averages])
+
+    def _as_stages(self, values: Sequence[torch.Tensor]) -> list[Stage]:
+        n = self._stages
+        blocks, layers = len(self._inner) // n, len(self._biases) // n
+        inner, biases = values[2 * n :], values[2 * n + blocks * n :]
+        return [
+            Stage(
+                (values[2 * k], *inner[blocks * k : blocks * (k + 1)], values[2 * k + 1]),
+                biases[layers * k : layers * (k + 1)],
+            )
+            for k in range(n)
+        ]

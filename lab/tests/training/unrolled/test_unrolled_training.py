@@ -1,0 +1,230 @@
+"""Solves trained as a whole: the network, its samples, and runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+import torch
+
+from lab.tests.training.pictures import CPU, picture
+from sci_stream.errors import ConfigError
+from sci_stream.optics.forward import forward
+from sci_stream_lab.training.checkpoint import load_checkpoint
+from sci_stream_lab.training.curve import read_curve
+from sci_stream_lab.training.settings import TrainingSettings, Until
+from sci_stream_lab.training.train import TrainingResult, train
+from sci_stream_lab.training.unrolled.learner import UnrolledLearner
+from sci_stream_lab.training.unrolled.masks import draw_pair, moving_masks
+from sci_stream_lab.training.unrolled.network import (
+    Coded,
+    Stage,
+    UnrolledShape,
+    corrected,
+    estimates,
+    grown,
+    initial_stages,
+)
+from sci_stream_lab.training.unrolled.samples import CodedSamples, cut, draw_sample, started
+from sci_stream_lab.training.video.scenes import Scenes
+
+SHAPE = UnrolledShape(stages=2, blocks=1, channels=8)
+
+
+def _scene(n_frames: int, height: int, width: int) -> np.ndarray:
+    wide = picture(3, height, width + n_frames)[..., 1].astype(np.float32) / 255
+    return np.stack([wide[:, b : b + width] for b in range(n_frames)])
+
+
+def _sample(n_frames: int = 4, height: int = 32, width: int = 32, seed: int = 0) -> CodedSamples:
+    truth = _scene(n_frames, height, width)
+    masks = (np.random.default_rng(seed).random(truth.shape) < 0.5).astype(np.float32)
+    y = np.asarray((masks * truth).sum(0), np.float32)
+    return CodedSamples(started(y, masks), torch.from_numpy(truth).unsqueeze(0))
+
+
+def _stages(shape: UnrolledShape = SHAPE) -> list[Stage]:
+    """Return stages that do something: the last layers start small."""
+    return [Stage([*s.kernels[:-1], 30 * s.kernels[-1]], s.biases) for s in initial_stages(shape, 0)]
+
+
+def test_steps_on_one_sample_lower_its_error() -> None:
+    sample = _sample()
+    learner = UnrolledLearner(initial_stages(SHAPE, 0), CPU, ema_decay=0.5)
+
+    def error() -> float:
+        return float((estimates(sample.coded, learner.weights(), torch.float32)[-1] - sample.truth).square().mean())
+
+    before = error()
+    for _ in range(40):
+        learner.learn(sample, rate=2e-3, kernel_rate=0.01)
+    assert error() < 0.7 * before
+
+
+@pytest.mark.parametrize("n_frames", [1, 2, 5, 50])
+@pytest.mark.parametrize(("height", "width"), [(16, 18), (2, 2)])
+def test_any_number_of_frames_and_any_even_size(n_frames: int, height: int, width: int) -> None:
+    for x in estimates(_sample(n_frames, height, width).coded, _stages(), torch.float32):
+        assert x.shape == (1, n_frames, height, width)
+        assert x.isfinite().all()
+
+
+def test_videos_of_a_batch_do_not_depend_on_each_other() -> None:
+    one, other = (_sample(seed=seed).coded for seed in range(2))
+    both = Coded(*(torch.cat(pair) for pair in zip(one, other, strict=True)))
+    for x, a, b in zip(*(estimates(c, _stages(), torch.float32) for c in (both, one, other)), strict=True):
+        torch.testing.assert_close(x, torch.cat((a, b)))
+
+
+def test_frames_reach_only_their_neighbours_in_a_block() -> None:
+    stages = _stages(UnrolledShape(stages=1, blocks=1, channels=8))
+    coded = _sample(n_frames=8).coded
+    changed = coded.start.clone()
+    changed[:, 0] += 0.1
+    # What is measured nowhere changes by the network alone.
+    blind = coded._replace(r_inv=torch.zeros_like(coded.r_inv))
+    before, after = (estimates(c, stages, torch.float32)[0] for c in (blind, blind._replace(start=changed)))
+    reached = (before - after).abs().amax((0, 2, 3)) > 0
+    assert reached.tolist() == [True, True, False, False, False, False, False, False]
+
+
+def test_shifting_everything_by_whole_blocks_shifts_the_result() -> None:
+    coded = _sample(height=64, width=64).coded
+    moved = Coded(*(field.roll((4, 6), (-2, -1)) for field in coded))
+    x, y = (estimates(c, _stages(), torch.float32)[-1] for c in (coded, moved))
+    inside = (..., slice(24, 40), slice(24, 40))
+    torch.testing.assert_close(y[inside], x.roll((4, 6), (-2, -1))[inside], rtol=1e-4, atol=1e-5)
+
+
+def test_data_step_without_noise_fits_the_measurement_whatever_the_variances() -> None:
+    coded = _sample().coded._replace(noise=torch.zeros(1, 32, 32))
+    variance = torch.rand(coded.phi.shape, generator=torch.Generator().manual_seed(0)).add(0.01)
+    x = corrected(coded.start + 0.1, variance, coded)
+    measured = coded.r_inv > 0
+    torch.testing.assert_close(forward(coded.phi, x)[measured], coded.y[measured])
+
+
+def test_data_step_with_noise_alone_changes_little() -> None:
+    coded = _sample().coded._replace(noise=torch.full((1, 32, 32), 1e4))
+    v = coded.start + 0.1
+    torch.testing.assert_close(corrected(v, torch.full_like(v, 1e-3), coded), v, rtol=0, atol=1e-5)
+
+
+def test_grown_network_repeats_the_stages_between() -> None:
+    assert grown([0, 1, 2], 6) == [0, 1, 1, 1, 2, 2]  # type: ignore[list-item,comparison-overlap]  # any kind of stage
+    assert grown([0, 1, 2], 3) == [0, 1, 2]  # type: ignore[list-item,comparison-overlap]  # likewise
+
+
+def test_moving_masks_resemble_measured_ones() -> None:
+    """Neighbours of the measured masks have a correlation of 0.64, and published ones of 0."""
+    found = []
+    for seed in range(12):
+        masks = moving_masks(np.random.default_rng(seed), 8, 96)(0.0)
+        flat = masks.reshape(len(masks), -1)
+        found.append(np.corrcoef(flat)[0, 1])
+        assert masks.min() >= 0
+        assert masks.max() <= 1.0001
+    assert 0.5 < np.mean(found) < 0.9
+
+
+def test_late_exposure_is_seen_through_the_next_masks() -> None:
+    masks = moving_masks(np.random.default_rng(0), 6, 48)
+    now, late = masks(0.0), masks(1.0)
+    assert np.corrcoef(now[1:].ravel(), late[:-1].ravel())[0, 1] > 0.99
+
+
+def test_every_class_of_masks_and_of_errors_is_drawn() -> None:
+    measured = [np.full((14, 64, 64), 0.5, np.float32)]
+    pairs = [draw_pair(np.random.default_rng(seed), 6, 32, measured) for seed in range(200)]
+    correlation = np.array([np.corrcoef(p.known[:2].reshape(2, -1))[0, 1] if p.known.std() else 2 for p in pairs])
+    assert 0.1 < (correlation == 2).mean() < 0.3  # measured
+    assert 0.2 < (np.abs(correlation) < 0.1).mean() < 0.6  # independent
+    assert 0.2 < (np.abs(correlation - 0.7) < 0.3).mean() < 0.5  # moving
+    assert 0.3 < np.mean([p.known is p.true for p in pairs]) < 0.6
+
+
+def test_sample_is_the_same_for_the_same_generator_and_fits_its_measurement() -> None:
+    clip = (255 * _scene(60, 48, 48)).astype(np.uint8)
+    photograph = picture(0, 96, 96)
+    for seed in range(12):
+        one, other = (
+            draw_sample(np.random.default_rng(seed), Scenes([clip], [photograph]), 6, 48, []) for _ in range(2)
+        )
+        for a, b in zip((*one.coded, one.truth), (*other.coded, other.truth), strict=True):
+            assert torch.equal(a, b)
+            assert a.isfinite().all()
+        part = cut(np.random.default_rng(0), [one, other], 32)
+        assert part.truth.shape == (2, 6, 32, 32)
+
+
+def test_cut_keeps_measurement_and_truth_together() -> None:
+    part = cut(np.random.default_rng(1), [_sample(seed=seed) for seed in range(6)], 16)
+    torch.testing.assert_close(forward(part.coded.phi, part.truth), part.coded.y, rtol=1e-4, atol=1e-4)
+
+
+Go = Callable[..., TrainingResult]
+SETTINGS = TrainingSettings(
+    variant="unrolled", stages=2, blocks=1, channels=8, batch=8, patch_px=16, clip_px=32, warmup_steps=2,
+    validate_every=3, ema_decay=0.9,
+)  # fmt: skip
+
+
+@pytest.fixture
+def go(photographs: Path, clips: Path) -> Go:
+    """Train on the small images and clips."""
+
+    def go(run: Path, settings: TrainingSettings = SETTINGS, *, steps: int, **options: object) -> TrainingResult:
+        return train(
+            photographs,
+            run,
+            settings,
+            Until(steps=steps),
+            device=CPU,
+            clips=clips,
+            held_out=1,
+            **options,  # type: ignore[arg-type]  # as given by the test
+        )
+
+    return go
+
+
+def _state(run: Path) -> list[torch.Tensor]:
+    learner = load_checkpoint(run)["learner"]
+    return [*learner["parameters"], *learner["averages"], *learner["muon"]]
+
+
+def test_resumed_training_equals_an_uninterrupted_one(go: Go, tmp_path: Path) -> None:
+    go(tmp_path / "whole", steps=8)
+    calls = itertools.count()
+    assert go(tmp_path / "parts", steps=8, stop=lambda: next(calls) >= 4).step == 4
+    assert go(tmp_path / "parts", steps=8, resume=True).finished
+    for a, b in zip(_state(tmp_path / "whole"), _state(tmp_path / "parts"), strict=True):
+        assert torch.equal(a, b)
+    assert [point["psnr_db"] for point in read_curve(tmp_path / "whole")][2:] == [
+        point["psnr_db"] for point in read_curve(tmp_path / "parts")
+    ][2:]
+
+
+def test_deeper_network_begins_with_the_stages_of_another_run(go: Go, tmp_path: Path) -> None:
+    go(tmp_path / "one", steps=3)
+    start = tmp_path / "one/checkpoint.pt"
+    still = dataclasses.replace(SETTINGS, stages=3, learning_rate=1e-8, kernel_rate=1e-8)
+    go(tmp_path / "two", still, steps=1, start_from=start)
+    before, after = load_checkpoint(tmp_path / "one")["learner"], load_checkpoint(tmp_path / "two")["learner"]
+    for k, source in enumerate((0, 1, 1)):  # first layers of the stages
+        torch.testing.assert_close(after["parameters"][2 * k], before["averages"][2 * source], rtol=0, atol=1e-6)
+    with pytest.raises(ConfigError, match="stages of another shape"):
+        go(tmp_path / "three", dataclasses.replace(SETTINGS, channels=12), steps=1, start_from=start)
+
+
+def test_measured_masks_are_part_of_the_data(go: Go, tmp_path: Path) -> None:
+    path = tmp_path / "masks.mat"
+    scipy.io.savemat(path, {"mask": np.random.default_rng(0).random((40, 40, 9))})
+    go(tmp_path / "run", steps=1, masks=[path])
+    with pytest.raises(ConfigError, match="other settings or images"):
+        go(tmp_path / "run", steps=2, resume=True)
