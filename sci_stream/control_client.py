@@ -8,12 +8,16 @@ import socket
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 from urllib.parse import parse_qs, urlsplit
 
+from pydantic import TypeAdapter
+
 from sci_stream.errors import InputError, TransportError
-from sci_stream.model import JsonObject
 from sci_stream.parameters import Parameter, Value, parameter_of
+
+T = TypeVar("T")
 
 # Bounds the memory for the answer: the server at that address may be any other program.
 _MOST_BYTES = 1 << 22
@@ -29,6 +33,37 @@ class Controllable:
     kind: str
     parameters: Mapping[str, Parameter]
     actions: tuple[str, ...]
+
+
+# Answers of the live page, as far as they are read here.
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    node: str
+    kind: str
+    parameters: list[dict[str, object]]
+    actions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Status:
+    controls: list[_Listed] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Set:
+    values: dict[str, dict[str, Value]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    error: str
 
 
 class RigControl:
@@ -62,9 +97,9 @@ class RigControl:
         self._who = who if who is not None else _this_user()
         self._timeout_s = timeout_s
 
-    def status(self) -> JsonObject:
-        """Return the status of the rig, as the page shows it."""
-        return self._request("status")
+    def status(self) -> dict[str, object]:
+        """Return the status of the rig, as the page shows it: an object of JSON."""
+        return self._request("status", TypeAdapter(dict[str, object]))
 
     def nodes(self) -> dict[str, Controllable]:
         """Return the current parameters and actions by node; the sink is one of them.
@@ -75,10 +110,10 @@ class RigControl:
             If the page does not answer or denies access.
         """
         found = {}
-        for entry in self.status().get("controls", []):
-            listed = (parameter_of(parameter) for parameter in entry["parameters"])
+        for entry in self._request("status", TypeAdapter(_Status)).controls:
+            listed = (parameter_of(parameter) for parameter in entry.parameters)
             parameters = {parameter.name: parameter for parameter in listed if parameter is not None}
-            found[entry["node"]] = Controllable(entry["node"], entry["kind"], parameters, tuple(entry["actions"]))
+            found[entry.node] = Controllable(entry.node, entry.kind, parameters, entry.actions)
         return found
 
     def set(self, node: str, **parameters: Value) -> dict[str, dict[str, Value]]:
@@ -91,14 +126,13 @@ class RigControl:
         TransportError
             If the page, or the node, does not answer.
         """
-        answer = self._request("control/set", {"node": node, "parameters": parameters})
-        return dict(answer["values"])
+        return self._request("control/set", TypeAdapter(_Set), {"node": node, "parameters": parameters}).values
 
     def do(self, node: str, action: str) -> str:
         """Trigger an action of a node; return its answer. Raises as `set`."""
-        return str(self._request("control/do", {"node": node, "action": action})["text"])
+        return self._request("control/do", TypeAdapter(_Done), {"node": node, "action": action}).text
 
-    def _request(self, path: str, body: JsonObject | None = None) -> JsonObject:
+    def _request(self, path: str, answer: TypeAdapter[T], body: Mapping[str, object] | None = None) -> T:
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         data = None
         if body is not None:
@@ -107,30 +141,21 @@ class RigControl:
         request = urllib.request.Request(self.url + path, data, headers)
         try:
             with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
-                return self._read(response.read(_MOST_BYTES))
+                return answer.validate_json(response.read(_MOST_BYTES))
         except urllib.error.HTTPError as error:
             with error:
                 raise self._refusal(error.code, error.read(_MOST_BYTES)) from None
         except (OSError, ValueError) as error:
             raise TransportError(
                 f"The live page at {self.url} does not answer",
-                got=getattr(error, "reason", error),
+                got=getattr(error, "reason", error) if isinstance(error, OSError) else "no answer of a live page",
                 hint="Is the rig running, and its [preview] enabled at this address?",
             ) from None
 
-    def _read(self, body: bytes) -> JsonObject:
-        try:
-            found = json.loads(body)
-        except RecursionError:
-            found = None
-        if not isinstance(found, dict):
-            raise ValueError("not an answer of a live page")
-        return found
-
     def _refusal(self, code: int, body: bytes) -> InputError | TransportError:
         try:
-            text = str(self._read(body)["error"])
-        except (ValueError, KeyError):
+            text = TypeAdapter(_Refused).validate_json(body).error
+        except ValueError:
             text = body[:200].decode(errors="replace").strip()
         if code == 400:
             return InputError(text)

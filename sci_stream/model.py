@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
@@ -502,7 +503,7 @@ class Inspection:
     """The features of a camera, in its own order, and driver options that restore its present state."""
 
     features: tuple[Feature, ...]
-    options: JsonObject
+    options: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,7 +516,7 @@ class FoundCamera:
     serial: str
     user_defined_name: str
     access: str
-    options: JsonObject
+    options: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,9 @@ import enum
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.errors import LedgerError
-from sci_stream.model import JsonObject
 
 
 class Outcome(enum.StrEnum):
@@ -72,9 +70,28 @@ class LedgerCounts:
     camera_missed: int
     unrecorded: int
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> dict[str, object]:
         """Return the counts as JSON, for status, recording and summary."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """Everything that `Ledger.restore` needs; its size depends on the gaps, not on the snapshots.
+
+    ``settled`` are runs of sequence numbers with an outcome, as [start, stop); ``highest`` the highest of them, −1 for
+    none; ``announced`` the number acquired, as last reported.
+    """
+
+    settled: list[tuple[int, int]]
+    counts: dict[Outcome, int]
+    dropped: dict[str, int]
+    highest: int
+    announced: int
+    duplicates: int
+    redelivered: int
+    camera_missed: int
+    unrecorded: int
 
 
 class Ledger:
@@ -98,28 +115,27 @@ class Ledger:
         self.camera_missed = 0
         self.unrecorded = 0
 
-    def state(self) -> JsonObject:
-        """Return everything that `restore` needs, as JSON; its size depends on the gaps, not on the snapshots."""
-        return {
-            "settled": self._settled.runs,
-            "counts": {outcome.value: count for outcome, count in self._counts.items()},
-            "dropped": dict(self._dropped),
-            "highest": self._highest,
-            "announced": self._announced,
-            "duplicates": self.duplicates,
-            "redelivered": self.redelivered,
-            "camera_missed": self.camera_missed,
-            "unrecorded": self.unrecorded,
-        }
+    def state(self) -> LedgerState:
+        """Return the state, to be restored by another process."""
+        return LedgerState(
+            settled=self._settled.runs,
+            counts=dict(self._counts),
+            dropped=dict(self._dropped),
+            highest=self._highest,
+            announced=self._announced,
+            duplicates=self.duplicates,
+            redelivered=self.redelivered,
+            camera_missed=self.camera_missed,
+            unrecorded=self.unrecorded,
+        )
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over the `state` of an earlier process. Raises KeyError, TypeError or ValueError if it is not one."""
-        self._settled = IntervalSet((int(start), int(stop)) for start, stop in state["settled"])
-        self._counts = Counter({Outcome(name): int(count) for name, count in state["counts"].items()})
-        self._dropped = Counter({str(reason): int(count) for reason, count in state["dropped"].items()})
-        self._highest, self._announced = int(state["highest"]), int(state["announced"])
-        self.duplicates, self.redelivered = int(state["duplicates"]), int(state["redelivered"])
-        self.camera_missed, self.unrecorded = int(state["camera_missed"]), int(state["unrecorded"])
+    def restore(self, state: LedgerState) -> None:
+        """Take over the `state` of an earlier process. Raises ValueError if its runs overlap or are not ascending."""
+        self._settled = IntervalSet(state.settled)
+        self._counts, self._dropped = Counter(state.counts), Counter(state.dropped)
+        self._highest, self._announced = state.highest, state.announced
+        self.duplicates, self.redelivered = state.duplicates, state.redelivered
+        self.camera_missed, self.unrecorded = state.camera_missed, state.unrecorded
 
     def settle(self, seq: int, outcome: Outcome, reason: str = "") -> bool:
         """Give ``seq`` its outcome; return False, counting a duplicate, if it has one already.

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 
 from sci_stream.health.metrics import NodeMetrics, Value
-from sci_stream.model import JsonObject
 
 ALIVE_WITHIN_S = 5.0
 """A loop without an iteration for this long hangs; normally it runs tens of times per second."""
@@ -28,13 +27,13 @@ class Health:
         self._clock = clock
         self._alive_s = clock()
         self._not_ready = "starting"
-        self._status: JsonObject = {}
+        self._status: Mapping[str, object] = {}
 
     def mark_alive(self) -> None:
         """Record that the node's loop is alive."""
         self._alive_s = self._clock()
 
-    def report(self, not_ready: str, status: JsonObject, metrics: Mapping[str, Value]) -> None:
+    def report(self, not_ready: str, status: Mapping[str, object], metrics: Mapping[str, Value]) -> None:
         """Publish the current state.
 
         Parameters
@@ -64,6 +63,6 @@ class Health:
         return self._not_ready
 
     @property
-    def status(self) -> JsonObject:
+    def status(self) -> dict[str, object]:
         """The node's status."""
         return {**self._status, "ready": not self.not_ready, "not_ready": self.not_ready}

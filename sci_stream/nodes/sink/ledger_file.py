@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from sci_stream.config import Rig
-from sci_stream.delivery.ledger import Ledger
-from sci_stream.model import JsonObject
+from sci_stream.delivery.ledger import Ledger, LedgerState
 from sci_stream.nodes.runtime.process import SPOOL_VARIABLE
 from sci_stream.nodes.runtime.runtime_folder import make_private_folder, open_own, private_folder, user_runtime_folder
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """Content of the file."""
+
+    series: str
+    recording: bool
+    ledger: LedgerState
+
+
+_DOCUMENT = TypeAdapter(_Document)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +64,27 @@ class LedgerFile:
     def read(self, series: str) -> SavedLedger | None:
         """Return the saved ledger of a series; None if there is none, or, with a warning, if it is damaged."""
         try:
-            with os.fdopen(open_own(self._path, os.O_RDONLY)) as file:
-                document = json.load(file)
-            if document["series"] != series:
+            with os.fdopen(open_own(self._path, os.O_RDONLY), "rb") as file:
+                document = _DOCUMENT.validate_json(file.read())
+            if document.series != series:
                 return None
             ledger = Ledger()
-            ledger.restore(document["ledger"])
-            return SavedLedger(ledger, bool(document["recording"]))
+            ledger.restore(document.ledger)
+            return SavedLedger(ledger, document.recording)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+        except (OSError, ValueError) as error:
             log.warning("cannot read the saved ledger %s (%s): using the recording's", self._path, error)
             return None
 
     def write(self, series: str, ledger: Ledger, *, recording: bool) -> None:
         """Replace the file."""
-        document: JsonObject = {"series": series, "recording": recording, "ledger": ledger.state()}
+        document = _DOCUMENT.dump_json(_Document(series, recording, ledger.state()))
         new = self._path.with_suffix(".ledger.new")
         try:
             make_private_folder(self._path.parent)
-            with os.fdopen(open_own(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "w") as file:
-                json.dump(document, file, separators=(",", ":"))
+            with os.fdopen(open_own(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
+                file.write(document)
             new.replace(self._path)
         except OSError as error:
             if not self._warned:
