@@ -30,7 +30,7 @@ import torch
 
 from sci_stream.config import ReconstructSection
 from sci_stream.model import Snapshot
-from sci_stream.nodes.reconstruct.solver_thread import make_prior
+from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import pick_device

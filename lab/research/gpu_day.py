@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from sci_stream.model import Snapshot, SnapshotId
+from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import describe_device, pick_device
@@ -111,7 +111,7 @@ def _shot(calibration: Calibration, seq: int) -> Snapshot:
     times = range(seq * n_frames, (seq + 1) * n_frames)
     frames = np.stack([0.5 + 0.3 * np.sin((columns + 0.5 * t) / 4) * np.cos((rows - 0.3 * t) / 6) for t in times])
     counts = (calibration.phi * frames).sum(0).astype(np.float32)
-    return Snapshot(SnapshotId("profile", 0, seq), counts, calibration.hash, n_frames, 0)
+    return calibration.snapshot("profile", seq, counts)
 
 
 def write_video_steps(run: Path, path: Path) -> None:

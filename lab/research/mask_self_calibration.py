@@ -17,7 +17,7 @@ import numpy as np
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.config import ReconstructSection
 from sci_stream.model import Snapshot
-from sci_stream.nodes.reconstruct.solver_thread import make_prior
+from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import pick_device

@@ -14,12 +14,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.metrics import psnr
 from sci_stream_lab.bench import datasets
 from sci_stream_lab.bench.datasets import Footage, truth_of
-from sci_stream_lab.bench.quality.paper_table import Stage, stage_by_stage
+from sci_stream_lab.paper.methods import PaperMethod, Stage
 
 
 def parse(text: str) -> Stage:
@@ -34,8 +33,7 @@ def crop(footage: Footage, size: int, at: int) -> Footage:
     first, square = footage.snapshots[0], (slice(None), slice(at, at + size), slice(at, at + size))
     truth, phi = truth_of(first)[square].copy(), footage.calibration.phi[square].copy()
     calibration = Calibration(phi=phi)
-    shot = Snapshot(SnapshotId("crop", 0, 0), (phi * truth).sum(0), calibration.hash, len(phi), 0, truth=truth)
-    return Footage(footage.name, calibration, (shot,))
+    return Footage(footage.name, calibration, (calibration.snapshot("crop", 0, (phi * truth).sum(0), truth),))
 
 
 def main() -> None:
@@ -46,16 +44,17 @@ def main() -> None:
     parser.add_argument("--crop", type=int, default=96)
     parser.add_argument("--at", type=int, default=64)
     parser.add_argument("--weights", type=Path, help="FFDNet checkpoint")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    found = next(each for each in datasets.published(given.file.parent, print) if each.name == given.file.stem)
-    footage = crop(found, given.crop, given.at)
+    published = datasets.published(args.file.parent, print)
+    footage = crop(next(each for each in published if each.name == args.file.stem), args.crop, args.at)
     truth = torch.from_numpy(np.asarray(footage.snapshots[0].truth))
-    solve, iterations = stage_by_stage(footage, given.stages, torch.device("cpu"), given.weights)
+    method = PaperMethod("stages", "", tuple(args.stages))
+    solve, iterations = method.prepare(footage.calibration, torch.device("cpu"), args.weights)
     reached: list[float] = []
     began_s = time.process_time()
     solve(footage.snapshots[0], lambda video: reached.append(psnr(video, truth)))
-    ends = np.cumsum([len(stage.sigmas) for stage in given.stages])
+    ends = np.cumsum([len(stage.sigmas) for stage in args.stages])
     print(f"{iterations} iterations, {time.process_time() - began_s:.0f} s of processor time")
     print("after each stage:", ", ".join(f"{reached[end - 1]:.2f} dB" for end in ends))
 

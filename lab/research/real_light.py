@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from scipy.ndimage import gaussian_filter, shift
 
-from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
@@ -98,7 +97,7 @@ def defaults(phi: np.ndarray, y: np.ndarray, iterations: int = 12) -> np.ndarray
     """Return the reconstruction with the default settings."""
     calibration = Calibration(phi.clip(0, 1))
     engine = Engine(calibration, DENOISER, CPU, dataclasses.replace(SETTINGS, iterations=iterations))
-    return engine.reconstruct(Snapshot(SnapshotId("study", 0, 0), y, calibration.hash, len(phi), 0))[0]
+    return engine.reconstruct(calibration.snapshot("study", 0, y))[0]
 
 
 @torch.inference_mode()

@@ -16,7 +16,6 @@ import cv2
 import numpy as np
 import torch
 
-from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.noise_level import NoiseLevel
 from sci_stream.recon.denoisers.registry import make_denoiser
@@ -56,14 +55,8 @@ def solved(name: str, truth: np.ndarray) -> np.ndarray:
     videos = []
     for seq, part in enumerate(truth.reshape(SNAPSHOTS, B, SIZE, SIZE)):
         y = (masks * part).sum(0)
-        snapshot = Snapshot(
-            id=SnapshotId("flicker", 0, seq),
-            counts=(y + NOISE * B / 2 * rng.standard_normal(y.shape)).astype(np.float32),
-            calibration_hash=calibration.hash,
-            n_frames=B,
-            host_time_ns=0,
-        )
-        videos.append(engine.reconstruct(snapshot)[0])
+        noisy = (y + NOISE * B / 2 * rng.standard_normal(y.shape)).astype(np.float32)
+        videos.append(engine.reconstruct(calibration.snapshot("flicker", seq, noisy))[0])
     return np.concatenate(videos)
 
 

@@ -12,31 +12,32 @@ import resource
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
 from sci_stream.errors import SciStreamError
-from tests.hostile_files.corpus import SECRET, hostile_files
-from tests.hostile_files.readers import READERS
+from tests.hostile_files.corpus import SECRET, Craft, crafted, hostile_files
+from tests.hostile_files.readers import READERS, Reader
 
 _SLOW_S = 20.0
 
 
-def main(folder: Path, seed: int, mutations: int) -> None:
+def main(folder: Path, seed: int, mutations: int, readers: Mapping[str, Reader], crafted: Craft) -> None:
     """Read every hostile file and print what came of it."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for reader in READERS.values():  # once, so that what the readers load does not count as growth
+    for reader in readers.values():  # once, so that what the readers load does not count as growth
         warm = folder / f"warm-up{reader.suffix}"
         reader.make(warm)
         reader.read(warm)
         warm.unlink(missing_ok=True)
-    for name, path, kind in hostile_files(folder, seed, mutations):
+    for name, path, kind in hostile_files(folder, seed, mutations, readers, crafted):
         before = _peak_mib()
         print(json.dumps({"name": name, "outcome": "begun"}), flush=True)
         faulthandler.dump_traceback_later(_SLOW_S, exit=True)
         began_s = time.monotonic()
         seen, said = b"", ""
         try:
-            result = READERS[kind].read(path)
+            result = readers[kind].read(path)
             seen = result if isinstance(result, bytes) else b""
             outcome = "read"
         except SciStreamError as error:
@@ -54,4 +55,4 @@ def _peak_mib() -> int:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), READERS, crafted)

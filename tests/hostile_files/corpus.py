@@ -9,7 +9,7 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,11 @@ import torch
 
 from sci_stream.storage.hdf5 import LIBVER
 from sci_stream.storage.recording.virtual_dataset import write_virtual_recording
-from tests.hostile_files.readers import READERS, make_matconvnet, make_recording, make_tiff, make_training
+from tests.hostile_files.readers import READERS, Reader, make_matconvnet, make_recording, make_tiff
 from tests.series_fixtures import Series, make_series
+
+Craft = Callable[[Path], Iterator[tuple[str, Path, str]]]
+"""Writes files made to do harm into a folder; yields name, path and the reader that gets them."""
 
 SECRET = b"The bytes of a file that was not given. " * 200
 """Content of the file that hostile files refer to."""
@@ -138,7 +141,6 @@ def crafted(folder: Path) -> Iterator[tuple[str, Path, str]]:
     yield from _crafted_texts(folder)
     yield from _crafted_arrays(folder)
     yield from _crafted_images(folder)
-    yield from _no_files(folder)
 
 
 def _crafted_hdf5(folder: Path, secret: Path) -> Iterator[tuple[str, Path, str]]:
@@ -227,35 +229,6 @@ def _crafted_arrays(folder: Path) -> Iterator[tuple[str, Path, str]]:
     repeated = folder / "repeated.pth"
     torch.save({"model.0.weight": torch.ones(1).expand(1 << 16, 5 << 8, 3, 3)}, repeated)
     yield "checkpoint of one number, repeated", repeated, "checkpoint"
-    yield from _crafted_trainings(folder)
-
-
-def _crafted_trainings(folder: Path) -> Iterator[tuple[str, Path, str]]:
-    """Yield checkpoints of trainings whose values are of other kinds, or declare more than they hold."""
-    valid = folder / "valid.pt"
-    make_training(valid)
-    nested: list[object] = []
-    nested.append(nested)
-    laughs: list[object] = [torch.ones(1)]
-    for _ in range(64):
-        laughs = [laughs, laughs]
-    changes: dict[str, dict[str, object]] = {
-        "settings in a list": {"settings": [1]},
-        "settings of unknown names": {"settings": {"variant": "ffdnet-lite", "colour": 1}},
-        "settings of odd values": {"settings": {"variant": 7, "batch": "many"}},
-        "sessions of numbers": {"sessions": [1, 2]},
-        "a session in words": {"sessions": [{"device": "CPU", "torch": "2", "steps": 1, "minutes": "two"}]},
-        "a time in words": {"elapsed_s": "long"},
-        "a learner without tensors": {"learner": {"parameters": "none", "gives_noise": True}},
-        "a learner that holds itself": {"learner": {"parameters": nested}},
-        "tensors of one number, repeated": {"learner": {"parameters": [torch.ones(1).expand(1 << 40)]}},
-        "lists of the same lists": {"learner": {"parameters": laughs}},
-    }
-    for number, (name, change) in enumerate(changes.items()):
-        content = torch.load(valid, weights_only=True)
-        path = folder / f"training-{number}.pt"
-        torch.save({**content, **change}, path)
-        yield f"training with {name}", path, "training"
 
 
 def _crafted_images(folder: Path) -> Iterator[tuple[str, Path, str]]:
@@ -277,15 +250,7 @@ def _crafted_images(folder: Path) -> Iterator[tuple[str, Path, str]]:
     struct.pack_into("<I", content, at + 2 + 12 * entries, at)
     loop.write_bytes(content)
     yield "TIFF whose pages form a loop", loop, "TIFF"
-    png = folder / "huge.png"
-    done, encoded = cv2.imencode(".png", np.zeros((8, 8), np.uint8))
-    assert done
-    raw = bytearray(encoded.tobytes())
-    struct.pack_into(">II", raw, 16, 30_000, 30_000)
-    struct.pack_into(">I", raw, 29, zlib.crc32(bytes(raw[12:29])))
-    png.write_bytes(raw)
-    yield "PNG of 900 megapixels", png, "TIFF"
-    yield "photograph of 900 megapixels", png, "photograph"
+    yield "PNG of 900 megapixels", huge_png(folder), "TIFF"
     for suffix, marker, skip, sizes in ((".jpg", b"\xff\xc0", 5, ">HH"), (".bmp", b"BM", 18, "<ii")):
         image = folder / f"huge{suffix}"
         done, encoded = cv2.imencode(suffix, np.zeros((8, 8), np.uint8))
@@ -300,9 +265,21 @@ def _crafted_images(folder: Path) -> Iterator[tuple[str, Path, str]]:
     yield "bomb as .mat", mat, "published measurement"
 
 
-def _no_files(folder: Path) -> Iterator[tuple[str, Path, str]]:
+def huge_png(folder: Path) -> Path:
+    """Write a small PNG that declares 900 megapixels."""
+    png = folder / "huge.png"
+    done, encoded = cv2.imencode(".png", np.zeros((8, 8), np.uint8))
+    assert done
+    raw = bytearray(encoded.tobytes())
+    struct.pack_into(">II", raw, 16, 30_000, 30_000)
+    struct.pack_into(">I", raw, 29, zlib.crc32(bytes(raw[12:29])))
+    png.write_bytes(raw)
+    return png
+
+
+def _no_files(folder: Path, readers: Mapping[str, Reader]) -> Iterator[tuple[str, Path, str]]:
     """Yield what is no regular file for each reader: nothing, an empty file, a pipe, a folder, an endless device."""
-    for kind, reader in READERS.items():
+    for kind, reader in readers.items():
         stem = kind.replace(" ", "-")
         yield f"nothing as {kind}", folder / f"none-{stem}{reader.suffix}", kind
         empty = folder / f"empty-{stem}{reader.suffix}"
@@ -319,14 +296,17 @@ def _no_files(folder: Path) -> Iterator[tuple[str, Path, str]]:
         yield f"/dev/zero as {kind}", endless, kind
 
 
-def hostile_files(folder: Path, seed: int, mutations: int) -> Iterator[tuple[str, Path, str]]:
+def hostile_files(
+    folder: Path, seed: int, mutations: int, readers: Mapping[str, Reader], crafted: Craft
+) -> Iterator[tuple[str, Path, str]]:
     """Yield every hostile file: the crafted ones, and ``mutations`` damaged ones, shared out among the readers."""
     yield from crafted(folder)
+    yield from _no_files(folder, readers)
     draw = random.Random(seed)
-    kinds = sorted(READERS)
+    kinds = sorted(readers)
     for number in range(mutations):
         kind = kinds[number % len(kinds)]
-        reader = READERS[kind]
+        reader = readers[kind]
         place = folder / f"mutated-{number}"
         place.mkdir()
         path = place / f"file{reader.suffix}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from sci_stream.delivery.ledger import Ledger
 from sci_stream.nodes.acquire.spool.spool import Spool
 from sci_stream.nodes.launcher.run import complete_summary
 from sci_stream.nodes.sink.ledger_file import LedgerFile
-from sci_stream.recon.denoisers.variants import variant_shape
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet, save_ffdnet
 from sci_stream.security.keys import make_key_pair, read_allowed, read_key_pair
 from sci_stream.storage.calibration_file import load_calibration, load_measured, save_calibration
@@ -36,11 +35,6 @@ from sci_stream.tools.compare import compare_recordings
 from sci_stream.tools.export import ExportOptions, export
 from sci_stream.tools.replay.jobs import read_manifest
 from sci_stream_drivers.simulated.video import VideoScene
-from sci_stream_lab.training.checkpoint import checkpoint_path, save_checkpoint
-from sci_stream_lab.training.export import export_weights
-from sci_stream_lab.training.images import load_images
-from sci_stream_lab.training.learner import Learner, initial_weights
-from sci_stream_lab.training.settings import TrainingSettings
 from tests.e2e.kit import small_rig
 from tests.series_fixtures import Series, make_series
 
@@ -194,51 +188,6 @@ def make_checkpoint(path: Path) -> None:
     torch.save({"model.0.weight": torch.ones(8, 5, 3, 3), "model.2.weight": torch.ones(4, 8, 3, 3)}, path)
 
 
-def make_photographs(path: Path) -> None:
-    """Write a picture."""
-    done, encoded = cv2.imencode(path.suffix, np.arange(24 * 32 * 3, dtype=np.uint8).reshape(24, 32, 3))
-    assert done
-    path.write_bytes(encoded.tobytes())
-
-
-def read_photographs(path: Path) -> bytes:
-    """Read a folder that holds this picture alone."""
-    folder = path.with_name(f"photographs-{path.name}")
-    folder.mkdir()
-    (folder / path.name).symlink_to(path)
-    return b"".join(image.tobytes() for image in load_images(folder, memory_bytes=1 << 24).items)
-
-
-def make_training(path: Path) -> None:
-    """Write the checkpoint of a training that has not taken a step."""
-    settings = TrainingSettings()
-    learner = Learner(initial_weights(variant_shape(settings.variant), 0), torch.device("cpu"), settings.ema_decay)
-    run = path.with_name(f"trained-{path.name}")
-    save_checkpoint(
-        run,
-        {
-            "settings": asdict(settings),
-            "data_id": "0123456789abcdef",
-            "n_images": 4,
-            "clips": [],
-            "steps": 10,
-            "elapsed_s": 1.5,
-            "sessions": [{"device": "CPU", "torch": "2.13.0", "steps": 0, "minutes": 0.1}],
-            "begun_with": "",
-            "learner": learner.state(),
-        },
-    )
-    checkpoint_path(run).replace(path)
-
-
-def export_training(path: Path) -> None:
-    """Export the network of this checkpoint."""
-    run = path.with_name(f"run-{path.name}")
-    run.mkdir()
-    checkpoint_path(run).symlink_to(path)
-    export_weights(run, run / "out.safetensors", data=["made by the test"], licence="none")
-
-
 def make_matconvnet(path: Path) -> None:
     """Write a network that MATLAB could have written."""
     with h5py.File(path, "w") as file:
@@ -299,8 +248,6 @@ READERS = {
     "video": Reader(".mp4", make_video, lambda path: VideoScene(str(path), (16, 24), 1.0).render(2.5)),
     "weights": Reader(".safetensors", make_weights, read_weights),
     "checkpoint": Reader(".pth", make_checkpoint, read_weights),
-    "photograph": Reader(".png", make_photographs, read_photographs),
-    "training": Reader(".pt", make_training, export_training),
     "MatConvNet network": Reader(".mat", make_matconvnet, read_matconvnet),
     "key": Reader("", make_key_pair, read_key_pair),
     "allowed keys": Reader("", lambda path: path.write_text(f"{'a' * 40} lab\n"), read_allowed),

@@ -17,12 +17,14 @@ pytestmark = pytest.mark.rig
 _MOST_GROWTH_MIB = 100
 
 
-def read_all(folder: Path, seed: int, mutations: int, timeout_s: float) -> list[dict[str, Any]]:
+def read_all(
+    folder: Path, seed: int, mutations: int, timeout_s: float, corpus: str = "tests.hostile_files"
+) -> list[dict[str, Any]]:
     """Let every reader read its hostile files in a process of its own; return what came of each."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.hostile_files", str(folder), str(seed), str(mutations)],
+        [sys.executable, "-m", corpus, str(folder), str(seed), str(mutations)],
         cwd=ROOT,
-        env={**environment(), "PYTHONPATH": f"{ROOT}:{ROOT / 'drivers'}"},
+        env={**environment(), "PYTHONPATH": f"{ROOT}:{ROOT / 'drivers'}:{ROOT / 'lab'}"},
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -40,13 +42,8 @@ def read_all(folder: Path, seed: int, mutations: int, timeout_s: float) -> list[
 @pytest.mark.timeout(1800)
 def test_hostile_files_are_refused_in_words(tmp_path: Path, seed: int, mutations: int) -> None:
     reports = read_all(tmp_path, seed, mutations, 1700)
-    assert len(reports) > mutations + 150
-    crashed = [report for report in reports if report["outcome"] == "crashed"]
-    assert not crashed, json.dumps(crashed[:3], indent=1)
-    assert not [report["name"] for report in reports if report["leaked"]]
-    assert not [report for report in reports if report["grew_mib"] > _MOST_GROWTH_MIB]
-    refused = {report["name"]: report["said"] for report in reports if report["outcome"] == "refused"}
-    assert all(refused.values())
+    assert len(reports) > mutations + 140
+    assert_refused_in_words(reports)
     for report in reports:
         made = (
             ".jpg",
@@ -58,7 +55,16 @@ def test_hostile_files_are_refused_in_words(tmp_path: Path, seed: int, mutations
             "/dev/zero",
             "folder",
             ".nxs",
-            "training with",
         )
         if report["name"].startswith(made) and "saved ledger" not in report["name"]:
             assert report["outcome"] == "refused", report
+
+
+def assert_refused_in_words(reports: list[dict[str, Any]]) -> None:
+    """Assert that no reader crashed, leaked or grew, and that each refusal has its reason."""
+    crashed = [report for report in reports if report["outcome"] == "crashed"]
+    assert not crashed, json.dumps(crashed[:3], indent=1)
+    assert not [report["name"] for report in reports if report["leaked"]]
+    assert not [report for report in reports if report["grew_mib"] > _MOST_GROWTH_MIB]
+    refused = {report["name"]: report["said"] for report in reports if report["outcome"] == "refused"}
+    assert all(refused.values())

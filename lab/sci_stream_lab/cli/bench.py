@@ -353,11 +353,11 @@ _KILLS = 20
 
 
 def _from_checkout(module: str) -> Any:
-    """Import a module of `tests/chaos`: fault injection is test code, which no installed wheel contains."""
+    """Import a module of `lab/tests/faults`: fault injection is test code, which no installed wheel contains."""
     try:
-        return importlib.import_module(f"tests.chaos.{module}")
+        return importlib.import_module(f"lab.tests.faults.{module}")
     except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("tests"):
+        if not (error.name or "").startswith(("lab", "tests")):
             raise
         raise ConfigError(
             "Fault injection is not installed",

@@ -25,10 +25,10 @@ from sci_stream.recon.denoisers.weights import SUBPIXELS, VIDEO_INPUTS
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.initialization.optical_flow import NEIGHBOURS, neighbour_velocities
 from sci_stream.recon.settings import default_settings
-from sci_stream_lab.training.learner import initial_weights
+from tests.recon.networks import random_weights
 
 CPU = torch.device("cpu")
-WEIGHTS = initial_weights(NetworkShape(layers=4, channels=16, inputs=VIDEO_INPUTS), seed=0)
+WEIGHTS = random_weights(NetworkShape(layers=4, channels=16, inputs=VIDEO_INPUTS))
 SIGMA = torch.tensor(0.1)
 
 
@@ -135,7 +135,7 @@ def test_cycled_denoisers_of_a_video_network_alone_are_one() -> None:
 
 
 def finished() -> FinishedVideoFfdnetDenoiser:
-    frames = FfdnetDenoiser(initial_weights(NetworkShape(layers=3, channels=8), seed=0), CPU, name="frames")
+    frames = FfdnetDenoiser(random_weights(NetworkShape(layers=3, channels=8)), CPU, name="frames")
     return FinishedVideoFfdnetDenoiser(WEIGHTS, CPU, Precision.FLOAT32, name="video", frame_prior=frames)
 
 

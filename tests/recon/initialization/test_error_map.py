@@ -18,7 +18,7 @@ from sci_stream.recon.engine import Engine
 from sci_stream.recon.initialization.error_map import InitialErrorMap, start_error
 from sci_stream.recon.noise_estimation import MOVING_MISMATCH
 from sci_stream.recon.settings import SolverSettings, default_settings
-from sci_stream_lab.bench.datasets import filmed
+from tests.recon.films import film
 
 P, H, W = 2, 24, 32
 CPU = torch.device("cpu")
@@ -114,23 +114,20 @@ def test_still_texture_next_to_motion_is_kept() -> None:
 
 
 def test_warm_start_keeps_fine_texture() -> None:
-    size = {"width_px": 64, "height_px": 64, "bayer": None, "n_frames": 8}
-    film = filmed("static", "simulated", scene="static", snapshots=3, truth=True, full_well_e=1e9, **size)
+    calibration, snapshots = film("static", snapshots=3)
     mean_db = {}
     for warm in (False, True):
         how = dataclasses.replace(DEFAULT, warm_start=warm)
-        engine = Engine(film.calibration, make_denoiser("ffdnet-lite", CPU), CPU, how)
-        reports = [engine.reconstruct(snapshot, Budget(12))[1] for snapshot in film.snapshots]
+        engine = Engine(calibration, make_denoiser("ffdnet-lite", CPU), CPU, how)
+        reports = [engine.reconstruct(snapshot, Budget(12))[1] for snapshot in snapshots]
         mean_db[warm] = np.mean([report.psnr_db for report in reports[1:]])
     assert mean_db[True] > mean_db[False] - 0.1
 
 
 def test_watch_sees_each_estimate() -> None:
-    film = filmed(
-        "f", "simulated", scene="fast", snapshots=1, width_px=32, height_px=32, bayer=None, n_frames=4, truth=True
-    )
-    engine = Engine(film.calibration, make_denoiser("ffdnet-lite", CPU), CPU, DEFAULT)
+    calibration, (snapshot,) = film("fast", width_px=32, height_px=32, n_frames=4)
+    engine = Engine(calibration, make_denoiser("ffdnet-lite", CPU), CPU, DEFAULT)
     seen: list[torch.Tensor] = []
-    video, _ = engine.reconstruct(film.snapshots[0], Budget(3), watch=seen.append)
+    video, _ = engine.reconstruct(snapshot, Budget(3), watch=seen.append)
     assert np.array_equal(seen[-1].numpy(), video)
     assert all(not torch.equal(one, other) for one, other in itertools.pairwise(seen))

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from sci_stream.errors import ConfigError, FileFormatError
-from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream_lab.bench.datasets import Footage
 from sci_stream_lab.bench.quality.paper_table import bench, chosen_methods, plot
@@ -27,8 +26,7 @@ def footage() -> Footage:
     for seq in range(2):
         truth = np.stack([0.5 + 0.3 * np.sin((columns + b + 4 * seq) / 3) * np.cos(rows / 4) for b in range(4)])
         truth = truth.astype(np.float32)
-        identity = SnapshotId("bench", 0, seq)
-        shots.append(Snapshot(identity, (phi * truth).sum(0), calibration.hash, 4, 0, truth=truth))
+        shots.append(calibration.snapshot("bench", seq, (phi * truth).sum(0), truth))
     return Footage("kobe_test", calibration, tuple(shots))
 
 

@@ -12,16 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from lab.tests.faults import fault_injection, kill_rounds, random_kills
+from lab.tests.faults.fault_injection import PATIENCE_S, PatchedRig
+from lab.tests.faults.kill_rounds import KillRound
+from lab.tests.faults.patched_node import FaultControl
+from lab.tests.faults.tcp_proxy import TcpProxy
 from sci_stream.config import load_rig
 from sci_stream.errors import ConfigError, SciStreamError
 from sci_stream_lab.bench.environment import environment
 from sci_stream_lab.bench.pipeline.supervised_rig import LedgerFigures, RigTables, RunSummary, small_rig, supervised
 from sci_stream_lab.bench.result import BenchResult, ResultColumn, ResultTable
-from tests.chaos import fault_injection, kill_rounds, random_kills
-from tests.chaos.fault_injection import PATIENCE_S, PatchedRig
-from tests.chaos.kill_rounds import KillRound
-from tests.chaos.patched_node import FaultControl
-from tests.chaos.tcp_proxy import TcpProxy
 
 _SIZE_PX = 32
 _LONGEST_MS = PATIENCE_S * 1e3
@@ -321,7 +321,7 @@ def run_fault(name: str, folder: Path | None = None) -> FaultOutcome:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sci-stream-faults-", dir=folder)))
         control = stack.enter_context(FaultControl(place / "control"))
         path = _write_rig(fault, place)
-        program = (sys.executable, "-m", "tests.chaos.patched_node", str(control.path))
+        program = (sys.executable, "-m", "lab.tests.faults.patched_node", str(control.path))
         happened = ""
         problem = ""
         summary: RunSummary | None = None

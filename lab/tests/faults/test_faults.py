@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from lab.tests.faults.faults import FAULTS, RANDOM_KILLS, account, bench, faults_result, run_fault
+from lab.tests.faults.patched_node import FaultControl
+from lab.tests.faults.tcp_proxy import TcpProxy
 from sci_stream.errors import ConfigError
 from sci_stream_lab.bench.pipeline.supervised_rig import LedgerFigures, RunSummary
 from sci_stream_lab.bench.result import print_result, write_json
-from tests.chaos.faults import FAULTS, RANDOM_KILLS, account, bench, faults_result, run_fault
-from tests.chaos.patched_node import FaultControl
-from tests.chaos.tcp_proxy import TcpProxy
 from tests.e2e.kit import ROOT, RunningRig, assert_accounted_for
 from tests.ports import free_ports
 

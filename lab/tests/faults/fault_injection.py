@@ -14,6 +14,8 @@ from pathlib import Path
 
 import zmq
 
+from lab.tests.faults.patched_node import FaultControl
+from lab.tests.faults.tcp_proxy import TcpProxy
 from sci_stream.config import load_rig
 from sci_stream.errors import EnvironmentFault, WireError
 from sci_stream.nodes.runtime.camera_drivers import make_camera
@@ -21,8 +23,6 @@ from sci_stream.storage.calibration_file import save_calibration
 from sci_stream.transport.sockets import make_socket
 from sci_stream.wire import Accepted, Done, Dropped, Heartbeat, SeriesEnd, decode, encode
 from sci_stream_lab.bench.pipeline.supervised_rig import SupervisedRig
-from tests.chaos.patched_node import FaultControl
-from tests.chaos.tcp_proxy import TcpProxy
 
 PATIENCE_S = 90.0
 HEARTBEAT_S = 0.3

@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 import psutil
 
+from lab.tests.faults.random_kills import recorded
 from sci_stream.control_client import control
 from sci_stream.errors import EnvironmentFault, SciStreamError
 from sci_stream_lab.bench.pipeline.supervised_rig import LedgerFigures, RunSummary
-from tests.chaos.random_kills import recorded
 from tests.e2e.kit import RunningRig
 
 RecordingMode = Literal["on", "off", "switched"]

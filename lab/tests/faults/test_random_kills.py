@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from lab.tests.faults import faults
+from lab.tests.faults.random_kills import KillsOutcome, bench
 from sci_stream_lab.bench.pipeline.supervised_rig import LedgerFigures
 from sci_stream_lab.bench.result import print_result
-from tests.chaos import faults
-from tests.chaos.random_kills import KillsOutcome, bench
 
 pytestmark = pytest.mark.rig
 

@@ -1,8 +1,8 @@
 """A node whose clock can be stepped and whose disk can be slowed while it runs, for `bench faults`.
 
-``python -m tests.chaos.patched_node CONTROL ARGUMENTS…`` runs ``python -m sci_stream ARGUMENTS…`` with three patches,
-each at the outermost layer: Python's view of the host clock, the flushes of HDF5 and of the journal, and the addresses
-that a reconstruct node connects to. A small memory-mapped file, shared by all nodes, controls them.
+``python -m lab.tests.faults.patched_node CONTROL ARGUMENTS…`` runs ``python -m sci_stream ARGUMENTS…`` with three
+patches, each at the outermost layer: Python's view of the host clock, the flushes of HDF5 and of the journal, and the
+addresses that a reconstruct node connects to. A small memory-mapped file, shared by all nodes, controls them.
 """
 
 from __future__ import annotations
