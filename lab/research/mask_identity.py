@@ -30,15 +30,15 @@ CPU = torch.device("cpu")
 def watched(series: Series, phi: np.ndarray, snapshots: int) -> tuple[bool, float, tuple[float, float]]:
     """Return whether these masks are taken for shuffled, the largest match, and the evidence for another order."""
     calibration: Calibration = replace(series.assumed, phi=phi)
-    monitor = CalibrationMonitor(calibration, CPU, every=1, correct=False)
+    monitor = CalibrationMonitor(calibration, CPU, every=1, shuffled=True)
     video = np.zeros(phi.shape, np.float32)
     matches = []
     for snapshot in series.of(calibration)[:snapshots]:
         health = monitor.check(snapshot, video)
         assert health is not None
         matches.append(health.match or 0.0)
-    assert monitor._shuffle is not None
-    return monitor.better_order is not None, max(matches), monitor._shuffle.evidence
+    assert monitor.shuffle is not None
+    return monitor.shuffle.order is not None, max(matches), monitor.shuffle.evidence
 
 
 def main() -> None:

@@ -15,10 +15,10 @@ from sci_stream.optics.calibration import Calibration
 WITHHELD = "mismatch"
 """In place of the reason for the start, in reports of snapshots whose video is withheld."""
 
-# Mean of the scene, 0–1, below which one count of an 8-bit sensor is more than half of the light.
-_DARK = 0.005
+DARK = 0.005
+"""Mean of the scene, 0–1, below which one count of an 8-bit sensor is more than half of the light."""
 # Noise puts few pixels so far below black; a wrong black level many.
-_MOST_BELOW_BLACK = 0.01
+_MAX_BELOW_BLACK = 0.01
 # Exposure and gain change the brightness of the video by the same factor, hence the narrower range.
 _CONTRAST = (0.85, 1.15)
 _GAIN = (0.95, 1.05)
@@ -41,8 +41,8 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
         )
     if health.order == SHUFFLED:
         found["mask_order"] = (
-            "what moves fits the masks better in another order, so that snapshots are shown in place of a video: show "
-            "the patterns in the calibrated order, or calibrate again"
+            "moving objects fit the masks better in another order, so that snapshots are shown in place of a video: "
+            "show the patterns in the calibrated order, or calibrate again"
         )
     elif health.order not in ("forward", "unknown"):
         found["mask_order"] = (
@@ -58,7 +58,7 @@ def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
             f"exposure time times gain is {health.gain:.2f} times the calibrated value: the video is brighter or "
             "darker by that factor; set ExposureTime and Gain back, or calibrate again"
         )
-    if health.below_black_fraction > _MOST_BELOW_BLACK:
+    if health.below_black_fraction > _MAX_BELOW_BLACK:
         found["below_black"] = (
             f"{health.below_black_fraction:.1%} of the pixels are darker than the dark frame: another black level"
         )
@@ -87,6 +87,6 @@ def _reason_for_mismatch(health: CalibrationHealth) -> str:
     """Return why the masks explain nothing, and what to do."""
     if health.brightness is None:
         return "no pixel is valid, as all are saturated: shorten the exposure or lower the gain"
-    if health.brightness < _DARK:
+    if health.brightness < DARK:
         return f"there is hardly any light ({health.brightness:.1%} of white): check shutter, lens cap and lamp"
     return "the calibration is not of these masks: load the right one, or calibrate again"

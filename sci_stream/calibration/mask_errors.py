@@ -5,7 +5,7 @@ Each snapshot gives a linear model of the residual, r ≈ J θ, from blocks in w
 a scene that stays repeats its own misfit. The prior is the errors that rigs have, so that what snapshots do not show
 stays at 0. The information is reduced if scores of blocks scatter more than it predicts, since texture is no white
 noise, and if those of snapshots do, since only errors of the masks are the same each time; a lamp that is turned up is
-not. Whether to correct anything is decided by evidence: the probability of what was measured with errors of the
+not. Whether to correct anything is decided by evidence: the probability of the measurement with errors of the
 prior's size against that with none, for shapes (shift and blur), gains and black level in all combinations.
 
 Within a snapshot a gain that rises linearly looks like a scene that fades in. But one snapshot continues the other: a

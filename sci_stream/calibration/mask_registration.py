@@ -50,7 +50,7 @@ _HALO_PX = SEARCH_PX + TAPS_RADIUS + 1
 _SLOPE_PX = 2
 # Gauss–Newton converges in a few steps from within a pixel; long steps leave the range of the linearisation and are
 # shortened.
-_MOST_STEPS = 8
+_MAX_STEPS = 8
 _SETTLED = 1e-3
 _LONGEST_STEP = 0.4
 # Masks that open alike make the normal matrix singular.
@@ -107,7 +107,7 @@ class _Pixels(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _SceneFit:
-    """Linear fit of the scene in N blocks: design (N, p, K) and coefficients, (N, K), with what is left of y."""
+    """Linear fit of the scene in N blocks: design (N, p, K) and coefficients, (N, K), with the residual of y."""
 
     design: torch.Tensor
     scene: torch.Tensor
@@ -191,7 +191,7 @@ class MaskFitter:
         """
         pixels = self._take(y, valid)
         displacement = first = _within_reach(start.recentred())
-        for _ in range(_MOST_STEPS):
+        for _ in range(_MAX_STEPS):
             scene_fit = self._fit_scene(self._phi, displacement, pixels)
             step, covariance, stray = self._step(scene_fit, displacement, pixels)
             displacement, change = _moved(displacement, step)
@@ -310,7 +310,7 @@ class MaskFitter:
         self, scene_fit: _SceneFit, at: Displacement, pixels: _Pixels
     ) -> tuple[torch.Tensor, torch.Tensor, float]:
         """Return the change of the weights (x, then y), its covariance, and the fraction of stray light."""
-        # What a better fit of the scene can explain is not evidence of a displacement.
+        # A better fit of the scene may explain it: then it is not evidence of a displacement.
         change = scene_fit.without_scene(self._changes(scene_fit, at, pixels, self._video(scene_fit, pixels.valid)))
         weight = scene_fit.weight
         normal = torch.einsum("n,npi,npj->ij", weight, change, change).double().cpu()
@@ -347,7 +347,7 @@ class MaskFitter:
     def _match(self, scene_fit: _SceneFit, at: Displacement, pixels: _Pixels) -> float:
         """Return the fraction of the variance that the masks explain and those of another place do not.
 
-        Blocks count by their light: what is dark shows no masks.
+        Blocks count by their light: dark ones show no masks.
         """
         if self._repetitive:
             plane = self._space.T.expand(len(pixels.y), -1, -1) * pixels.valid.unsqueeze(-1)

@@ -20,7 +20,7 @@ _HOT_SD, _NOISY_TIMES, _DEAD_SHARE = 8.0, 5.0, 0.25
 # Below this, rounding to whole DN is a considerable part of the masks' values.
 _LEAST_LIGHT_DN = 8.0
 # Single hot pixels saturate in any light; more of them mean that the field itself does.
-_MOST_SATURATED = 0.001
+_MAX_SATURATED = 0.001
 # Fewer frames give no usable variance of a pixel.
 _COUNT_FOR_NOISE = 4
 
@@ -154,10 +154,10 @@ def check_white(dark: FrameMean, white: FrameMean) -> None:
         If it is saturated, or hardly brighter than the dark frame.
     """
     saturated = float(white.saturated.mean())
-    if saturated > _MOST_SATURATED:
+    if saturated > _MAX_SATURATED:
         raise CalibrationError(
             "The white field saturates the sensor",
-            expected=f"at most {_MOST_SATURATED:.1%} of the pixels saturated",
+            expected=f"at most {_MAX_SATURATED:.1%} of the pixels saturated",
             got=f"{saturated:.1%}",
             hint="Dim the light or shorten the exposure; gain and exposure must then stay as they are.",
         )

@@ -17,7 +17,7 @@ from sci_stream.calibration.mask_shuffle import ShuffleDetector
 from sci_stream.model import Array, CalibrationHealth, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
-from sci_stream.optics.mask_errors import MOST_MASKS, NO_CORRECTION, MaskCorrection
+from sci_stream.optics.mask_errors import MAX_MASKS, NO_CORRECTION, MaskCorrection
 from sci_stream.parameters import Value
 
 # One noisy snapshot gives the shift to some hundredths of a pixel (lab/research/shift-tracking.md): correcting less
@@ -36,13 +36,12 @@ _MOVING_PX = 0.01
 _OFTEN = 4
 _CALM = 4
 # A fit that is less certain, or explains less, says nothing about the masks: darkness or a flat scene.
-_MOST_SD_PX = 0.1
+_MAX_SD_PX = 0.1
 _LEAST_MATCH = 0.2
 # Search for the masks again when their correlation falls below this fraction of its best value.
 _LOST = 0.6
-# Blocks in which another order of the masks is looked for, and its interval in assessments: at first, and once the
-# given order is confirmed.
-_ORDER_BLOCKS, _ORDER_EVERY_AT_FIRST, _ORDER_EVERY = 128, 2, 8
+# Blocks in which another order of the masks is looked for.
+_ORDER_BLOCKS = 128
 # The mask order is recognised after four pairs (lab/research/shift-tracking.md); static ones among the first do not
 # count.
 _FIRST_PAIRS = 9
@@ -59,16 +58,26 @@ class CalibrationMonitor:
         Assess every N-th snapshot, ≥ 1; more often at the start, and while the masks move.
     correct
         Propose corrected masks, see `correction`.
+    shuffled
+        Look for masks that are given in another order than they were shown in, see `ShuffleDetector`.
     """
 
-    def __init__(self, calibration: Calibration, device: torch.device, *, every: int, correct: bool) -> None:
+    def __init__(
+        self,
+        calibration: Calibration,
+        device: torch.device,
+        *,
+        every: int,
+        correct: bool = False,
+        shuffled: bool = False,
+    ) -> None:
         self._calibration = calibration
         self._every = every
         self._correct = correct
         self._fitter = MaskFitter(calibration, device) if MaskFitter.fits(calibration) else None
         self._order = MaskOrderDetector(calibration.n_frames)
-        self._shuffle = ShuffleDetector(calibration.n_frames) if calibration.n_frames > 2 else None
-        self._until_shuffle = 0
+        self.shuffle = ShuffleDetector(calibration.n_frames) if shuffled and calibration.n_frames > 2 else None
+        """Evidence for another order of the masks; None if it is not looked for."""
         self._last_added: SnapshotId | None = None
         self._displacement: Displacement | None = None
         self._best_match = 0.0
@@ -79,7 +88,7 @@ class CalibrationMonitor:
         good = True if calibration.bad_pixels is None else ~calibration.bad_pixels
         self._light = np.where(good, calibration.phi.sum(axis=0), np.float32(0))
         brightest = float(self._light.max())
-        learns = correct and self._fitter is not None and calibration.n_frames <= MOST_MASKS and brightest > 0
+        learns = correct and self._fitter is not None and calibration.n_frames <= MAX_MASKS and brightest > 0
         self.errors = MaskErrorEstimator(calibration.n_frames, brightest) if learns else None
         """Errors of single masks; None if they are not estimated."""
         self.correction = NO_CORRECTION
@@ -106,10 +115,11 @@ class CalibrationMonitor:
         # NaN at invalid pixels would spread through the sums of a block.
         y = np.where(valid, y, np.float32(0))
         fit = self._fit(y, valid) if self._fitter is not None else None
-        trusted = fit is not None and fit.match >= _LEAST_MATCH and fit.shift_sd_px <= _MOST_SD_PX
-        if fit is not None and trusted:
+        trusted = fit is not None and fit.match >= _LEAST_MATCH and fit.shift_sd_px <= _MAX_SD_PX
+        if self._fitter is not None and fit is not None and trusted:
             self._follow(fit)
-            self._check_shuffle(y, valid)
+            if self.shuffle is not None and self._displacement is not None:
+                self.shuffle.add(*self._fitter.blocks(y, valid, self._displacement, _ORDER_BLOCKS))
             if self._correct:
                 self._update_correction(y, valid, fit.shift_sd_px, snapshot)
         shift = self._displacement.shift_px if trusted and self._displacement is not None else (None, None)
@@ -177,27 +187,13 @@ class CalibrationMonitor:
         if self.correction.own != used.own:
             self._fitter.correct(self.correction)
 
-    def _check_shuffle(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> None:
-        """Look for another order of the masks in a snapshot whose displacement was followed."""
-        assert self._fitter is not None
-        assert self._displacement is not None
-        self._until_shuffle -= 1
-        if self._shuffle is None or self._until_shuffle > 0:
-            return
-        self._shuffle.add(*self._fitter.blocks(y, valid, self._displacement, _ORDER_BLOCKS))
-        self._until_shuffle = _ORDER_EVERY if self._shuffle.confirmed else _ORDER_EVERY_AT_FIRST
-
-    @property
-    def better_order(self) -> tuple[int, ...] | None:
-        """An order of the masks that explains snapshots better than the given one, see `ShuffleDetector`."""
-        return None if self._shuffle is None else self._shuffle.order
-
     def _order_found(self) -> tuple[str, int]:
         """Return the order of the masks and the first one.
 
         Only the video shows where a cycle begins and which way it runs; of shuffled masks it shows neither.
         """
-        order, seen = self.better_order, self._order.order
+        order = None if self.shuffle is None else self.shuffle.order
+        seen = self._order.order
         if order is None or (seen[0] != UNKNOWN and is_cycle(order)):
             return seen
         return SHUFFLED, order[0]

@@ -13,7 +13,7 @@ TAPS_RADIUS = 2
 
 # Weights are written in ten-thousandths: finer than the precision of any fit.
 _UNITS = 10_000
-_MOST_BASE_PX, _MOST_UNITS = 9_999, 99_999
+_MAX_BASE_PX, _MAX_UNITS = 9_999, 99_999
 _AXIS = rf"-?\d{{1,4}}(,-?\d{{1,5}}){{{2 * TAPS_RADIUS}}}"
 # Matches the text of `Displacement.to_text`.
 DISPLACEMENT_PATTERN = rf"({_AXIS};{_AXIS})?"
@@ -91,7 +91,7 @@ class Displacement:
     def rounded(self) -> Displacement:
         """Return the displacement at the precision of `to_text`, so that a replay from the text is exact."""
         x, y = (_from_units(_in_units(weights)) for weights in (self.x, self.y))
-        base_x, base_y = (max(-_MOST_BASE_PX, min(_MOST_BASE_PX, base)) for base in self.base_px)
+        base_x, base_y = (max(-_MAX_BASE_PX, min(_MAX_BASE_PX, base)) for base in self.base_px)
         return Displacement((base_x, base_y), x, y)
 
     def recentred(self) -> Displacement:
@@ -120,7 +120,7 @@ def _centroid(weights: tuple[float, ...]) -> float:
 def _in_units(weights: tuple[float, ...]) -> list[int]:
     """Return all weights except the middle one, which is their complement, as integers."""
     outer = weights[:TAPS_RADIUS] + weights[TAPS_RADIUS + 1 :]
-    return [max(-_MOST_UNITS, min(_MOST_UNITS, round(weight * _UNITS))) for weight in outer]
+    return [max(-_MAX_UNITS, min(_MAX_UNITS, round(weight * _UNITS))) for weight in outer]
 
 
 def _from_units(outer: list[int]) -> tuple[float, ...]:

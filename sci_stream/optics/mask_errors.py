@@ -18,11 +18,11 @@ from sci_stream.optics.displacement import DISPLACEMENT_LENGTH, DISPLACEMENT_PAT
 # Units of the text: finer than any fit is precise. Pixels, squared pixels, share, units of y.
 _UNITS = (1e-3, 1e-3, 1e-4, 1e-4)
 _BLACK = 1e-5
-_MOST_UNITS = 9_999
+_MAX_UNITS = 9_999
 _NUMBER = r"-?\d{1,4}"
 # Most masks whose errors a correction may have: a text of one line.
-MOST_MASKS = 64
-CORRECTION_PATTERN = rf"{DISPLACEMENT_PATTERN}(\|{_NUMBER}(;{_NUMBER}(,{_NUMBER}){{3}}){{1,{MOST_MASKS}}})?"
+MAX_MASKS = 64
+CORRECTION_PATTERN = rf"{DISPLACEMENT_PATTERN}(\|{_NUMBER}(;{_NUMBER}(,{_NUMBER}){{3}}){{1,{MAX_MASKS}}})?"
 """Matches the text of `MaskCorrection.to_text`."""
 
 
@@ -127,9 +127,9 @@ NO_CORRECTION = MaskCorrection()
 
 def correction_length(n_frames: int) -> int:
     """Return the largest length of the text of a correction of this many masks."""
-    masks = n_frames if n_frames <= MOST_MASKS else 0
+    masks = n_frames if n_frames <= MAX_MASKS else 0
     return DISPLACEMENT_LENGTH + (7 + 24 * masks if masks else 0)
 
 
 def _in_units(value: float, unit: float) -> int:
-    return max(-_MOST_UNITS, min(_MOST_UNITS, round(value / unit)))
+    return max(-_MAX_UNITS, min(_MAX_UNITS, round(value / unit)))

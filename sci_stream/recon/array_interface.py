@@ -344,7 +344,7 @@ class ArraySolver:
             )
         self._engine = Engine(calibration, self._denoiser, self.device, self.settings)
         if self._checks:
-            self._monitor = CalibrationMonitor(calibration, self.device, every=_CHECK_EVERY, correct=False)
+            self._monitor = CalibrationMonitor(calibration, self.device, every=_CHECK_EVERY, shuffled=True)
 
     def _found_white(self, y: Array, truth: Array | None) -> float:
         if truth is not None:

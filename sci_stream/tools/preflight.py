@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import zmq
 from rich.console import Console
 from rich.markup import escape
 
 from sci_stream.calibration.compatibility import require_compatible_calibration
+from sci_stream.calibration.diagnosis import DARK, findings, is_withheld
 from sci_stream.config import Rig, load_rig
-from sci_stream.errors import DeviceError, SciStreamError, StorageError
-from sci_stream.model import CameraCapabilities
+from sci_stream.errors import CalibrationError, DeviceError, SciStreamError, StorageError
+from sci_stream.model import CalibrationHealth, CameraCapabilities, CameraFrame, Snapshot, SnapshotId
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.nodes.sink.options import movie_options
 from sci_stream.optics.calibration import Calibration
@@ -28,6 +31,11 @@ from sci_stream.web.preview import WebPreview
 
 if TYPE_CHECKING:
     import torch
+
+# Snapshots with which the masks are compared: masks in another order are recognised after three, of a scene that moves.
+_FRAMES = 6
+# Longest time to wait for them.
+_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,7 @@ def check_rig(path: Path) -> list[Finding]:
         return [Finding("rig file", str(error), error.exit_status)]
     findings = [Finding("rig file", f"{path}: {rig.rig.name}")]
     found: list[tuple[CameraCapabilities, Calibration | None]] = []
+    fitting: list[Calibration] = []
 
     def camera() -> str:
         capabilities, own = _open_camera(rig)
@@ -55,11 +64,18 @@ def check_rig(path: Path) -> list[Finding]:
         return f"{capabilities.model} {capabilities.serial}, {size}"
 
     def calibration() -> str:
-        return _check_calibration(rig, found[0] if found else None)
+        calibration = _calibration_of(rig, found[0] if found else None)
+        if found and calibration is not None:
+            fitting.append(calibration)
+        return _describe_calibration(calibration)
+
+    def masks() -> str:
+        return _check_masks(rig, fitting[0]) if fitting else "not compared: they need camera and calibration"
 
     checks: list[tuple[str, Callable[[], str]]] = [
         ("camera", camera),
         ("calibration", calibration),
+        ("masks", masks),
         ("device", lambda: _check_devices(rig)),
         ("denoiser", lambda: _check_denoiser(rig)),
         ("encryption", lambda: _check_encryption(rig)),
@@ -125,18 +141,70 @@ def _open_camera(rig: Rig) -> tuple[CameraCapabilities, Calibration | None]:
         camera.close()
 
 
-def _check_calibration(rig: Rig, found: tuple[CameraCapabilities, Calibration | None] | None) -> str:
+def _calibration_of(rig: Rig, found: tuple[CameraCapabilities, Calibration | None] | None) -> Calibration | None:
     file = rig.calibration.file
     calibration = load_calibration(file) if file else None
-    if found is not None:
-        calibration = require_compatible_calibration(
-            *found, calibration, file, other_camera=rig.calibration.other_camera
-        )
+    if found is None:
+        return calibration
+    return require_compatible_calibration(*found, calibration, file, other_camera=rig.calibration.other_camera)
+
+
+def _describe_calibration(calibration: Calibration | None) -> str:
     if calibration is None:
         return "the camera's own: unknown until the camera can be opened"
     blind = int((calibration.gram_diag == 0).sum())
     words = f"B = {calibration.n_frames}, hash {calibration.hash[:12]}…"
     return f"{words}; {blind} pixels that no mask opens" if blind else words
+
+
+def _check_masks(rig: Rig, calibration: Calibration) -> str:
+    """Compare the masks with some snapshots: whether they are those of the camera, where they are, in which order."""
+    from sci_stream.calibration.monitor import CalibrationMonitor  # noqa: PLC0415 - a light host has no torch
+    from sci_stream.recon.backend.device import pick_device  # noqa: PLC0415
+
+    monitor = CalibrationMonitor(calibration, pick_device("cpu"), every=1, shuffled=True)
+    video = np.zeros((calibration.n_frames, 1, 1), np.float32)  # the order from one snapshot to the next is not judged
+    health: CalibrationHealth | None = None
+    for seq, frame in enumerate(_take_frames(rig)):
+        snapshot = Snapshot(
+            id=SnapshotId("check", 0, seq),
+            counts=frame.counts,
+            calibration_hash=calibration.hash,
+            n_frames=calibration.n_frames,
+            host_time_ns=frame.host_time_ns,
+            chunks=frame.chunks,
+        )
+        health = monitor.check(snapshot, video) or health
+    if health is None:
+        return f"not compared: no frame within {_WAIT_S:g} s; the camera may wait for a trigger"
+    if health.brightness is None or health.brightness < DARK:
+        return "not compared: the snapshots are saturated or dark"
+    faults = findings(health, rig.calibration.warn_shift_px)
+    if is_withheld(health):
+        hint = ""
+        if monitor.shuffle is not None and monitor.shuffle.order is not None:
+            hint = f"A better order, or its reverse: {monitor.shuffle.order}."
+        raise CalibrationError("; ".join(faults.values()), hint=hint or None)
+    if health.match is None:
+        return "not compared: the sensor is too small"
+    return "; ".join([f"match {health.match:.2f} (1: all of the picture is explained)", *faults.values()])
+
+
+def _take_frames(rig: Rig) -> list[CameraFrame]:
+    """Return a few frames, fewer if the camera is slow."""
+    camera = make_camera(rig)
+    frames: list[CameraFrame] = []
+    try:
+        camera.open()
+        camera.start()
+        end_s = time.monotonic() + _WAIT_S
+        while len(frames) < _FRAMES and not camera.exhausted and time.monotonic() < end_s:
+            if (frame := camera.read(0.2)) is not None:
+                frames.append(frame)
+    finally:
+        camera.stop()
+        camera.close()
+    return frames
 
 
 def _check_encryption(rig: Rig) -> str:

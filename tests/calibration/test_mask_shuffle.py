@@ -16,17 +16,18 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def better_order(order: np.ndarray, snapshots: int = 5, **options: object) -> tuple[int, ...] | None:
-    """Return what is found if the calibration has the masks in this order."""
+    """Return the better order that is found if the calibration has the masks in this order."""
     camera = Rig(width_px=128, height_px=128, n_frames=len(order), **options)
     calibration = replace(camera.calibration, phi=camera.calibration.phi[order])
-    monitor = CalibrationMonitor(calibration, torch.device("cpu"), every=1, correct=False)
+    monitor = CalibrationMonitor(calibration, torch.device("cpu"), every=1, shuffled=True)
     video = np.zeros((len(order), 128, 128), np.float32)
     health = None
     for _ in range(snapshots):
         health = monitor.check(replace(camera.snapshot(), calibration_hash=calibration.hash), video)
     assert health is not None
-    assert (health.order == "shuffled") == (monitor.better_order is not None)
-    return monitor.better_order
+    assert monitor.shuffle is not None
+    assert (health.order == "shuffled") == (monitor.shuffle.order is not None)
+    return monitor.shuffle.order
 
 
 def shuffled(n_frames: int) -> np.ndarray:

@@ -70,7 +70,7 @@ def test_light_acquire_and_sink_write_readable_recording(tmp_path: Path, light: 
 def test_check_without_torch_fails_only_for_local_reconstruction(tmp_path: Path, light: str) -> None:
     alone = sci_stream("check", write_rig(tmp_path), cwd=tmp_path, PYTHONPATH=light)
     assert alone.status == 2, alone.output
-    assert alone.output.count('pip install "sci-stream[reconstruct]"') == 2  # device and denoiser
+    assert alone.output.count('pip install "sci-stream[reconstruct]"') == 3  # masks, device and denoiser
     (port,) = free_ports(1)
     several = write_rig(
         tmp_path, {"network": {"dispatch": f"tcp://0.0.0.0:{port}"}, "security": {"unprotected_network": True}}

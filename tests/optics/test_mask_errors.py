@@ -1,4 +1,4 @@
-"""Errors of single masks: their text, and what they make of masks."""
+"""Errors of single masks: their text, and their effect on masks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sci_stream.errors import FileFormatError
 from sci_stream.optics.displacement import Displacement
 from sci_stream.optics.mask_errors import (
     CORRECTION_PATTERN,
-    MOST_MASKS,
+    MAX_MASKS,
     NO_CORRECTION,
     MaskCorrection,
     MaskError,
@@ -36,7 +36,7 @@ def test_no_correction_leaves_masks_as_they_are() -> None:
         MaskCorrection(masks=ERRORS, black=0.003),
         MaskCorrection(Displacement((1, 0), x=(0.0, 0.0, 0.75, 0.25, 0.0)), ERRORS),
         MaskCorrection(Displacement((0, -2))),
-        MaskCorrection(masks=(MaskError(9e9, -9e9, 9e9, -9e9),) * MOST_MASKS, black=-9e9),
+        MaskCorrection(masks=(MaskError(9e9, -9e9, 9e9, -9e9),) * MAX_MASKS, black=-9e9),
     ],
 )
 def test_text_round_trip_gives_the_correction_as_it_is_applied(correction: MaskCorrection) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sci_stream.errors import WireError
 from sci_stream.model import Reconstruction, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.mask_errors import MOST_MASKS, MaskCorrection, MaskError
+from sci_stream.optics.mask_errors import MAX_MASKS, MaskCorrection, MaskError
 from sci_stream.wire import Dropped, Heartbeat, Limits, Message, Reason, SeriesEnd, decode, encode
 from sci_stream.wire.kinds import KINDS
 from tests.hostile_messages import good_frames, hostile_messages, with_header
@@ -269,7 +269,7 @@ def test_corruption_on_a_forwarding_node_is_detected() -> None:
 
 
 def test_longest_correction_of_masks_is_sent() -> None:
-    worst = MaskCorrection(masks=(MaskError(-9e9, -9e9, -9e9, -9e9),) * MOST_MASKS, black=-9e9).to_text
+    worst = MaskCorrection(masks=(MaskError(-9e9, -9e9, -9e9, -9e9),) * MAX_MASKS, black=-9e9).to_text
     reconstruction = samples()["reconstruction"]
     assert isinstance(reconstruction, Reconstruction)
     report = dataclasses.replace(reconstruction.report, masks_at=worst)

@@ -103,8 +103,6 @@ class CalibrationWatch:
         for name, text in found.items():
             if name not in self._reported:
                 log.warning("%s", text)
-                if name == "mask_order" and self._monitor is not None and self._monitor.better_order:
-                    log.warning("a better order of the masks, or its reverse: %s", self._monitor.better_order)
         for name in self._reported - found.keys():
             log.info("calibration: resolved: %s", name)
         self._reported = set(found)

@@ -38,7 +38,7 @@ WELL = CalibrationHealth(
         ({"match": 0.0, "brightness": 0.001}, "mask_match", "hardly any light"),
         ({"match": 0.0, "brightness": None}, "mask_match", "all are saturated"),
         ({"order": "reversed", "first_mask": 7}, "mask_order", "reversed order, beginning with mask 7"),
-        ({"order": "shuffled", "first_mask": 7}, "mask_order", "fits the masks better in another order"),
+        ({"order": "shuffled", "first_mask": 7}, "mask_order", "fit the masks better in another order"),
         ({"contrast": 0.7}, "mask_contrast", "stray light"),
         ({"gain": 2.0}, "camera_gain", r"2\.00 times the calibrated value"),
         ({"below_black_fraction": 0.2}, "below_black", r"20\.0% of the pixels"),

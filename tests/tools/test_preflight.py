@@ -1,0 +1,60 @@
+"""``sci-stream check`` compares the masks of the calibration with snapshots of the camera."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sci_stream.config import load_rig
+from sci_stream.nodes.runtime.camera_drivers import make_camera
+from sci_stream.optics.calibration import Calibration
+from sci_stream.storage.calibration_file import save_calibration
+from sci_stream.tools.preflight import Finding, check_rig
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CAMERA = '[camera.options]\nscene = "fast"\nmask = "random"\nbayer = "none"\nwidth_px = 128\nheight_px = 128\n'
+
+
+def masks_finding(folder: Path, options: str = "", order: slice | np.ndarray = np.s_[:]) -> Finding:
+    """Check a rig whose calibration holds the camera's masks, changed by an index."""
+    path = folder / "rig.toml"
+    path.write_text(CAMERA + options)
+    camera = make_camera(load_rig(path, {}))
+    try:
+        camera.open()
+        own = camera.calibration()
+    finally:
+        camera.close()
+    assert isinstance(own, Calibration)
+    save_calibration(folder / "masks.h5", replace(own, phi=np.ascontiguousarray(own.phi[order])))
+    path.write_text(CAMERA + options + '[calibration]\nfile = "masks.h5"\n')
+    return next(finding for finding in check_rig(path) if finding.what == "masks")
+
+
+def test_check_right_masks_gives_their_match(tmp_path: Path) -> None:
+    finding = masks_finding(tmp_path)
+    assert finding.exit_status == 0
+    assert finding.text.startswith("match 0.9")
+
+
+def test_check_other_masks_are_refused(tmp_path: Path) -> None:
+    finding = masks_finding(tmp_path, order=np.s_[:, ::-1])
+    assert finding.exit_status == 2
+    assert "explain nothing" in finding.text
+
+
+def test_check_shuffled_masks_are_refused_with_a_better_order(tmp_path: Path) -> None:
+    finding = masks_finding(tmp_path, order=np.random.default_rng(5).permutation(8))
+    assert finding.exit_status == 2
+    assert "A better order, or its reverse: (" in finding.text
+
+
+def test_check_camera_without_frames_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sci_stream.tools.preflight._WAIT_S", 0.3)
+    finding = masks_finding(tmp_path, 'trigger = "software"\n')
+    assert finding.exit_status == 0
+    assert "wait for a trigger" in finding.text
