@@ -38,7 +38,7 @@ class GradientCamera:
         self.exhausted = False
 
     def open(self) -> CameraCapabilities:
-        """Return what the camera delivers."""
+        """Return the capabilities of the camera."""
         size = self._options.size_px
         return CameraCapabilities("gradient", "1", size, size, "Mono12", 12, n_frames=self._options.n_frames)
 

@@ -20,7 +20,7 @@ from sci_stream.parameters import Parameter, Value, parameter_of
 T = TypeVar("T")
 
 # Bounds the memory for the answer: the server at that address may be any other program.
-_MOST_BYTES = 1 << 22
+_MAX_BYTES = 1 << 22
 # Longer than the page waits for the nodes (10 s): its answer is more informative than a timeout here.
 _TIMEOUT_S = 15.0
 
@@ -141,10 +141,10 @@ class RigControl:
         request = urllib.request.Request(self.url + path, data, headers)
         try:
             with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
-                return answer.validate_json(response.read(_MOST_BYTES))
+                return answer.validate_json(response.read(_MAX_BYTES))
         except urllib.error.HTTPError as error:
             with error:
-                raise self._refusal(error.code, error.read(_MOST_BYTES)) from None
+                raise self._refusal(error.code, error.read(_MAX_BYTES)) from None
         except (OSError, ValueError) as error:
             raise TransportError(
                 f"The live page at {self.url} does not answer",

@@ -89,7 +89,7 @@ class WeightsError(InputError):
 
 
 class EnvironmentFault(SciStreamError):
-    """The environment does not provide what is needed."""
+    """The environment lacks something that is needed."""
 
     exit_status = 3
 

@@ -1,7 +1,7 @@
 """The guard around all readers of files, which may be damaged, of another kind, or malicious; and around writers.
 
-A reader first checks what a file declares (`require_regular`, `require_memory`, `require_ratio`), since libraries
-allocate as much, and then reads within `reading`, since they raise any exception on damaged content.
+A reader first checks the sizes that a file declares (`require_regular`, `require_memory`, `require_ratio`), since
+libraries allocate as much, and then reads within `reading`, since they raise any exception on damaged content.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sci_stream.errors import FileFormatError, InputError, SciStreamError, Stora
 _MEMORY_FRACTION = 0.5
 # Images compress to a tenth at best, and LZ4 to a 255th at most: a file that declares more than this many times its
 # stored bytes is empty or a bomb (deflate reaches 1032 on zeros).
-_MOST_EXPANSION = 300
+_MAX_EXPANSION = 300
 SMALL_BYTES = 64 << 20
 """Below this size, a file is not refused for the size that it declares."""
 
@@ -92,7 +92,7 @@ def require_regular(path: Path, what: str, *, error: type[InputError] = FileForm
     return status.st_size
 
 
-def read_small(path: Path, what: str, most_bytes: int, *, error: type[InputError] = FileFormatError) -> bytes:
+def read_small(path: Path, what: str, max_bytes: int, *, error: type[InputError] = FileFormatError) -> bytes:
     """Return the content of a regular file of limited size.
 
     Raises
@@ -101,10 +101,10 @@ def read_small(path: Path, what: str, most_bytes: int, *, error: type[InputError
         If it is missing, not a regular file, too large, or cannot be read.
     """
     size = require_regular(path, what, error=error)
-    if size > most_bytes:
-        raise error(f"{path} cannot be read as {what}", expected=f"at most {most_bytes} bytes", got=f"{size} bytes")
+    if size > max_bytes:
+        raise error(f"{path} cannot be read as {what}", expected=f"at most {max_bytes} bytes", got=f"{size} bytes")
     with reading(path, what, error=error), path.open("rb") as file:
-        return file.read(most_bytes)
+        return file.read(max_bytes)
 
 
 def require_memory(n_bytes: int, where: object, *, error: type[InputError] = FileFormatError) -> None:
@@ -132,10 +132,10 @@ def require_ratio(n_bytes: int, stored_bytes: int, where: object, *, error: type
     FileFormatError
         If ``n_bytes`` of images could not be stored in ``stored_bytes``.
     """
-    if n_bytes > SMALL_BYTES and n_bytes > stored_bytes * _MOST_EXPANSION:
+    if n_bytes > SMALL_BYTES and n_bytes > stored_bytes * _MAX_EXPANSION:
         raise error(
             f"{where} declares more than it stores",
-            expected=f"at most {stored_bytes * _MOST_EXPANSION} bytes in {stored_bytes} stored ones",
+            expected=f"at most {stored_bytes * _MAX_EXPANSION} bytes in {stored_bytes} stored ones",
             got=f"{n_bytes} bytes",
             hint="The file is damaged, incomplete, or made to fill the memory.",
         )

@@ -531,7 +531,7 @@ class FoundInterface:
 
 @dataclass(frozen=True, slots=True)
 class FoundProducer:
-    """The software through which a driver reaches cameras; ``problem`` describes what is wrong with it, if anything."""
+    """The software through which a driver reaches cameras; ``problem`` describes its fault, if any."""
 
     path: str
     name: str

@@ -26,11 +26,11 @@ SET_KEY: Final = "set."
 ACTIONS_KEY: Final = "actions"
 
 # Parameters per request. A request is validated and applied as a whole, so this bounds the work of one message.
-MOST_CHANGES: Final = 16
+MAX_CHANGES: Final = 16
 
 _WORDS = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
 # Longest text value of a status entry on the wire.
-_MOST_TEXT = 1024
+_MAX_TEXT = 1024
 # Sums and squares of accepted numbers must be finite.
 _LARGEST = 1e300
 
@@ -149,7 +149,7 @@ class Parameter:
         """Return the parameter as JSON for a status entry, without its description if that would not fit."""
         plain = {key: value for key, value in asdict(self).items() if value not in (None, (), "")}
         text = json.dumps(plain, separators=(",", ":"))
-        if len(text) > _MOST_TEXT:
+        if len(text) > _MAX_TEXT:
             text = json.dumps({key: plain[key] for key in plain if key != "description"}, separators=(",", ":"))
         return text
 

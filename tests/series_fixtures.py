@@ -1,4 +1,4 @@
-"""A small series: its description, its calibration, and makers of what is recorded of it."""
+"""A small series: its description, its calibration, and makers of its records."""
 
 from __future__ import annotations
 

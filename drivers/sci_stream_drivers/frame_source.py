@@ -20,7 +20,7 @@ from sci_stream.storage.recording.series import RecordedSeries
 from sci_stream_drivers.fields import pixel_format_name
 
 # Published simulations agree to rounding; masks in another order leave far more.
-_MOST_RESIDUAL = 0.05
+_MAX_RESIDUAL = 0.05
 
 
 class FrameSource(Protocol):
@@ -195,10 +195,10 @@ def _scale_by_truth(published: PublishedMeasurement, phi: npt.NDArray[np.float64
     assert published.orig is not None
     x = published.orig.reshape(published.shots, *phi.shape) / white_level(published.orig)
     scale, residual = fit_white(published.meas, phi, x)
-    if residual > _MOST_RESIDUAL:
+    if residual > _MAX_RESIDUAL:
         raise FileFormatError(
             f"mask and orig of {path} do not explain its meas",
-            expected=f"meas = Σ mask·orig up to a scale, within {_MOST_RESIDUAL:.0%}",
+            expected=f"meas = Σ mask·orig up to a scale, within {_MAX_RESIDUAL:.0%}",
             got=f"a residual of {residual:.1%}",
             hint="The masks may be in another order. "
             "It plays as a real measurement with truth = false and full_scale_dn set.",

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     )
     from sci_stream.tools.compare import Comparison
 
-_MOST_GAPS = 8
-_MOST_ROWS = 40
+_MAX_GAPS = 8
+_MAX_ROWS = 40
 
 
 def describe(found: RecordingSummary) -> Iterator[tuple[str, str]]:
@@ -105,9 +105,9 @@ def _ledger(found: RecordingSummary) -> str:
 def _gaps(gaps: Runs) -> str:
     if not gaps:
         return "none"
-    shown = ", ".join(f"{first}" if first == last else f"{first}–{last}" for first, last in gaps[:_MOST_GAPS])
+    shown = ", ".join(f"{first}" if first == last else f"{first}–{last}" for first, last in gaps[:_MAX_GAPS])
     missing = sum(last - first + 1 for first, last in gaps)
-    return f"{missing} missing: {shown}" + (" …" if len(gaps) > _MOST_GAPS else "")
+    return f"{missing} missing: {shown}" + (" …" if len(gaps) > _MAX_GAPS else "")
 
 
 def _texts(quantities: Recorded, summaries: Mapping[str, Summary]) -> dict[str, str]:
@@ -218,7 +218,7 @@ def comparison_table(found: Comparison, reference: str, other: str) -> Table:
     table.add_column("PSNR dB", justify="right", footer=mean_db)
     table.add_column("SSIM", justify="right", footer=mean_ssim)
     table.add_column("largest difference", justify="right", footer=f"{figures['most_difference']:.4f}")
-    for one in sorted(found.snapshots, key=lambda one: one.psnr_db)[:_MOST_ROWS]:
+    for one in sorted(found.snapshots, key=lambda one: one.psnr_db)[:_MAX_ROWS]:
         psnr_db = "equal" if math.isinf(one.psnr_db) else f"{one.psnr_db:.2f}"
         ssim = "–" if one.ssim is None else f"{one.ssim:.4f}"
         table.add_row(str(one.seq), psnr_db, ssim, f"{one.most_difference:.4f}")

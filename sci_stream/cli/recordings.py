@@ -72,7 +72,7 @@ def replay(
         bool, typer.Option("--live", help="At the recorded pace, with the iterations that fit it.")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue what was stopped; complete replays are kept.")
+        bool, typer.Option("--resume", help="Continue stopped replays; complete replays are kept.")
     ] = False,
     as_json: JsonLines = False,
     device: Device = "auto",

@@ -96,7 +96,7 @@ def solve(
 
 
 def _report(done: SolvedFile, *, given_truth: bool) -> None:
-    """Print what was solved, for a person."""
+    """Print the result for a person."""
     seconds = sum(solved.solve_ns for solved in done.reports) / 1e9
     score = "" if done.psnr_db is None else f", {done.psnr_db:.2f} dB PSNR"
     solved = f"{_number(len(done.reports), 'snapshot')} of {_number(done.n_frames, 'frame')} with {done.denoiser}"

@@ -18,7 +18,7 @@ from sci_stream.errors import ConfigError
 from sci_stream.file_guard import read_small
 
 # The text of a rig is part of the message that starts a series, and the size of that message is limited.
-_MOST_BYTES: Final = 32 << 10
+_MAX_BYTES: Final = 32 << 10
 
 
 def load_rig(path: str | Path, overrides: Mapping[str, str] | None = None) -> Rig:
@@ -105,7 +105,7 @@ def _read(path: Path) -> str:
             f"There is no rig file {path}", hint=f"To write a commented example: sci-stream config init {path}"
         )
     try:
-        return read_small(path, "a rig file", _MOST_BYTES, error=ConfigError).decode()
+        return read_small(path, "a rig file", _MAX_BYTES, error=ConfigError).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not a rig file", expected="UTF-8 text", got=error.reason) from None
 

@@ -118,7 +118,7 @@ class PolicySection(Section):
 
 
 class RecordSection(Section):
-    """Recording: what is written to disk."""
+    """Recording to disk."""
 
     enabled: bool = Field(default=True, description="Record every series.")
     folder: RigPath = Field(default=Path("recordings"), description="Folder for recordings; created if missing.")

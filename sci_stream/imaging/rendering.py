@@ -70,9 +70,9 @@ def render_counts(counts: Array, gamma: float = LINEAR_LIGHT_GAMMA) -> U8:
     return cast(U8, np.take(curve(gamma), np.clip(np.nan_to_num(scaled), 0, _FULL).astype(np.uint16)))
 
 
-def shrink(image: U8, most_px: int) -> U8:
-    """Reduce an image so that neither side exceeds ``most_px``; return it unchanged if it fits."""
-    scale = most_px / max(image.shape[:2])
+def shrink(image: U8, max_px: int) -> U8:
+    """Reduce an image so that neither side exceeds ``max_px``; return it unchanged if it fits."""
+    scale = max_px / max(image.shape[:2])
     if scale >= 1:
         return image
     return resize(image, max(1, round(image.shape[0] * scale)), max(1, round(image.shape[1] * scale)))

@@ -26,11 +26,11 @@ from sci_stream.parameters import Changes
 # The usual approximation of the sRGB curve.
 LINEAR_LIGHT_GAMMA = 2.2
 # A factor of a thousand: beyond it, 16-bit counts show nothing but noise or white.
-MOST_EV = 10.0
-MOST_GAIN = 8.0
+MAX_EV = 10.0
+MAX_GAIN = 8.0
 
 # A scene of a single colour must not turn into amplified noise of the others.
-_MOST_BALANCE = 4.0
+_MAX_BALANCE = 4.0
 _FULL = 65535
 # A single pixel of a noisy reconstruction would give random gains.
 _PICK_RADIUS_PX = 4
@@ -101,13 +101,13 @@ class ToneSettings:
     demosaic: Demosaic = Demosaic.BILINEAR
 
     def __post_init__(self) -> None:
-        _within("exposure_ev", self.exposure_ev, -MOST_EV, MOST_EV)
+        _within("exposure_ev", self.exposure_ev, -MAX_EV, MAX_EV)
         _within("black", self.black, 0.0, 0.95)
         _within("gamma", self.gamma, 0.1, 10.0)
         if len(self.gains) != 3:
             raise ValueError(f"gains must be those of red, green and blue, got {self.gains}")
         for gain in self.gains:
-            _within("gains", gain, 1 / MOST_GAIN, MOST_GAIN)
+            _within("gains", gain, 1 / MAX_GAIN, MAX_GAIN)
 
     def as_dict(self) -> JsonObject:
         """Return the settings as plain values, for a status or a file; `changed` accepts them."""
@@ -165,7 +165,7 @@ def _within(name: str, value: float, low: float, high: float) -> None:
 
 def grey_world_gains(mosaic: Array, bayer: BayerPhase) -> Gains:
     """Return the gains of R, G, B that make the mean of (B, H, W) mosaics grey, G = 1, each within 1/4 and 4."""
-    return _balancing(colour_means(mosaic, bayer), _MOST_BALANCE)
+    return _balancing(colour_means(mosaic, bayer), _MAX_BALANCE)
 
 
 def colour_means(mosaic: Array, bayer: BayerPhase) -> Gains:
@@ -223,7 +223,7 @@ def pick_white(video: Array, bayer: BayerPhase, x: float, y: float, black: float
             got=f"{min(means):.3f}",
             hint="Pick something grey or white.",
         )
-    return _balancing(means, MOST_GAIN)
+    return _balancing(means, MAX_GAIN)
 
 
 def light_of(video: Array, bayer: BayerPhase | None, tone: ToneSettings) -> npt.NDArray[np.float32]:

@@ -40,7 +40,7 @@ from sci_stream.storage.output import complete_output
 C = TypeVar("C", bound=enum.StrEnum)
 
 CALIBRATION_FORMAT = "sci_stream.calibration"
-# Optional attributes do not increase it: what is unknown is absent.
+# Optional attributes do not increase it: unknown values are absent.
 _SCHEMA_VERSION = 1
 # Attributes with their types, and those that every calibration has; `bayer` is a choice.
 _ATTRIBUTES: dict[str, type[float | int | str]] = {

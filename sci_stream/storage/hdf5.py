@@ -40,13 +40,13 @@ _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # Version 3 is that of files for single-writer multiple-reader access, which recordings are.
 _SUPERBLOCK_VERSION = 3
 _WRITE_FLAG, _SWMR_FLAG = 0x01, 0x04
-_MOST_MISSING_BYTES = 16 << 20
+_MAX_MISSING_BYTES = 16 << 20
 # HDF5 doubles its waiting time with each attempt to read metadata, from a nanosecond: 30 take a second, and its default
 # of 100 never ends. A writer is interrupted in the middle of a write for milliseconds.
 _READ_ATTEMPTS = 30
 _FEW_ATTEMPTS = "sci_stream_few_attempts"
 # Every object is checked before the first is read; ours have a hundred, networks in MATLAB files a few hundred.
-_MOST_OBJECTS = 100_000
+_MAX_OBJECTS = 100_000
 
 
 def open_for_reading(
@@ -64,8 +64,8 @@ def open_for_reading(
     """
     require_regular(path, f"a {what}")
     if not trusted:
-        # Opened for the check alone: HDF5 keeps the metadata that it has seen, and what a live writer appends between
-        # the check and the first read would be missing from some datasets.
+        # Opened for the check alone: HDF5 keeps the metadata that it has seen, and data that a live writer
+        # appends between the check and the first read would be missing from some datasets.
         with _open(path, what) as file, reading(path, f"a {what}"):
             _require_self_contained(file, path, virtual(file))
     return _open(path, what)
@@ -113,11 +113,11 @@ def _require_self_contained(file: h5py.File, path: Path, virtual: Collection[str
 
     def collect(name: bytes, info: Any) -> bool | None:
         links.append((name, info.type))
-        return len(links) > _MOST_OBJECTS or None  # anything but None ends the walk; exceptions would be lost
+        return len(links) > _MAX_OBJECTS or None  # anything but None ends the walk; exceptions would be lost
 
     file.id.links.visit(collect, info=True)
-    if len(links) > _MOST_OBJECTS:
-        raise FileFormatError(f"{path} has too many objects", expected=f"at most {_MOST_OBJECTS}")
+    if len(links) > _MAX_OBJECTS:
+        raise FileFormatError(f"{path} has too many objects", expected=f"at most {_MAX_OBJECTS}")
     for name, kind in links:
         where = f"{path}:/{name.decode(errors='replace')}"
         if kind not in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT):
@@ -145,7 +145,7 @@ def require_own_data(node: h5py.h5d.DatasetID, where: str, virtual: Collection[s
     if layout != h5py.h5d.CHUNKED:
         return
     chunk_bytes = math.prod(creation.get_chunk()) * node.get_type().get_size()
-    # Counting what is stored takes time in proportion to the number of chunks.
+    # Counting the stored bytes takes time in proportion to the number of chunks.
     if chunk_bytes > SMALL_BYTES and (stored := node.get_storage_size()):
         require_ratio(chunk_bytes, stored, where)
 
@@ -160,7 +160,7 @@ def _refers_to_another_file(where: str, got: str) -> FileFormatError:
 
 
 def read_dataset(node: h5py.Dataset, index: Any = ()) -> Array:
-    """Read a dataset or a part of it, after checking what it declares: nothing larger than what is stored allows.
+    """Read a dataset or a part of it, after checking its declared size against the stored bytes.
 
     Raises
     ------
@@ -198,7 +198,7 @@ def _is_unfinished(path: Path) -> bool:
     """Return whether an SWMR writer has the file open, or was killed with it open, and the file is nearly complete."""
     flags, missing, size = _superblock(path)
     # A full disk truncates a file by its last write, which is harmless; more missing than this is a broken copy.
-    return flags is not None and bool(flags & _SWMR_FLAG or missing) and missing <= min(_MOST_MISSING_BYTES, size // 2)
+    return flags is not None and bool(flags & _SWMR_FLAG or missing) and missing <= min(_MAX_MISSING_BYTES, size // 2)
 
 
 def _superblock(path: Path) -> tuple[int | None, int, int]:

@@ -73,7 +73,7 @@ class Journal:
         self._pending.clear()
 
     def close(self) -> None:
-        """Write what is pending and close. May be called again."""
+        """Write pending lines and close. May be called again."""
         if self._file.closed:
             return
         try:

@@ -1,4 +1,4 @@
-"""Read NumPy's files, after checking what they declare: NumPy allocates that first."""
+"""Read NumPy's files, after checking the size that they declare: NumPy allocates it first."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_npz(path: Path) -> dict[str, Array]:
 
 
 def _check_header(file: IO[bytes], size: int, where: object) -> None:
-    """Raise unless the array that a header declares is what the remaining bytes hold."""
+    """Raise unless the remaining bytes hold the array that a header declares."""
     version = np.lib.format.read_magic(file)
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
     if read is None:

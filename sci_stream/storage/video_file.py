@@ -24,7 +24,7 @@ _CONTAINERS: dict[str, tuple[str, dict[str, str]]] = {
     ".mkv": ("matroska", {"cluster_time_limit": "1000", "flush_packets": "1"}),
 }
 # Denominator of the television rates, such as 30000/1001; players reject arbitrary fractions.
-_MOST_FPS_DENOMINATOR = 1001
+_MAX_FPS_DENOMINATOR = 1001
 # Constant rate factor of H.264, 0–51: lower is better and larger. 18 is visually lossless.
 _QUALITY = "18"
 
@@ -97,7 +97,7 @@ class MovieFile:
         self.path = path
         self.frames = 0
         self.encoder = ""
-        self._fps = Fraction(fps).limit_denominator(_MOST_FPS_DENOMINATOR)
+        self._fps = Fraction(fps).limit_denominator(_MAX_FPS_DENOMINATOR)
         self._lossless, self._threads = lossless, threads
         self._suffix = container or path.suffix.lower()
         if self._suffix not in _CONTAINERS:

@@ -45,7 +45,7 @@ class ClusterOptions:
 
 @contextmanager
 def connect(options: ClusterOptions) -> Iterator[Any]:
-    """Start or find the cluster and yield a Dask client; what was started is ended with the context.
+    """Start or find the cluster and yield a Dask client; a cluster that was started ends with the context.
 
     Raises
     ------

@@ -29,7 +29,7 @@ _MASKS_SHOWN, _MASK_COLUMNS = 16, 8
 _DETAIL_PX = 24
 _LINE_IN = 0.24
 # A scatter plot of more bad pixels than this is a solid area that takes seconds to draw.
-_MOST_MARKED = 20_000
+_MAX_MARKED = 20_000
 _VERDICT_COLOURS = {Verdict.OK: "#288c46", Verdict.WARN: "#dc8214", Verdict.BAD: "#c82828"}
 _FLAG_COLOURS = {PixelFlag.HOT: "#dc2828", PixelFlag.DEAD: "#0078c8", PixelFlag.NOISY: "#e6a000"}
 
@@ -129,7 +129,7 @@ def _plot_bad_pixels(axis: Axes, calibration: Calibration, measured: Measured | 
     for flag, colour in _FLAG_COLOURS.items():
         y, x = np.nonzero(flags & flag)
         label = f"{len(y)} {str(flag.name).lower()}" if measured is not None else None
-        axis.scatter(x[:_MOST_MARKED], y[:_MOST_MARKED], s=4, color=colour, label=label)
+        axis.scatter(x[:_MAX_MARKED], y[:_MAX_MARKED], s=4, color=colour, label=label)
     height, width = calibration.shape
     axis.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), aspect="equal", xticks=[], yticks=[])
     axis.set_title(f"bad pixels: {int(bad.sum())}", fontsize=9)

@@ -15,7 +15,7 @@ from sci_stream.parameters import Value
 from sci_stream.ports import Camera
 
 # Frames stay in memory, so that writing them does not disturb the measurement.
-_MOST_BYTES = 4 << 30
+_MAX_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +142,10 @@ def _next(camera: Camera, timeout_s: float, received: int) -> CameraFrame | None
 
 def _check_memory(capabilities: CameraCapabilities, count: int) -> None:
     needed = count * capabilities.height_px * capabilities.width_px * (1 if capabilities.bit_depth == 8 else 2)
-    if needed > _MOST_BYTES:
+    if needed > _MAX_BYTES:
         raise InputError(
             "Too many frames to keep in memory",
-            expected=f"at most {_MOST_BYTES >> 30} GiB",
+            expected=f"at most {_MAX_BYTES >> 30} GiB",
             got=f"{needed / 2**30:.1f} GiB",
             hint="Grab fewer frames, or record a series: sci-stream run.",
         )

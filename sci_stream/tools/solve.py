@@ -164,7 +164,7 @@ def _chosen(count: int, options: SolveOptions) -> range:
 
 @dataclass(frozen=True, slots=True)
 class _SolveJob:
-    """The videos, as they are solved, and what is known about them."""
+    """The videos, as they are solved, and their properties."""
 
     videos: Iterable[Video]
     count: int

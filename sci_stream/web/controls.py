@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from sci_stream.config.error_messages import validate_options
 from sci_stream.errors import InputError
 from sci_stream.model import JsonObject
-from sci_stream.parameters import MOST_CHANGES, Changes, ControlAnswer
+from sci_stream.parameters import MAX_CHANGES, Changes, ControlAnswer
 from sci_stream.web.display import Display
 
 _LOG = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class _SnapshotRequest(_Request):
 
 class _SetRequest(_Request):
     node: _Name
-    parameters: Annotated[JsonObject, Field(max_length=MOST_CHANGES)]
+    parameters: Annotated[JsonObject, Field(max_length=MAX_CHANGES)]
 
 
 class _DoRequest(_Request):

@@ -14,7 +14,7 @@ FIRST_WORDS = "measuring this machine …"
 
 
 def _imports_and_output(*arguments: str) -> str:
-    """Return what a command prints, with a line for each import at its time."""
+    """Return the output of a command, with a line for each import at its time."""
     command = [sys.executable, "-X", "importtime", "-m", "sci_stream", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stderr
 

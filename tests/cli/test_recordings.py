@@ -15,7 +15,7 @@ from sci_stream.storage.recording import RecordingWriter
 
 @pytest.fixture
 def command(monkeypatch, capsys):
-    """Run a command in this process; return its status, and what it wrote to standard output and error."""
+    """Run a command in this process; return its status, standard output and standard error."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["sci-stream", *map(str, arguments)])

@@ -1,4 +1,4 @@
-"""Bad input is reported once and before the run: where it is, what was expected, what was found.
+"""Bad input is reported once and before the run: its place, the expected and the actual value.
 
 Each case is a rig with one error, the exit status, and words that the message must contain. `check` and
 `run` report it alike.

@@ -136,7 +136,7 @@ def test_run_corrects_single_masks_and_states_the_evidence(tmp_path: Path) -> No
     assert found.health.last_error_log_odds > 5
     with open_recording(recorded) as recording:
         mismatch = recording.table["mismatch"]
-    assert mismatch[6:].mean() < mismatch[0] / 2, "what is corrected is no noise any more"
+    assert mismatch[6:].mean() < mismatch[0] / 2, "corrected errors are no noise any more"
 
 
 def test_run_with_other_cameras_masks_warns_and_shows_snapshots(tmp_path: Path, command_here: CommandHere) -> None:

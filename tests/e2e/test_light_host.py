@@ -1,4 +1,4 @@
-"""Hosts without torch and hdf5plugin: acquire, sink, check, inspect and export work; errors name what is missing."""
+"""Hosts without torch and hdf5plugin: acquire, sink, check, inspect and export work; errors name the library."""
 
 from __future__ import annotations
 

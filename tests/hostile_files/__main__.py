@@ -25,7 +25,7 @@ _SLOW_S = 20.0
 def main(folder: Path, seed: int, mutations: int, readers: Mapping[str, Reader], crafted: Craft) -> None:
     """Read every hostile file and print what came of it."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for reader in readers.values():  # once, so that what the readers load does not count as growth
+    for reader in readers.values():  # once, so that libraries that the readers load do not count as growth
         warm = folder / f"warm-up{reader.suffix}"
         reader.make(warm)
         reader.read(warm)

@@ -1,4 +1,4 @@
-"""Hostile files for every reader: crafted ones, damaged ones, and what is no regular file."""
+"""Hostile files for every reader: crafted ones, damaged ones, and files that are not regular."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def huge_png(folder: Path) -> Path:
 
 
 def _no_files(folder: Path, readers: Mapping[str, Reader]) -> Iterator[tuple[str, Path, str]]:
-    """Yield what is no regular file for each reader: nothing, an empty file, a pipe, a folder, an endless device."""
+    """Yield paths that are no regular files for each reader: none, empty, a pipe, a folder, an endless device."""
     for kind, reader in readers.items():
         stem = kind.replace(" ", "-")
         yield f"nothing as {kind}", folder / f"none-{stem}{reader.suffix}", kind

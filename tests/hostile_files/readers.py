@@ -41,7 +41,7 @@ from tests.series_fixtures import Series, make_series
 
 @dataclass(frozen=True)
 class Reader:
-    """A kind of file: ``make`` writes a valid one, ``read`` does what the commands do with it and returns its bytes."""
+    """A kind of file: ``make`` writes a valid one, ``read`` reads it as the commands do and returns its bytes."""
 
     suffix: str
     make: Callable[[Path], object]

@@ -14,7 +14,7 @@ from tests.e2e.kit import ROOT, environment
 
 pytestmark = pytest.mark.rig
 
-_MOST_GROWTH_MIB = 100
+_MAX_GROWTH_MIB = 100
 
 
 def read_all(
@@ -65,6 +65,6 @@ def assert_refused_in_words(reports: list[dict[str, Any]]) -> None:
     crashed = [report for report in reports if report["outcome"] == "crashed"]
     assert not crashed, json.dumps(crashed[:3], indent=1)
     assert not [report["name"] for report in reports if report["leaked"]]
-    assert not [report for report in reports if report["grew_mib"] > _MOST_GROWTH_MIB]
+    assert not [report for report in reports if report["grew_mib"] > _MAX_GROWTH_MIB]
     refused = {report["name"]: report["said"] for report in reports if report["outcome"] == "refused"}
     assert all(refused.values())

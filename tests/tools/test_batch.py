@@ -312,7 +312,7 @@ def test_batch_of_two_hundred_over_four_workers_two_killed(tmp_path: Path) -> No
 def test_twice_the_workers_give_nearly_twice_the_throughput(
     recordings: list[Path], tmp_path: Path, sleeping: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The denoiser sleeps, as if a device of its own computed: what is left is the cost of the cluster."""
+    """The denoiser sleeps, as if a device of its own computed: the rest of the time is the cost of the cluster."""
     pytest.importorskip("distributed")
     monkeypatch.setenv("TEST_SLEEP_S", "2")
     plan = ReplayPlan(device="cpu", solver=SolverChanges(denoiser=sleeping, iterations=4))

@@ -30,7 +30,7 @@ def test_gaps_and_repeats_are_counted_over_a_wrap_around() -> None:
     camera = simulated(snapshots=200, faults=faults)
     report, _ = grab(camera, 10_000)
     assert report.repeated == report.counters["duplicated"] > 0
-    # What is dropped before the first frame or after the last leaves no gap.
+    # Frames that are dropped before the first or after the last leave no gap.
     assert 0 <= report.counters["dropped"] - report.missed <= 3
     assert report.missed > 10
     assert 0 < report.gaps <= report.missed

@@ -15,7 +15,7 @@ _KINDS = {
     "intfIString": "string", "intfIRegister": "register", "intfICategory": "category",
     "intfIEnumeration": "enumeration",
 }  # fmt: skip
-_MOST_CHOICES = 12
+_MAX_CHOICES = 12
 # Nodes without a limit report the extremes of int64 or double, which would be misleading as a range.
 _NO_LIMIT = 2**62
 # Restoring a command would execute it; registers are raw memory behind other features.
@@ -72,7 +72,7 @@ def range_text(node: Any) -> str:
         return "true or false"
     if kind == "enumeration":
         choices = choices_of(node)
-        return "one of " + ", ".join(choices[:_MOST_CHOICES]) + (", …" if len(choices) > _MOST_CHOICES else "")
+        return "one of " + ", ".join(choices[:_MAX_CHOICES]) + (", …" if len(choices) > _MAX_CHOICES else "")
     low, high, step = _limits(node)
     unit = unit_of(node)
     if low is None and high is None:

@@ -55,7 +55,9 @@ class TriggerOptions(DriverOptions):
     """Start of an exposure; for an SCI camera usually by the mask modulator, through a line."""
 
     source: str = Field(min_length=1, description="TriggerSource: Line0, Line1, …, or Software.", examples=["Line0"])
-    selector: str = Field(default="FrameStart", min_length=1, description="TriggerSelector: what a trigger starts.")
+    selector: str = Field(
+        default="FrameStart", min_length=1, description="TriggerSelector: the action that a trigger starts."
+    )
     activation: str | None = Field(
         default=None, min_length=1, description="TriggerActivation of a line.", examples=["RisingEdge"]
     )

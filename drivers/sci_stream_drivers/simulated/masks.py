@@ -7,7 +7,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream_drivers.simulated.options import MOST_DEVIATIONS, SimulatedOptions
+from sci_stream_drivers.simulated.options import MAX_DEVIATIONS, SimulatedOptions
 
 _MASK_STREAM, _ERROR_STREAM = 1, 2
 # φ is rounded to 1/4096, exact in float32, so that the calibration's hash does not depend on a platform's rounding.
@@ -48,7 +48,7 @@ class MaskOptics:
         if not (o.mask_jitter_px or o.frame_gain_error):
             return self.stack(shift_px)
         rng = np.random.Generator(np.random.PCG64([o.seed, _ERROR_STREAM]))
-        errors = rng.standard_normal((o.n_frames, 3)).clip(-MOST_DEVIATIONS, MOST_DEVIATIONS)
+        errors = rng.standard_normal((o.n_frames, 3)).clip(-MAX_DEVIATIONS, MAX_DEVIATIONS)
         frames = []
         for b, (x, y, gain) in enumerate(errors):
             own = shift_px[0] + o.mask_jitter_px * x, shift_px[1] + o.mask_jitter_px * y

@@ -14,7 +14,7 @@ SCENES = ("fast", "slow", "static", "cut")
 """Names of the procedural scenes; any other value is a path."""
 
 
-MOST_DEVIATIONS = 3
+MAX_DEVIATIONS = 3
 """Largest error of a single mask, in standard deviations."""
 
 
@@ -204,7 +204,7 @@ class SimulatedOptions(DriverOptions):
         """Largest displacement of the masks along either axis, pixels."""
         drifts = any(self.mask_drift_px_per_snapshot)
         drift_px = self.mask_drift_limit_px if drifts else 0.0
-        return max(map(abs, self.mask_shift_px)) + drift_px + MOST_DEVIATIONS * self.mask_jitter_px
+        return max(map(abs, self.mask_shift_px)) + drift_px + MAX_DEVIATIONS * self.mask_jitter_px
 
     def mask_position_px(self, snapshot: int) -> tuple[float, float]:
         """Return the displacement of the masks at a snapshot, (x, y), pixels."""

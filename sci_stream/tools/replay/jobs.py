@@ -21,7 +21,7 @@ from sci_stream.storage.recording.segments import first_segment
 from sci_stream.tools.replay.replay import Progress, ReplayPlan, default_output, replay
 
 # A hundred thousand paths; a recording named by mistake must not be read as a list.
-_MOST_MANIFEST_BYTES = 16 << 20
+_MAX_MANIFEST_BYTES = 16 << 20
 
 
 class JobState(StrEnum):
@@ -79,7 +79,7 @@ def read_manifest(path: Path) -> list[Path]:
         If the manifest cannot be read, is empty, or a line matches no file.
     """
     with reading(path, "a manifest", hint="It is a text file with one recording per line."):
-        lines = read_small(path, "a manifest", _MOST_MANIFEST_BYTES).decode().splitlines()
+        lines = read_small(path, "a manifest", _MAX_MANIFEST_BYTES).decode().splitlines()
     found: dict[Path, None] = {}
     for number, line in enumerate(lines, 1):
         pattern = line.split("#")[0].strip()
@@ -160,7 +160,7 @@ def run_job_atomically(job: ReplayJob, worker: str = "") -> JobResult:
         folder.mkdir()
         partial = folder / job.out.name
         done = replay(job.source, dataclasses.replace(job.plan, out=partial, resume=False))
-        os.replace(partial, job.out)  # noqa: PTH105 - the names of the paths say what is replaced
+        os.replace(partial, job.out)  # noqa: PTH105 - the paths are named by their roles
     except SciStreamError as error:
         return _result(job, JobState.FAILED, began_s, error=str(error), worker=worker)
     except OSError as error:

@@ -38,7 +38,7 @@ _FLUSH_S = 1.0
 
 # Snapshots solved, but not written, before the first one of a partial replay: a warm-started result depends on its
 # predecessors, less and less with distance.
-_MOST_PRECEDING = 16
+_MAX_PRECEDING = 16
 _NODE = "replay"
 
 Progress = Callable[[int, int, SolveReport], None]
@@ -343,7 +343,7 @@ class _Run:
         stored = set(self._series.raw.seqs.tolist())
         start = first
         # Back to the last cold start, whose result does not depend on what came before.
-        while start > first - _MOST_PRECEDING and start - 1 in stored and not self._recorded_cold(start):
+        while start > first - _MAX_PRECEDING and start - 1 in stored and not self._recorded_cold(start):
             start -= 1
         seqs = list(range(start, first))
         for index, seq in enumerate(seqs):

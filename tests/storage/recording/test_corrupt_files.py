@@ -30,7 +30,7 @@ def deliver(writer: RecordingWriter, series, seqs: Iterable[int], *, raw_first: 
 
 
 def contents_while(doing: Callable[[], None], path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """Return the contents of a file at each change during a flush: what a kill could leave."""
+    """Return the contents of a file at each change during a flush, as a kill could leave them."""
     contents = [path.read_bytes()]
 
     def look() -> None:
