@@ -74,7 +74,7 @@ class GenicamCamera(abc.ABC, Generic[O, C]):
         self._held: deque[RawFrame] = deque()
         self._lost: CameraLost | None = None
         self._counts: Counter[str] = Counter()
-        self._running = False
+        self._running = self._gone = False
         self._last_frame_s = 0.0
         self._next_trigger_s = 0.0
 
@@ -234,7 +234,7 @@ class GenicamCamera(abc.ABC, Generic[O, C]):
         nodes = camera.connection.node_map
         camera.witnesses = {name: feature(nodes, name) for name in _WITNESSES}
         camera.stream.start()
-        self._running = True
+        self._running, self._gone = True, False
         self._last_frame_s = self._next_trigger_s = time.monotonic()
 
     def trigger(self) -> None:
@@ -266,7 +266,13 @@ class GenicamCamera(abc.ABC, Generic[O, C]):
         """
         if not self._running:
             raise RuntimeError("read() needs an open and started camera: call open() and start() first")
-        camera = self._opened()
+        try:
+            return self._read(self._opened(), timeout_s)
+        except CameraLost:
+            self._gone = True
+            raise
+
+    def _read(self, camera: _OpenDevice[C], timeout_s: float) -> CameraFrame | None:
         deadline_s = time.monotonic() + timeout_s
         while True:
             self._trigger_if_due()
@@ -394,7 +400,7 @@ class GenicamCamera(abc.ABC, Generic[O, C]):
         if self._running and self._camera is not None:
             self._running = False
             try:
-                self._camera.stream.stop()
+                self._camera.stream.stop(lost=self._gone)
             except library().transport_errors as error:
                 log.info("Stopping failed because the camera is lost: %s", message_of(error))
         self._held.clear()

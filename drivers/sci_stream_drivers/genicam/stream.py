@@ -47,8 +47,11 @@ class Stream(Protocol):
         """Return the next frame, or None if there is none yet. Raises `CameraLost` or `CameraError`."""
         ...
 
-    def stop(self) -> None:
-        """Stop; frames that were not fetched are discarded. Raises exceptions of the library."""
+    def stop(self, *, lost: bool) -> None:
+        """Stop; frames that were not fetched are discarded. ``lost``: the camera does not respond.
+
+        Raises exceptions of the library.
+        """
         ...
 
     def counters(self) -> dict[str, int]:

@@ -95,7 +95,7 @@ class HarvestersStream:
                     "The camera is lost: it does not accept its buffers back", got=message_of(error)
                 ) from None
 
-    def stop(self) -> None:
+    def stop(self, *, lost: bool) -> None:  # noqa: ARG002  # the producer finds out by itself
         """Stop; the frames in the producer's buffers are discarded. Raises exceptions of the library."""
         self._underrun += self._running_underrun()
         if self._chunks is not None:
