@@ -25,7 +25,7 @@ from sci_stream_drivers.genicam.frame_ids import CameraClock, RestartDetector, f
 from sci_stream_drivers.genicam.library import feature, library, message_of
 from sci_stream_drivers.genicam.node_map import choices_of
 from sci_stream_drivers.genicam.options import FeatureSetting, GenicamOptions
-from sci_stream_drivers.genicam.quantities import EXPOSURE, feature_named, frame_rate_hz, settings, spoilers
+from sci_stream_drivers.genicam.standard_features import EXPOSURE, feature_named, frame_rate_hz, settings, spoilers
 from sci_stream_drivers.genicam.stream import Connection, ImageFormat, RawFrame, Stream
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,8 @@ C = TypeVar("C", bound=Connection)
 _NAP_S = 0.0005
 # A free-running camera without a frame for this many periods is lost, or streams no more.
 _SILENT_PERIODS = 10
+# Until the first frame after a start, which some cameras take seconds for.
+_FIRST_FRAME_S = 5.0
 # A register is read within milliseconds; transport layers try for a second or two before they give up.
 _ANSWER_S = 5.0
 _CLOCKS = ("Timestamp", "TimestampLatchValue", "GevTimestampValue", "DeviceTimestamp")
@@ -74,7 +76,7 @@ class GenicamCamera(abc.ABC, Generic[O, C]):
         self._held: deque[RawFrame] = deque()
         self._lost: CameraLost | None = None
         self._counts: Counter[str] = Counter()
-        self._running = self._gone = False
+        self._running = self._gone = self._has_frames = False
         self._last_frame_s = 0.0
         self._next_trigger_s = 0.0
 
@@ -234,7 +236,7 @@ class GenicamCamera(abc.ABC, Generic[O, C]):
         nodes = camera.connection.node_map
         camera.witnesses = {name: feature(nodes, name) for name in _WITNESSES}
         camera.stream.start()
-        self._running, self._gone = True, False
+        self._running, self._gone, self._has_frames = True, False, False
         self._last_frame_s = self._next_trigger_s = time.monotonic()
 
     def trigger(self) -> None:
@@ -303,7 +305,7 @@ class GenicamCamera(abc.ABC, Generic[O, C]):
             self._held.append(frame)
 
     def _delivered(self, camera: _OpenDevice[C], frame: RawFrame) -> CameraFrame:
-        self._last_frame_s = time.monotonic()
+        self._last_frame_s, self._has_frames = time.monotonic(), True
         if camera.watch.restarted(frame.frame_id, frame.camera_time_ns):
             self._counts["restarts"] += 1
             # Frames already fetched belong to the new count as well; they cannot be numbered within this epoch.
@@ -340,10 +342,11 @@ class GenicamCamera(abc.ABC, Generic[O, C]):
         switched off and on answers but streams nothing.
         """
         if camera.silence_s is not None:
-            if silence_s > camera.silence_s:
+            limit_s = camera.silence_s if self._has_frames else max(camera.silence_s, _FIRST_FRAME_S)
+            if silence_s > limit_s:
                 raise CameraLost(
                     "The camera sends no frames",
-                    expected=f"one within {camera.silence_s:.3g} s",
+                    expected=f"one within {limit_s:.3g} s",
                     got=f"none for {silence_s:.3g} s",
                     hint="It runs freely, so it was unplugged, or switched off and on.",
                 )

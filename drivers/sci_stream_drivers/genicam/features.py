@@ -13,7 +13,7 @@ from sci_stream.parameters import Value
 from sci_stream_drivers.genicam.library import feature, library, message_of
 from sci_stream_drivers.genicam.node_map import access_of, choices_of, kind_of, range_text, value_of
 from sci_stream_drivers.genicam.options import FeatureSetting, GenicamOptions, TriggerOptions
-from sci_stream_drivers.genicam.quantities import CLOCK_SWITCHES, feature_named
+from sci_stream_drivers.genicam.standard_features import CLOCK_SWITCHES, feature_named
 
 log = logging.getLogger(__name__)
 

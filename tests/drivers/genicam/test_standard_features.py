@@ -9,7 +9,7 @@ import pytest
 
 from sci_stream_drivers.genicam.features import apply
 from sci_stream_drivers.genicam.options import FeatureSetting
-from sci_stream_drivers.genicam.quantities import (
+from sci_stream_drivers.genicam.standard_features import (
     EXPOSURE,
     FRAME_RATE,
     GAIN,

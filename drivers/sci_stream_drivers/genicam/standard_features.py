@@ -23,7 +23,7 @@ _NUMBERS = ("integer", "float")
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
+class StandardFeature:
     """A quantity and the features that may hold it, best first.
 
     ``names`` are features in ``unit``; ``raw`` are features in steps of the camera, whose size it does not give.
@@ -50,13 +50,15 @@ class Quantity:
         return next((value for value in values if value is not None), None)
 
 
-EXPOSURE = Quantity(
+EXPOSURE = StandardFeature(
     "ExposureTime", "us",
     ("ExposureTime", "ExposureTimeAbs"),
     ("ExposureTimeRaw", "Exposure", "MANUALDIRECTSHUTTER", "ManualDirectShutter", "ExtendedExposure"),
 )  # fmt: skip
-GAIN = Quantity("Gain", "dB", ("Gain", "GainAbs"), ("GainRaw", "AnalogGain", "DigitalGain", "GainMode", "MaxAGCGain"))
-FRAME_RATE = Quantity(
+GAIN = StandardFeature(
+    "Gain", "dB", ("Gain", "GainAbs"), ("GainRaw", "AnalogGain", "DigitalGain", "GainMode", "MaxAGCGain")
+)
+FRAME_RATE = StandardFeature(
     "AcquisitionFrameRate", "Hz",
     ("AcquisitionFrameRate", "AcquisitionFrameRateAbs", "FrameRate", "SensorFrameRate"),
     ("AcquisitionFrameRateRaw",),
@@ -70,7 +72,7 @@ _RESULTING = (
 )
 # Without it, a free-running camera takes as many frames as it can, whatever its rate says.
 _RATE_SWITCHES = ("AcquisitionFrameRateEnable", "AcquisitionFrameRateEnabled")
-TRIGGER_DELAY = Quantity("TriggerDelay", "us", ("TriggerDelay", "TriggerDelayAbs"), ("TriggerDelayRaw",))
+TRIGGER_DELAY = StandardFeature("TriggerDelay", "us", ("TriggerDelay", "TriggerDelayAbs"), ("TriggerDelayRaw",))
 
 # Features that synchronise the camera's clock with IEEE 1588, with the value that does, and their state.
 CLOCK_SWITCHES: dict[str, tuple[Value, str]] = {
