@@ -23,7 +23,7 @@ from sci_stream.nodes.sink.node import SinkNode
 from sci_stream.nodes.sink.series_session import SeriesSession
 from sci_stream.storage.recording import Recording
 from sci_stream_drivers.simulated import SimulatedCamera
-from tests.e2e.kit import PATIENCE_S, Tables, merged, write_rig
+from tests.e2e.kit import PATIENCE_S, Tables, write_rig
 
 _POLL_S = 0.002
 # Twice a second suits a person; a test would wait for it.
@@ -89,7 +89,7 @@ class RigInProcess:
             "record": {"folder": str(folder / "recordings")},
         }
         self.folder = folder
-        self.path = write_rig(folder, merged(fast, changes or {}))
+        self.path = write_rig(folder, fast, changes)
         self.rig = load_rig(self.path, overrides={})
         self.camera = make_camera(self.rig)
         self.nodes: dict[str, NodeThread] = {}
@@ -147,9 +147,16 @@ class RigInProcess:
 
     def reconstruct(self, snapshots: int = 1) -> None:
         """Let the camera take this many snapshots, and wait until they are reconstructed."""
-        before = self.counts().reconstructed
         self.expose(snapshots)
-        self.wait_for(lambda: self.counts().reconstructed >= before + snapshots, f"{snapshots} more reconstructed")
+        self.wait_for_reconstructed(snapshots)
+
+    def wait_for_reconstructed(self, snapshots: int) -> None:
+        """Wait until this many more snapshots are reconstructed."""
+        series, least = self.series, self.counts().reconstructed + snapshots
+        self.wait_for(
+            lambda: (series is not None and self.series is not series) or self.counts().reconstructed >= least,
+            f"{snapshots} more snapshots reconstructed",
+        )
 
     # --- what it does
 

@@ -91,9 +91,11 @@ def camera_of(driver: str, **options: object) -> dict[str, Any]:
     return {"driver": driver, "options": {**dict.fromkeys(small_rig()["camera"]["options"]), **options}}
 
 
-def write_rig(folder: Path, changes: Tables | None = None) -> Path:
-    """Write `small_rig` with changes to a file in ``folder`` and return its path."""
-    tables = merged(small_rig(), changes or {})
+def write_rig(folder: Path, *changes: Tables | None) -> Path:
+    """Write `small_rig` with changes, one after the other, to a file in ``folder`` and return its path."""
+    tables = small_rig()
+    for change in changes:
+        tables = merged(tables, change or {})
     path = folder / "rig.toml"
     path.write_text("\n".join(table_text(name, table) for name, table in tables.items()))
     return path

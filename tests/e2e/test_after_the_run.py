@@ -14,6 +14,7 @@ from sci_stream.storage.recording.segments import existing_segments
 from sci_stream.tools.compare import compare_recordings
 from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream
+from tests.rig_in_process import RigInProcess
 
 pytestmark = pytest.mark.rig
 
@@ -22,16 +23,20 @@ pytestmark = pytest.mark.rig
 def run(tmp_path_factory) -> Path:
     """The folder of a run with two nodes, segments and a film; its recording is ``run.h5``."""
     folder = tmp_path_factory.mktemp("run")
-    record = {"segment_minutes": 0.01, "movie": "mkv"}
-    with RunningRig(folder, {"record": record, "reconstruct": {"nodes": 2}}, "--snapshots", "16") as rig:
+    changes = {
+        "record": {"segment_minutes": 0.01, "movie": "mkv"},
+        "reconstruct": {"nodes": 2},
+        "camera": {"options": {"trigger": "free", "snapshot_rate_hz": 20.0}},
+    }
+    with RigInProcess(folder, changes, snapshots=16) as rig:
         summary = rig.finish()
         assert assert_accounted_for(summary)["reconstructed"] == 16
         film = summary["recording"]["movie"]
         assert film["snapshots"] + film["left_out"] == 16
         assert len(rig.segments()) >= 2
         first = rig.segments()[0]
-    for path in sorted(first.parent.iterdir()):
-        path.rename(folder / path.name.replace(first.stem, "run"))
+        for path in sorted(first.parent.iterdir()):
+            path.rename(folder / path.name.replace(first.stem, "run"))
     return folder
 
 

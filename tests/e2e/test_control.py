@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,32 +13,31 @@ import sci_stream as package
 from sci_stream.errors import InputError, TransportError
 from sci_stream.storage.recording import Recording
 from tests.e2e.conftest import CommandHere
-from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
+from tests.e2e.kit import assert_accounted_for, wait_for
 from tests.journals import read_journal
-
-pytestmark = pytest.mark.rig
+from tests.rig_in_process import RigInProcess
 
 Command = Callable[..., tuple[int, str]]
 
 CONTROLLED = {
     "preview": {"enabled": True, "token": "s3cret"},
-    "camera": {"options": {"snapshot_rate_hz": 10.0, "truth": False}},
+    "camera": {"options": {"truth": False}},
 }
 
 
 @pytest.fixture(scope="module")
-def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRig]:
-    with RunningRig(tmp_path_factory.mktemp("control"), CONTROLLED) as rig:
-        rig.wait_for_count("reconstructed", 3)
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RigInProcess]:
+    with RigInProcess(tmp_path_factory.mktemp("control"), CONTROLLED) as rig:
+        rig.reconstruct(3)
         yield rig
 
 
-def client(rig: RunningRig, who: str = "eva") -> Any:
+def client(rig: RigInProcess, who: str = "eva") -> Any:
     return package.control(f"http://127.0.0.1:{rig.rig.preview.port}", token="s3cret", who=who)
 
 
 @pytest.fixture
-def command(rig: RunningRig, command_here: CommandHere) -> Command:
+def command(rig: RigInProcess, command_here: CommandHere) -> Command:
     """Return ``sci-stream control`` of the running rig."""
 
     def run(*words: str) -> tuple[int, str]:
@@ -49,16 +47,20 @@ def command(rig: RunningRig, command_here: CommandHere) -> Command:
     return run
 
 
-def solved_with(rig: RunningRig, iterations: int) -> None:
-    rig.wait_until(f"{iterations} iterations", lambda report: report.get("iterations") == iterations)
+def solved_with(rig: RigInProcess, iterations: int) -> None:
+    rig.reconstruct()
+    assert rig.series is not None
+    last = rig.series.statistics.last
+    assert last is not None
+    assert last.report.iterations == iterations
 
 
-def test_control_set_iterations_takes_effect(rig: RunningRig, command: Command) -> None:
+def test_control_set_iterations_takes_effect(rig: RigInProcess, command: Command) -> None:
     assert command("set", "reconstruct.iterations", "3") == (0, "reconstruct-0.iterations = 3\n")
     solved_with(rig, 3)
 
 
-def test_control_set_denoiser_sets_default_iterations(rig: RunningRig) -> None:
+def test_control_set_denoiser_sets_default_iterations(rig: RigInProcess) -> None:
     running = client(rig)
     assert running.set("reconstruct-0", denoiser="ffdnet-lite") == {"reconstruct-0": {"denoiser": "ffdnet-lite"}}
     wait_for(
@@ -77,7 +79,7 @@ def parameter(running: Any, node: str, name: str) -> Any:
     return running.nodes()[node].parameters[name].value
 
 
-def test_control_rejects_invalid_setting_with_message(rig: RunningRig, command: Command) -> None:
+def test_control_rejects_invalid_setting_with_message(rig: RigInProcess, command: Command) -> None:
     for words, said in {
         ("set", "reconstruct.iterations", "0"): "expected an integer from 1 to 10000; got 0.",
         ("set", "reconstruct.iterations"): "set NODE.NAME VALUE",
@@ -100,7 +102,7 @@ def test_control_rejects_invalid_setting_with_message(rig: RunningRig, command: 
             package.control(f"http://127.0.0.1:{rig.rig.preview.port}", token=token).nodes()
 
 
-def test_concurrent_control_requests_are_both_answered(rig: RunningRig) -> None:
+def test_concurrent_control_requests_are_both_answered(rig: RigInProcess) -> None:
     wrong: list[object] = []
 
     def insist(who: str, value: int) -> None:
@@ -119,33 +121,22 @@ def test_concurrent_control_requests_are_both_answered(rig: RunningRig) -> None:
     assert parameter(client(rig), "reconstruct-0", "iterations") in {4, 6}
 
 
-def test_camera_settings_survive_node_restart(rig: RunningRig) -> None:
-    running = client(rig)
-    running.set("acquire", snapshot_rate_hz=15.0)
-    acquired = rig.wait_for_count("reconstructed", 1)["ledger.acquired"]
-    rig.kill("acquire")
-    wait_for(lambda: "camera settings restored: snapshot_rate_hz = 15.0" in rig.output, "the node is restarted")
-    rig.wait_for_count("acquired", acquired + 5)
-    wait_for(lambda: "acquire" in running.nodes(), "the acquire node declares its parameters")
-    assert parameter(running, "acquire", "snapshot_rate_hz") == 15.0
-
-
-def test_series_control_and_changes_are_recorded(rig: RunningRig, command: Command) -> None:
+def test_series_control_and_changes_are_recorded(rig: RigInProcess, command: Command) -> None:
     running = client(rig)
     running.set("reconstruct", iterations=7)
     solved_with(rig, 7)
-    running.set("acquire", exposure=0.45, snapshot_rate_hz=25.0)
+    running.set("acquire", exposure=0.45)
     first = running.status()["series"]
     assert command("do", "acquire", "next_series")[0] == 0
-    second = another_series(rig, first)
+    another_series(rig, first)
     wait_for(lambda: "acquire" in running.nodes(), "the acquire node declares its parameters")
-    assert parameter(running, "acquire", "snapshot_rate_hz") == 25.0, "the camera settings are kept"
+    assert parameter(running, "acquire", "exposure") == 0.45, "the camera settings are kept"
+    second = running.status()["series"]
     running.do("acquire", "stop_series")
     wait_for(lambda: "start_series" in actions(running, "acquire"), "the node waits for a request")
-    assert rig.process.poll() is None, "the rig keeps running"
+    assert all(node.running for node in rig.nodes.values()), "the rig keeps running"
     running.do("acquire", "start_series")
     another_series(rig, first, second)
-    rig.process.send_signal(signal.SIGTERM)
     summary = rig.finish()
     assert_accounted_for(summary)
 
@@ -171,11 +162,10 @@ def test_series_control_and_changes_are_recorded(rig: RunningRig, command: Comma
         assert names <= set(opened.notes["solvers"]), "the complete settings are recorded"
 
 
-def another_series(rig: RunningRig, *before: str) -> str:
-    report = rig.wait_until(
-        "another series", lambda report: report.get("series") not in before and report.get("ledger.acquired", 0) > 2
-    )
-    return str(report["series"])
+def another_series(rig: RigInProcess, *before: str) -> None:
+    """Wait for another series and let it reconstruct."""
+    rig.wait_for(lambda: rig.series is not None and rig.series.name not in before, "another series")
+    rig.reconstruct(3)
 
 
 def test_control_without_page_or_rig_reports_error(tmp_path: Path, command_here: CommandHere) -> None:

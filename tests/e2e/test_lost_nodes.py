@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import sci_stream
 from sci_stream.storage.recording import Recording
 from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 
@@ -89,11 +90,14 @@ def test_frozen_node_snapshots_are_redelivered(tmp_path: Path) -> None:
 
 def test_killed_sink_and_acquire_node_resume_the_series(tmp_path: Path) -> None:
     spool = tmp_path / "spool"
-    with RunningRig(tmp_path, {**ONE_NODE, "policy": {"mode": "record", "spool": str(spool)}}) as rig:
+    changes = {**ONE_NODE, "policy": {"mode": "record", "spool": str(spool)}, "preview": {"enabled": True}}
+    with RunningRig(tmp_path, changes) as rig:
         begun = rig.wait_for_count("reconstructed", 6)
+        sci_stream.control(f"http://127.0.0.1:{rig.rig.preview.port}").set("acquire", exposure=0.5)
         rig.kill("sink")
         rig.wait_for_count("reconstructed", begun["ledger.reconstructed"] + 6)
         kill_acquire_node(rig)
+        assert "camera settings restored: exposure = 0.5" in rig.output
         rig.process.send_signal(signal.SIGTERM)
         summary = rig.finish()
 

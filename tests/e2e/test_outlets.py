@@ -6,7 +6,6 @@ import http.client
 import json
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -18,23 +17,23 @@ from websockets.sync.client import connect
 import sci_stream
 from sci_stream.web.message import split_message
 from sci_stream.wire import Hello, Welcome, decode, encode
-from tests.e2e.kit import PATIENCE_S, RunningRig, assert_accounted_for
+from tests.conftest import RigMaker
+from tests.e2e.kit import PATIENCE_S, assert_accounted_for
 from tests.hostile_messages import hostile_messages
+from tests.rig_in_process import RigInProcess
 
-pytestmark = pytest.mark.rig
-
-LIVE = {"preview": {"enabled": True}, "camera": {"options": {"snapshot_rate_hz": 10.0}}}
+LIVE = {"preview": {"enabled": True}, "camera": {"options": {"trigger": "free", "snapshot_rate_hz": 20.0}}}
 
 
 @pytest.fixture(scope="module")
-def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRig]:
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RigInProcess]:
     """Yield a rig that runs until it is stopped and has video to show."""
-    with RunningRig(tmp_path_factory.mktemp("live"), LIVE) as rig:
-        rig.wait_for_count("reconstructed", 1)
+    with RigInProcess(tmp_path_factory.mktemp("live"), LIVE) as rig:
+        rig.wait_for_reconstructed(1)
         yield rig
 
 
-def get(rig: RunningRig, path: str) -> tuple[int, str, bytes]:
+def get(rig: RigInProcess, path: str) -> tuple[int, str, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", rig.rig.preview.port, timeout=PATIENCE_S)
     try:
         connection.request("GET", path)
@@ -44,7 +43,7 @@ def get(rig: RunningRig, path: str) -> tuple[int, str, bytes]:
         connection.close()
 
 
-def test_subscribe_yields_video(live: RunningRig) -> None:
+def test_subscribe_yields_video(live: RigInProcess) -> None:
     endpoint = live.rig.network.taps
     videos = []
     for reconstruction in sci_stream.subscribe(endpoint, timeout_s=PATIENCE_S):
@@ -59,7 +58,7 @@ def test_subscribe_yields_video(live: RunningRig) -> None:
         assert 0.05 < video.astype(np.float32).mean() < 1.0
 
 
-def test_page_and_static_files_are_served(live: RunningRig) -> None:
+def test_page_and_static_files_are_served(live: RigInProcess) -> None:
     assert get(live, "/healthz") == (200, "text/plain; charset=utf-8", b"ok\n")
     status, kind, page = get(live, "/")
     assert (status, kind.split(";")[0]) == (200, "text/html")
@@ -67,7 +66,7 @@ def test_page_and_static_files_are_served(live: RunningRig) -> None:
     assert get(live, "/nothing")[0] == 404
 
 
-def test_status_describes_rig(live: RunningRig) -> None:
+def test_status_describes_rig(live: RigInProcess) -> None:
     status, kind, body = get(live, "/status")
     assert (status, kind) == (200, "application/json")
     result: dict[str, Any] = json.loads(body)
@@ -81,7 +80,7 @@ def test_status_describes_rig(live: RunningRig) -> None:
     assert result["recording"]["state"] == "recording"
 
 
-def test_websocket_delivers_pictures_with_metadata(live: RunningRig) -> None:
+def test_websocket_delivers_pictures_with_metadata(live: RigInProcess) -> None:
     with connect(f"ws://127.0.0.1:{live.rig.preview.port}/live", open_timeout=PATIENCE_S) as socket:
         seqs = []
         while len(seqs) < 3:
@@ -100,41 +99,39 @@ def test_websocket_delivers_pictures_with_metadata(live: RunningRig) -> None:
     assert seqs == sorted(set(seqs))
 
 
-def test_hostile_messages_are_refused_and_counted(live: RunningRig) -> None:
+def test_hostile_messages_are_refused_and_counted(live: RigInProcess) -> None:
     """Last of this rig, because it ends it: the summary counts what was refused."""
     corpus = [case for case in hostile_messages() if case.frames]
-    before = live.nodes()
     for endpoint in (live.rig.network.dispatch, live.rig.network.results):
         with UnknownPeer(endpoint) as unknown:
             for case in corpus:
                 unknown.send(case.frames)
             unknown.is_heard()
-    report = live.wait_for_count("reconstructed", 0)
-    live.wait_for_count("reconstructed", int(report["ledger.reconstructed"]) + 3)
-    assert {name: node.pid for name, node in live.nodes().items()} == {name: node.pid for name, node in before.items()}
-    status = json.loads(get(live, "/status")[2])
-    acquire = next(node for node in status["nodes"] if node["name"] == "acquire")
-    assert acquire["wire_errors"] == len(corpus)
-
-    live.process.terminate()
+    live.wait_for_reconstructed(3)
+    assert all(node.running for node in live.nodes.values())
+    live.wait_for(lambda: refused_by_acquire_node(live) == len(corpus), "the acquire node reports what it refused")
     summary = live.finish()
     assert Counter(summary["wire_errors"]) == Counter(case.reason for case in corpus)
     ledger = assert_accounted_for(summary)
     assert ledger["acquired"] == ledger["reconstructed"]
 
 
-@pytest.mark.slow
-def test_vanishing_stranger_loses_nothing(tmp_path: Path) -> None:
+def refused_by_acquire_node(live: RigInProcess) -> int:
+    status = json.loads(get(live, "/status")[2])
+    return int(next(node for node in status["nodes"] if node["name"] == "acquire")["wire_errors"])
+
+
+def test_vanishing_stranger_loses_nothing(rig_in_process: RigMaker) -> None:
     # The existing node is overloaded, so that a second one gets work.
-    busy = {"camera": {"options": {"snapshot_rate_hz": 40.0}}, "reconstruct": {"iterations": 16}}
-    with RunningRig(tmp_path, busy, "--snapshots", "40") as rig:
-        rig.wait_for_count("reconstructed", 1)
-        with UnknownPeer(rig.rig.network.dispatch) as unknown:
-            unknown.send([bytes(frame) for frame in encode(unknown.hello(credit=4))])
-            unknown.wait_for(b"snapshot")
-        ledger = assert_accounted_for(rig.finish())
-        assert ledger["acquired"] == ledger["reconstructed"] == 40
-        assert ledger["redelivered"] >= 1
+    rig = rig_in_process(snapshots=40)
+    rig.reconstruct(1)
+    with UnknownPeer(rig.rig.network.dispatch) as unknown:
+        unknown.send([bytes(frame) for frame in encode(unknown.hello(credit=4))])
+        rig.expose(39)
+        unknown.wait_for(b"snapshot")
+    ledger = assert_accounted_for(rig.finish())
+    assert ledger["acquired"] == ledger["reconstructed"] == 40
+    assert ledger["redelivered"] >= 1
 
 
 class UnknownPeer:

@@ -11,7 +11,8 @@ import pytest
 
 import sci_stream
 from sci_stream.errors import TransportError
-from tests.e2e.kit import RunningRig, assert_accounted_for
+from tests.conftest import RigMaker
+from tests.e2e.kit import RunningRig, assert_accounted_for, merged
 
 pytestmark = pytest.mark.rig
 
@@ -34,68 +35,73 @@ OVERLOAD: dict[str, dict[str, Any]] = {
     "reconstruct": {"iterations": 60, "adapt_budget": False},
 }
 
+SNAPSHOTS = 40
+SMALL = {"width_px": 64, "height_px": 64, "n_frames": 4}
+BURST = merged(OVERLOAD, {"camera": {"options": {**SMALL, "trigger": "free", "snapshot_rate_hz": 0.0}}})
+"""All snapshots at once, as fast as the camera simulates them."""
 
-def test_live_policy_drops_oldest_and_counts(tmp_path: Path) -> None:
+
+def test_live_policy_drops_oldest_and_counts(rig_in_process: RigMaker) -> None:
+    rig = rig_in_process(BURST, snapshots=SNAPSHOTS)
+    ledger = assert_accounted_for(rig.finish())
+    assert ledger["acquired"] == SNAPSHOTS > 2 * ledger["reconstructed"]
+    assert ledger["raw_only"] == 0
+    assert set(ledger["dropped"]) == {"queue_full"}
+    with rig.recordings() as (recording,):
+        outcomes = [recording.outcome(seq) for seq in range(SNAPSHOTS)]
+        assert outcomes.count(("reconstructed", "")) == ledger["reconstructed"] >= QUEUE
+        assert outcomes.count(("dropped", "queue_full")) == ledger["dropped"]["queue_full"]
+        # The newest snapshot is dropped last: the series ends with it displayed.
+        assert recording.video_seqs[-1] == SNAPSHOTS - 1
+
+
+def test_live_policy_keeps_results_recent(tmp_path: Path) -> None:
+    """While the camera runs, results are no older than the snapshots that node and queue hold."""
     with RunningRig(tmp_path, OVERLOAD, "--duration", "3") as rig:
         seen: list[int] = []
         while rig.process.poll() is None:
             with contextlib.suppress(TransportError):  # none within a second
                 seen.extend(each.id.seq for each in sci_stream.subscribe(rig.rig.network.taps, timeout_s=1.0))
-        summary = rig.finish()
-
-        ledger = assert_accounted_for(summary)
-        assert ledger["acquired"] > 5 * ledger["reconstructed"]
-        assert ledger["raw_only"] == 0
-        assert set(ledger["dropped"]) == {"queue_full"}
-        assert ledger["acquired"] > 0.8 * 3 * RATE_HZ
-
         assert len(seen) > 1
         assert seen == sorted(set(seen))
-
+        ledger = assert_accounted_for(rig.finish())
+        assert ledger["acquired"] > 5 * ledger["reconstructed"]
+        assert ledger["acquired"] > 0.8 * 3 * RATE_HZ
         with rig.recordings() as (recording,):
-            # While the camera runs, results are no older than the snapshots that node and queue hold.
             rows, shown = recording.rows, recording.video_seqs
             finished_ns, acquired_ns = rows["finished_ns"][shown], rows["host_time_ns"][shown]
             ages_s = (finished_ns - acquired_ns)[finished_ns < acquired_ns[-1]] / 1e9
             holds = rig.rig.reconstruct.credit + 1
             assert max(ages_s, default=0) < holds * rows["solve_ns"].max() / 1e9 + QUEUE / RATE_HZ + 1.0
-            outcomes = [recording.outcome(seq) for seq in range(ledger["acquired"])]
-            assert outcomes.count(("reconstructed", "")) == ledger["reconstructed"]
-            assert outcomes.count(("dropped", "queue_full")) == ledger["dropped"]["queue_full"]
-            # The newest snapshot is dropped last: the series ends with it displayed.
-            assert recording.video_seqs[-1] == ledger["acquired"] - 1
 
 
-def test_record_policy_keeps_every_raw_snapshot(tmp_path: Path) -> None:
-    changes = {**OVERLOAD, "policy": {"queue_snapshots": QUEUE, "mode": "record"}}
-    with RunningRig(tmp_path, changes, "--duration", "3") as rig:
-        summary = rig.finish()
-        ledger = assert_accounted_for(summary)
-        assert ledger["dropped"] == {}
-        assert ledger["raw_only"] > 5 * ledger["reconstructed"] > 0
-        with rig.recordings() as (recording,):
-            assert recording.raw_seqs == list(range(ledger["acquired"]))
-            assert len(recording.video_seqs) == ledger["reconstructed"]
-            # A loop of four snapshots: each is recorded as itself, not as its neighbour.
-            for seq, later in itertools.pairwise(range(0, ledger["acquired"], 4)):
-                assert (recording.raw(seq) == recording.raw(later)).all()
+def test_record_policy_keeps_every_raw_snapshot(rig_in_process: RigMaker) -> None:
+    rig = rig_in_process(merged(BURST, {"policy": {"mode": "record"}}), snapshots=SNAPSHOTS)
+    ledger = assert_accounted_for(rig.finish())
+    assert ledger["dropped"] == {}
+    assert ledger["raw_only"] > ledger["reconstructed"] > 0
+    with rig.recordings() as (recording,):
+        assert recording.raw_seqs == list(range(SNAPSHOTS))
+        assert len(recording.video_seqs) == ledger["reconstructed"]
+        # A loop of four snapshots: each is recorded as itself, not as its neighbour.
+        for seq, later in itertools.pairwise(range(0, SNAPSHOTS, 4)):
+            assert (recording.raw(seq) == recording.raw(later)).all()
 
 
-def test_overload_reduces_iterations_before_dropping(tmp_path: Path) -> None:
+def test_overload_reduces_iterations_before_dropping(rig_in_process: RigMaker) -> None:
+    # All fit: on a busy machine the first solve, before its duration is known, takes seconds.
     changes = {
-        **OVERLOAD,
-        "camera": {"options": {**OVERLOAD["camera"]["options"], "snapshot_rate_hz": 6.0}},
-        "reconstruct": {"iterations": 60, "min_iterations": 2, "adapt_budget": True},
-        # All fit: on a busy machine the first solve, before its duration is known, takes seconds.
-        "policy": {"queue_snapshots": 40},
+        "camera": {"options": {"snapshot_rate_hz": 20.0}},
+        "policy": {"queue_snapshots": SNAPSHOTS},
+        "reconstruct": {"iterations": 400, "min_iterations": 2, "adapt_budget": True},
     }
-    with RunningRig(tmp_path, changes, "--duration", "5") as rig:
-        summary = rig.finish()
-        assert assert_accounted_for(summary)["dropped"] == {}
-        with rig.recordings() as (recording,):
-            assert recording.rows["iterations"][-1] < 60
-        assert summary["iterations"]["budget_limited"] > 0
-        assert 2 <= summary["iterations"]["min"] < 60
+    rig = rig_in_process(merged(BURST, changes), snapshots=SNAPSHOTS)
+    summary = rig.finish()
+    assert assert_accounted_for(summary)["dropped"] == {}
+    assert summary["iterations"]["budget_limited"] > 0
+    assert 2 <= summary["iterations"]["min"] < 400
+    with rig.recordings() as (recording,):
+        assert recording.rows["iterations"][-1] < 400
 
 
 @pytest.mark.slow

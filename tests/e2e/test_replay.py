@@ -12,24 +12,25 @@ import pytest
 import scipy.io
 
 from sci_stream.storage.recording import Recording
-from tests.e2e.kit import ROOT, RunningRig, assert_accounted_for, camera_of, sci_stream
+from tests.conftest import RigMaker
+from tests.e2e.kit import ROOT, assert_accounted_for, camera_of, sci_stream
 from tests.ports import free_ports
 
 pytestmark = pytest.mark.rig
 
 
-def test_replay_camera_plays_published_file_with_truth(tmp_path: Path) -> None:
+def test_replay_camera_plays_published_file_with_truth(tmp_path: Path, rig_in_process: RigMaker) -> None:
     path = tmp_path / "moving_cacti.mat"
     scipy.io.savemat(path, moving_squares(shots=3))
-    changes = {"camera": camera_of("replay", path=path.name)}
-    with RunningRig(tmp_path, changes) as rig:
-        summary = rig.finish()
-        ledger = assert_accounted_for(summary)
-        assert ledger["acquired"] == ledger["reconstructed"] == 3
-        assert summary["shape"] == [4, 64, 64]
-        assert summary["psnr_db"]["min"] > 18.0
-        with rig.recordings() as (recording,):
-            assert recording.video_seqs == [0, 1, 2]
+    rig = rig_in_process({"camera": camera_of("replay", path=path.name)})
+    rig.nodes["acquire"].join()
+    summary = rig.finish()
+    ledger = assert_accounted_for(summary)
+    assert ledger["acquired"] == ledger["reconstructed"] == 3
+    assert summary["shape"] == [4, 64, 64]
+    assert summary["psnr_db"]["min"] > 18.0
+    with rig.recordings() as (recording,):
+        assert recording.video_seqs == [0, 1, 2]
 
 
 def moving_squares(shots: int) -> dict[str, np.ndarray]:

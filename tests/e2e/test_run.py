@@ -15,6 +15,7 @@ import pytest
 from sci_stream.model import CameraFrame
 from sci_stream.storage.recording import Recording
 from sci_stream_drivers.simulated import SimulatedCamera
+from tests.conftest import RigMaker
 from tests.e2e.kit import ITERATIONS, RunningRig, assert_accounted_for, camera_of, sci_stream
 
 pytestmark = pytest.mark.rig
@@ -144,12 +145,12 @@ def test_demo_runs_and_ends_by_itself(tmp_path: Path) -> None:
         assert recording.raw_seqs == list(range(5))
 
 
-def test_replay_camera_reproduces_the_run(run: Run, tmp_path: Path) -> None:
+def test_replay_camera_reproduces_the_run(run: Run, rig_in_process: RigMaker) -> None:
     original = run.rig.segments()[0]
-    changes = {"camera": camera_of("replay", path=str(original))}
-    with RunningRig(tmp_path, changes) as rig:
-        summary = rig.finish()
-        (copy,) = rig.segments()
+    rig = rig_in_process({"camera": camera_of("replay", path=str(original))})
+    rig.nodes["acquire"].join()
+    summary = rig.finish()
+    (copy,) = rig.segments()
     assert assert_accounted_for(summary)["reconstructed"] == SNAPSHOTS
     assert summary["ended"] == "finished", "the run ends with the recording"
     assert summary["psnr_db"] is None, "a recording has no ground truth"

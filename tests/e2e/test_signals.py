@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import RigMaker
 from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 
 pytestmark = pytest.mark.rig
@@ -34,16 +35,11 @@ def test_first_signal_drains_and_exits_cleanly(tmp_path: Path, number: signal.Si
             assert recording.clean
 
 
-def test_drain_timeout_drops_and_counts(tmp_path: Path) -> None:
-    with RunningRig(tmp_path, {**STUCK, "drain": {"timeout_s": 0.5}}) as rig:
-        rig.wait_for_count("acquired", 5)
-        rig.process.send_signal(signal.SIGINT)
-        status = rig.wait()
-        ledger = assert_accounted_for(rig.summary())
-        assert set(ledger["dropped"]) == {"drain_timeout"}
-        assert ledger["dropped"]["drain_timeout"] == ledger["acquired"]
-        assert status == 0, rig.output
-        assert rig.nodes() == {}
+def test_drain_timeout_drops_and_counts(rig_in_process: RigMaker) -> None:
+    rig = rig_in_process({**STUCK, "drain": {"timeout_s": 0.5}})
+    rig.expose(5)
+    rig.wait_for(lambda: rig.counts().acquired == 5, "all are acquired")
+    assert assert_accounted_for(rig.finish())["dropped"] == {"drain_timeout": 5}
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])

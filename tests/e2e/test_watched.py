@@ -16,12 +16,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests import plain_http
 from tests.deploy.test_deploy import dashboard_queries
 from tests.e2e.conftest import CommandHere
-from tests.e2e.kit import COMMAND, ITERATIONS, PATIENCE_S, RunningRig, environment, wait_for, write_rig
+from tests.e2e.kit import COMMAND, ITERATIONS, PATIENCE_S, environment, wait_for, write_rig
 from tests.ports import free_ports
+from tests.rig_in_process import RigInProcess
 
 pytestmark = pytest.mark.rig
 
 KINDS = ("acquire", "sink", "reconstruct")
+WatchedRig = tuple[RigInProcess, dict[str, str]]
 
 
 def get(url: str) -> httpx.Response:
@@ -38,10 +40,11 @@ def figures(url: str) -> dict[str, dict[str, float]]:
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningRig, dict[str, str]]]:
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedRig]:
     ports = dict(zip(KINDS, free_ports(3), strict=True))
     health = {"enabled": True, **{f"{kind}_port": port for kind, port in ports.items()}}
-    with RunningRig(tmp_path_factory.mktemp("watched"), {"health": health}) as rig:
+    with RigInProcess(tmp_path_factory.mktemp("watched"), {"health": health}) as rig:
+        rig.reconstruct(3)
         urls = {kind: f"http://127.0.0.1:{port}" for kind, port in ports.items()}
         wait_for(lambda: all(is_ready(url) for url in urls.values()), "every node is ready")
         wait_for(lambda: has_results(urls), "both nodes report the first snapshots")
@@ -63,11 +66,8 @@ def is_ready(url: str) -> bool:
         return False
 
 
-WatchedRig = tuple[RunningRig, dict[str, str]]
-
-
 def test_prometheus_ledger_adds_up_and_grows(watched: WatchedRig) -> None:
-    _, urls = watched
+    rig, urls = watched
 
     def ledger() -> tuple[float, float]:
         found = figures(urls["sink"])
@@ -76,6 +76,7 @@ def test_prometheus_ledger_adds_up_and_grows(watched: WatchedRig) -> None:
         return settled, found["sci_stream_latency_seconds_count"]["total"]
 
     before, timed = ledger()
+    rig.expose(3)
     wait_for(lambda: ledger()[0] >= before + 3, "three more snapshots are in the ledger")
     assert ledger()[1] > timed
 
@@ -104,7 +105,7 @@ def test_top_shows_whole_rig(watched: WatchedRig, tmp_path: Path, command_here: 
 def test_acquire_is_not_ready_without_reconstruct_node(watched: WatchedRig) -> None:
     rig, urls = watched
     reasons: list[str] = []
-    rig.kill("reconstruct-0")
+    rig.nodes["reconstruct-0"].stop()
 
     def unready() -> bool:
         answer = get(urls["acquire"] + "/readyz")
@@ -114,7 +115,9 @@ def test_acquire_is_not_ready_without_reconstruct_node(watched: WatchedRig) -> N
     wait_for(unready, "the acquire node is not ready")
     assert reasons[-1] == "no reconstruct node is ready\n"
     assert get(urls["acquire"] + "/healthz").status_code == 200
+    rig.start_reconstruct()
     wait_for(lambda: is_ready(urls["acquire"]), "the acquire node is ready again")
+    rig.expose()
     wait_for(lambda: is_ready(urls["reconstruct"]) and has_results(urls), "the restarted node reports a snapshot")
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from sci_stream.ports import Camera
-from tests.e2e.kit import PATIENCE_S, ROOT, RunningRig, environment
+from tests.conftest import RigMaker
+from tests.e2e.kit import PATIENCE_S, ROOT, environment
 
 pytestmark = pytest.mark.rig
 
@@ -88,13 +89,11 @@ def decibels(notebook: dict) -> list[float]:
     return [float(found) for found in re.findall(r"([\d.]+) dB", text)]
 
 
-def test_subscribe_and_open_recording_work_on_a_rig(tmp_path: Path) -> None:
-    with RunningRig(tmp_path) as rig:
-        rig.wait_for_count("reconstructed", 1)
-        shown = run_example("subscribe", rig.rig.network.taps, "2")
-        rig.process.terminate()
-        acquired = rig.finish()["ledger"]["acquired"]
-        (recording,) = rig.segments()
+def test_subscribe_and_open_recording_work_on_a_rig(tmp_path: Path, rig_in_process: RigMaker) -> None:
+    rig = rig_in_process({"camera": {"options": {"trigger": "free", "snapshot_rate_hz": 10.0}}})
+    shown = run_example("subscribe", rig.rig.network.taps, "2")
+    acquired = rig.finish()["ledger"]["acquired"]
+    (recording,) = rig.segments()
     assert shown.count("snapshot ") == 2
     assert f"{acquired} snapshots" in run_example("open_recording", recording, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 10_000
