@@ -19,8 +19,7 @@ from sci_stream.file_guard import writing
 if TYPE_CHECKING:
     from sci_stream.model import CameraCapabilities, Feature
     from sci_stream.ports import Camera
-    from sci_stream.tools.discovery import FoundDriver
-    from sci_stream.tools.grab import ChunkValues, GrabReport, Intervals
+    from sci_stream.tools.cameras import ChunkValues, FoundDriver, GrabReport, Intervals
 
 cameras_app = typer.Typer(help="List cameras and their features, and test their frames.")
 app.add_typer(cameras_app, name="cameras")
@@ -51,7 +50,7 @@ def _cameras(context: typer.Context, cti: Cti = None, driver: Driver = "", as_js
 @cameras_app.command("list")
 def list_cameras(cti: Cti = None, driver: Driver = "", as_json: AsJson = False) -> None:
     """List the available cameras with their interfaces and producers."""
-    from sci_stream.tools.discovery import find_cameras
+    from sci_stream.tools.cameras import find_cameras
 
     start_logging("cameras")
     found = find_cameras(cti or [], driver)
@@ -99,8 +98,8 @@ def grab(
     as_json: AsJson = False,
 ) -> None:
     """Grab frames from a camera and report rate, gaps, incomplete frames and jitter."""
-    from sci_stream.storage.frame_files import write_frames
-    from sci_stream.tools.grab import grab as take
+    from sci_stream.tools.cameras import grab as take
+    from sci_stream.tools.cameras import write_frames
 
     start_logging("cameras")
     if form not in ("npy", "tiff", "png"):
@@ -130,7 +129,7 @@ def _camera(called: str, rig: Path | None, cti: list[Path] | None, driver: str) 
     """Return the selected camera, not yet open, and its driver's name."""
     from sci_stream.config import load_rig
     from sci_stream.nodes.runtime.camera_drivers import make_camera
-    from sci_stream.tools.discovery import choose, find_cameras, make_found_camera
+    from sci_stream.tools.cameras import choose, find_cameras, make_found_camera
 
     if (rig is None) == (not called):
         raise ConfigError(

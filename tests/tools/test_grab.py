@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sci_stream.errors import CameraError, InputError
-from sci_stream.tools.grab import Intervals, grab
+from sci_stream.tools.cameras import Intervals, grab
 from tests.drivers.camera_kit import SHOTS, simulated
 
 

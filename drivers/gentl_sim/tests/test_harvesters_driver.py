@@ -23,7 +23,7 @@ from sci_stream.model import CameraFrame
 from sci_stream.nodes.acquire.camera_reader import CameraReader, Captured
 from sci_stream.nodes.acquire.in_flight import MemoryBudget, frame_bytes
 from sci_stream.tools.calibrate import CalibrationPlan, with_camera_settings
-from sci_stream.tools.grab import ChunkValues, grab
+from sci_stream.tools.cameras import ChunkValues, grab
 from sci_stream_drivers.genicam.formats import FORMATS
 from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 

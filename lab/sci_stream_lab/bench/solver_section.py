@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from sci_stream.config import ReconstructSection, validate_options
-from sci_stream.config.overrides import parse_value
+from sci_stream.config.loader import parse_value
 from sci_stream.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from sci_stream.errors import InputError, StorageError
 from sci_stream.model import Array, CameraFrame
-from sci_stream.storage.frame_files import write_frame, write_frames
+from sci_stream.tools.cameras import write_frame, write_frames
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16])

@@ -1,18 +1,113 @@
-"""Grab frames from a camera and evaluate their timing."""
+"""``sci-stream cameras``: find cameras, grab frames and write them, evaluate their timing."""
 
 from __future__ import annotations
 
+import csv
 import itertools
+import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
 
+import cv2
 import numpy as np
 
-from sci_stream.errors import CameraError, InputError
-from sci_stream.model import CameraCapabilities, CameraFrame
+from sci_stream.config import validate_options
+from sci_stream.errors import CameraError, ConfigError, InputError, StorageError
+from sci_stream.file_guard import writing
+from sci_stream.model import Array, CameraCapabilities, CameraFrame, FoundCamera, FoundProducer
+from sci_stream.nodes.runtime.camera_drivers import driver_names, load_driver
 from sci_stream.parameters import Value
-from sci_stream.ports import Camera
+from sci_stream.ports import Camera, CameraFinder
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDriver:
+    """Cameras found by one driver; no producers for a driver without hardware."""
+
+    driver: str
+    producers: Sequence[FoundProducer]
+
+    @property
+    def cameras(self) -> Iterator[FoundCamera]:
+        """Yield the cameras of all interfaces."""
+        return (c for producer in self.producers for interface in producer.interfaces for c in interface.cameras)
+
+
+def find_cameras(places: Sequence[Path], driver: str = "") -> list[FoundDriver]:
+    """Find cameras.
+
+    The places are files or folders to search; without any, each driver searches its own. With ``driver``, only that one
+    searches.
+
+    Raises
+    ------
+    ConfigError
+        If the given driver is not installed, cannot find cameras, or has nothing to search.
+    """
+    found = []
+    for name in [driver] if driver else driver_names():
+        try:
+            loaded = load_driver(name)
+        except ConfigError as error:
+            if driver:
+                raise
+            log.warning("%s", error)
+            continue
+        if isinstance(loaded, CameraFinder):
+            found.append(FoundDriver(name, _producers(name, loaded, places, required=bool(driver or places))))
+        elif driver:
+            raise ConfigError(f"The driver {driver} cannot look for cameras", hint="Name its camera in the rig file.")
+        elif not places:
+            found.append(FoundDriver(name, ()))
+    return found
+
+
+def _producers(name: str, finder: CameraFinder, places: Sequence[Path], *, required: bool) -> Sequence[FoundProducer]:
+    """Search with a driver; where it was not asked for, its failure is part of the result."""
+    try:
+        return finder.find(places)
+    except (CameraError, ConfigError) as error:
+        if required:
+            raise
+        return [FoundProducer("", name, "", "", (), str(error))]
+
+
+def choose(query: str, found: Sequence[FoundDriver]) -> tuple[str, FoundCamera]:
+    """Return the camera with this serial number, user-defined name or id, and its driver's name.
+
+    Raises
+    ------
+    CameraError
+        If there is no such camera.
+    ConfigError
+        If there are several.
+    """
+    cameras = [(each.driver, camera) for each in found for camera in each.cameras]
+    fitting = [each for each in cameras if query in (each[1].serial, each[1].user_defined_name, each[1].id)]
+    if len(fitting) == 1:
+        return fitting[0]
+    lines = [f"\n  {c.vendor} {c.model}, serial {c.serial!r}, id {c.id!r}" for _, c in fitting or cameras]
+    if fitting:
+        raise ConfigError(
+            f"{len(fitting)} cameras match {query!r}", hint=f"Found:{''.join(lines)}\nGive the id of one."
+        )
+    lines += [f"\n  {p.path}: {p.problem}" for each in found for p in each.producers if p.problem]
+    raise CameraError(
+        f"There is no camera {query!r}",
+        hint=f"Found:{''.join(lines) or ' none.'}\nGive the serial number, the user-defined name or the id of one.",
+    )
+
+
+def make_found_camera(driver: str, camera: FoundCamera) -> Camera:
+    """Make a camera that was found, not open and without configuration."""
+    loaded = load_driver(driver)
+    return loaded(validate_options(loaded.Options, camera.options, f"the camera {camera.serial}"))
+
 
 # Frames stay in memory, so that writing them does not disturb the measurement.
 _MAX_BYTES = 4 << 30
@@ -173,3 +268,55 @@ def _report(
         counters=dict(counters),
         chunks=chunks,
     )
+
+
+FrameFormat = Literal["npy", "tiff", "png"]
+
+
+def write_frame(path: Path, counts: Array) -> None:
+    """Write the counts of a frame unchanged.
+
+    The suffix selects the format: ``.npy``, ``.tiff`` or ``.png``. Counts are (H, W) uint8, uint16 or float32, DN; PNG
+    accepts integers only.
+
+    Raises
+    ------
+    InputError
+        If the format is unknown or does not support these counts.
+    StorageError
+        If the file cannot be written.
+    """
+    suffix = path.suffix.removeprefix(".")
+    if suffix not in get_args(FrameFormat) or (suffix == "png" and counts.dtype.kind != "u"):
+        raise InputError(
+            f"A frame of {counts.dtype} cannot be written to {path.name}", expected=", ".join(get_args(FrameFormat))
+        )
+    with writing(path):
+        if suffix == "npy":
+            np.save(path, counts)
+        else:
+            done, encoded = cv2.imencode(path.suffix, counts)
+            if not done:
+                raise StorageError(f"{path} cannot be encoded")
+            path.write_bytes(encoded.tobytes())
+
+
+def write_frames(folder: Path, frames: Sequence[CameraFrame], suffix: FrameFormat) -> None:
+    """Write frames as ``000000.npy`` and so on, and ``frames.csv`` with ids, times and chunk data.
+
+    Raises
+    ------
+    InputError, StorageError
+        As `write_frame`.
+    """
+    chunks = sorted({name for frame in frames for name in frame.chunks})
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, frame in enumerate(frames):
+            write_frame(folder / f"{number:06d}.{suffix}", frame.counts)
+        with (folder / "frames.csv").open("w", newline="") as file:
+            table = csv.writer(file)
+            table.writerow(["number", "frame_id", "camera_time_ns", "host_time_ns", *chunks])
+            for number, frame in enumerate(frames):
+                values = [frame.chunks.get(name, "") for name in chunks]
+                table.writerow([number, frame.frame_id, frame.camera_time_ns, frame.host_time_ns, *values])
