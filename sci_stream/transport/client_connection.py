@@ -15,13 +15,12 @@ from sci_stream.delivery.clock_offset import ClockOffset
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.errors import WireError
 from sci_stream.security.curve import SocketConfig, unencrypted
-from sci_stream.transport.liveness import MISSED_HEARTBEATS, PauseDetector, TcpProgress
-from sci_stream.transport.local_sockets import preferred_endpoint
+from sci_stream.transport.connections import MISSED_HEARTBEATS, Monitor, PauseDetector, TcpProgress
 from sci_stream.transport.sockets import (
     BYTES_PER_CALL,
-    Monitor,
     ReceivedMessage,
     make_socket,
+    preferred_endpoint,
     receive,
     send_frames,
 )
@@ -279,7 +278,7 @@ class ClientConnection:
 
     def _note_tcp_progress(self, now_s: float) -> None:
         """Count moving bytes as activity: a long message on a slow link takes longer than the heartbeat timeout."""
-        progress = self.monitor.tcp.progress()
+        progress = self.monitor.progress()
         if progress is None:
             return
         if progress.arrived > self._tcp_progress.arrived:

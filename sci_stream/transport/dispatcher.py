@@ -60,6 +60,8 @@ class Dispatcher(RouterServer[ReconstructPeer]):
     ``solve_timeout_s`` is lost, too, however lively its heartbeats.
     """
 
+    address, send_queue, receive_queue = "dispatch", 64, 256
+
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
@@ -71,16 +73,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         configure: SocketConfig = unencrypted,
         solve_timeout_s: float = math.inf,
     ) -> None:
-        super().__init__(
-            context,
-            endpoint,
-            "dispatch",
-            welcome,
-            limits=limits,
-            send_queue=64,
-            receive_queue=256,
-            configure=configure,
-        )
+        super().__init__(context, endpoint, welcome, limits=limits, configure=configure)
         self._queue = queue
         self._solve_timeout_s = solve_timeout_s
         self._calibrations: dict[str, Sequence[bytes | memoryview]] = {}

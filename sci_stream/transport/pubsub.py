@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -13,8 +12,8 @@ import zmq
 from sci_stream.errors import TransportError, WireError
 from sci_stream.model import Reconstruction
 from sci_stream.security.curve import SocketConfig, unencrypted
-from sci_stream.transport.connection_limit import ConnectionLimit, PeerState
-from sci_stream.transport.sockets import Monitor, bind, make_socket, receive, send_frames
+from sci_stream.transport.connections import PeerState, ServerSocket
+from sci_stream.transport.sockets import make_socket, receive, send_frames
 from sci_stream.wire import Heartbeat, Limits, Message, decode, encode
 
 M = TypeVar("M", bound=Message)
@@ -28,31 +27,24 @@ _LONGEST_SUBSCRIPTION = 4096
 _SUBSCRIPTIONS_WAITING = 1000
 
 
-class TapPublisher:
+class TapPublisher(ServerSocket):
     """A publishing socket: a slow subscriber misses messages and delays no other.
 
     XPUB, not PUB, because it reports subscriptions: topics without subscribers are not encoded.
     """
 
+    kind, address = zmq.XPUB, "taps"
+    send_queue, receive_queue = 4, _SUBSCRIPTIONS_WAITING
+
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], endpoint: str, configure: SocketConfig = unencrypted
     ) -> None:
-        self._socket = make_socket(
-            context,
-            zmq.XPUB,
-            max_message_bytes=_LONGEST_SUBSCRIPTION,
-            heartbeat_s=_HEARTBEAT_S,
-            send_queue=4,
-            receive_queue=_SUBSCRIPTIONS_WAITING,
+        super().__init__(
+            context, endpoint, configure, max_message_bytes=_LONGEST_SUBSCRIPTION, heartbeat_s=_HEARTBEAT_S
         )
-        configure(self._socket)
-        bind(self._socket, endpoint, "taps")
         self._topics: set[bytes] = set()
         # Otherwise only the first subscription to a topic is reported, and its later subscribers would seem silent.
-        self._socket.setsockopt(zmq.XPUB_VERBOSE, 1)
-        self._connections = ConnectionLimit()
-        self.monitor = Monitor(self._socket, self._connections)
-        self.wire_errors: Counter[str] = Counter()
+        self.socket.setsockopt(zmq.XPUB_VERBOSE, 1)
 
     def publish(self, message: Reconstruction | Heartbeat) -> None:
         """Publish a message to all subscribers."""
@@ -60,17 +52,16 @@ class TapPublisher:
         kind = b"reconstruction" if isinstance(message, Reconstruction) else b"heartbeat"
         # Encoding a video takes milliseconds of the sink's main thread.
         if any(kind.startswith(topic) for topic in self._topics):
-            send_frames(self._socket, encode(message))
+            send_frames(self.socket, encode(message))
 
     def _receive_subscriptions(self) -> None:
         """Read the subscription messages of XPUB: the first subscription to each topic and the last cancellation."""
         self.monitor.drain()  # first: a descriptor may belong to another connection by now
         for _ in range(_SUBSCRIPTIONS_WAITING):
-            incoming = receive(self._socket)
+            incoming = self.receive_frames()
             if incoming is None:
                 break
             frames = incoming.frames
-            self._connections.heard(incoming.descriptor, PeerState.HEARD)
             request = bytes(frames[0])
             action, topic = request[:1], request[1:]
             useful = len(frames) == 1 and any(kind.startswith(topic) for kind in _KINDS)
@@ -78,18 +69,10 @@ class TapPublisher:
                 self._topics.discard(topic)
             elif action == b"\x01" and useful:
                 self._topics.add(topic)
-                self._connections.heard(incoming.descriptor, PeerState.KNOWN)
+                self.connections.heard(incoming.descriptor, PeerState.KNOWN)
             else:
                 self.wire_errors["subscription"] += 1  # no message ever has this topic
-        if refused := self.monitor.take_refused():
-            self.wire_errors["handshake"] += refused
-        if closed := self._connections.enforce(time.monotonic()):
-            self.wire_errors["connections"] += closed
-
-    def close(self) -> None:
-        """Close the socket."""
-        self.monitor.close()
-        self._socket.close()
+        self.limit_connections(time.monotonic(), drained=True)
 
 
 def _newest(

@@ -39,6 +39,8 @@ def _is_ms(value: object) -> TypeGuard[float]:
 class ResultsServer(RouterServer[ReportingPeer]):
     """Receive from acquire and reconstruct nodes; count and survive malformed input."""
 
+    address, send_queue, receive_queue = "results", 1024, 8
+
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
@@ -48,16 +50,7 @@ class ResultsServer(RouterServer[ReportingPeer]):
         limits: Limits,
         configure: SocketConfig = unencrypted,
     ) -> None:
-        super().__init__(
-            context,
-            endpoint,
-            "results",
-            welcome,
-            limits=limits,
-            send_queue=1024,
-            receive_queue=8,
-            configure=configure,
-        )
+        super().__init__(context, endpoint, welcome, limits=limits, configure=configure)
         self._clocks: dict[str, int] = {}
         self._replaced: deque[bytes] = deque(maxlen=MOST_PEERS)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import zmq
 
@@ -18,15 +17,10 @@ from sci_stream.errors import SciStreamError, WireError
 from sci_stream.optics.calibration import Calibration
 from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.client_connection import UNKNOWN_PEER, identity_of
-from sci_stream.transport.connection_limit import ConnectionLimit, PeerState
-from sci_stream.transport.liveness import MISSED_HEARTBEATS, PauseDetector
+from sci_stream.transport.connections import MISSED_HEARTBEATS, PauseDetector, PeerState, ServerSocket
 from sci_stream.transport.sockets import (
-    Monitor,
     ReceivedMessage,
-    bind_tcp_and_local,
-    make_socket,
     readable,
-    receive,
     send_to,
 )
 from sci_stream.wire import (
@@ -81,7 +75,7 @@ class Peer:
 P = TypeVar("P", bound=Peer)
 
 
-class RouterServer(Generic[P]):
+class RouterServer(ServerSocket, Generic[P]):
     """A ROUTER socket that nodes connect to.
 
     Credit, the sender's queue and the camera limit snapshots, results and their acknowledgements. All other messages
@@ -89,30 +83,32 @@ class RouterServer(Generic[P]):
 
     Parameters
     ----------
-    address
-        Name of the address in ``[network]`` of the rig.
     welcome
         Answer to HELLO: the identity of this node, and the interval of heartbeats.
     configure
         Configures the socket for encryption.
     """
 
+    kind = zmq.ROUTER
+
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         endpoint: str,
-        address: Literal["dispatch", "results"],
         welcome: Welcome,
         *,
         limits: Limits,
-        send_queue: int,
-        receive_queue: int,
         configure: SocketConfig = unencrypted,
     ) -> None:
+        super().__init__(
+            context,
+            endpoint,
+            configure,
+            max_message_bytes=limits.max_payload_bytes,
+            heartbeat_s=welcome.heartbeat_s,
+        )
         self.peers: dict[bytes, P] = {}
         """Connected nodes by identity; a subclass adds and removes them."""
-        self.wire_errors: Counter[str] = Counter()
-        self._address = address
         self._welcome = welcome
         self._limits = limits
         self._control_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(_CONTROL_PER_S, _CONTROL_BURST)
@@ -126,18 +122,6 @@ class RouterServer(Generic[P]):
         self._pauses = PauseDetector(welcome.heartbeat_s)
         self._pause_s = 0.0
         self._disconnected = False
-        self.socket = make_socket(
-            context,
-            zmq.ROUTER,
-            max_message_bytes=limits.max_payload_bytes,
-            heartbeat_s=welcome.heartbeat_s,
-            send_queue=send_queue,
-            receive_queue=receive_queue,
-        )
-        configure(self.socket)
-        bind_tcp_and_local(self.socket, endpoint, address)
-        self._connections = ConnectionLimit()
-        self.monitor = Monitor(self.socket, self._connections)
 
     # --- receiving
 
@@ -151,11 +135,10 @@ class RouterServer(Generic[P]):
         self._drain_monitor()  # first: a descriptor may belong to another connection by now
         taken_bytes = 0
         for _ in range(most):
-            incoming = receive(self.socket) if taken_bytes < most_bytes else None
+            incoming = self.receive_frames() if taken_bytes < most_bytes else None
             if incoming is None:
                 return
             identity = bytes(incoming.frames[0])
-            self._connections.heard(incoming.descriptor, PeerState.HEARD)
             message = None
             with self.guard(identity, now_s):
                 message = self._answered(identity, incoming, now_s)
@@ -187,7 +170,7 @@ class RouterServer(Generic[P]):
             message = decode(incoming.frames[1:], self._limits)
         except WireError as error:
             self.wire_errors[error.reason] += 1
-            self._warn(f"message to the {self._address} address refused: {error}", now_s)
+            self._warn(f"message to the {self.address} address refused: {error}", now_s)
             if error.reason == "version" and self._refusal_rate.take(identity, now_s):
                 self.reply(identity, Refused(reason=error.reason, text=str(error)))
             return None
@@ -199,7 +182,7 @@ class RouterServer(Generic[P]):
         if rate is not None and not rate.take(identity, now_s):
             self.wire_errors["rate"] += 1
             kind = type(message).__name__
-            self._warn(f"rate limit exceeded at {self._address}: {kind} from {_name(identity)}", now_s)
+            self._warn(f"rate limit exceeded at {self.address}: {kind} from {_name(identity)}", now_s)
             return None
         return message
 
@@ -216,7 +199,7 @@ class RouterServer(Generic[P]):
             if self._refusal_rate.take(identity, now_s):
                 self.reply(identity, Refused(reason="too_many", text=f"{count} nodes are connected; try again later"))
             return None
-        self._connections.heard(incoming.descriptor, PeerState.KNOWN)
+        self.connections.heard(incoming.descriptor, PeerState.KNOWN)
         self.reply(identity, self._welcome)
         return hello
 
@@ -233,12 +216,12 @@ class RouterServer(Generic[P]):
         except Exception:  # whatever a message provokes: the next one may be good
             self.wire_errors["failed"] += 1
             if self._log_rate.take(now_s):
-                log.exception("message from %s to the %s address failed: skipped", _name(identity), self._address)
+                log.exception("message from %s to the %s address failed: skipped", _name(identity), self.address)
 
     def refuse(self, identity: bytes, reason: str, text: str, now_s: float) -> None:
         """Count and log a message that is valid but impossible here."""
         self.wire_errors[reason] += 1
-        self._warn(f"message from {_name(identity)} to the {self._address} address refused: {text}", now_s)
+        self._warn(f"message from {_name(identity)} to the {self.address} address refused: {text}", now_s)
 
     # --- connections
 
@@ -248,11 +231,16 @@ class RouterServer(Generic[P]):
         Call once per loop iteration. A pause of this process, `_pause_s`, does not count as silence of its peers.
         """
         self._drain_monitor()
-        self._count_refused(self.monitor.take_refused(), now_s)
-        if closed := self._connections.enforce(now_s, drained=not readable(self.socket)):
-            self.wire_errors["connections"] += closed
+        refused, closed = self.limit_connections(now_s, drained=not readable(self.socket))
+        if refused and self._handshake_log_rate.take(now_s):
+            log.warning(
+                "%d connections to the %s address refused in the handshake: the other side expects another key here, "
+                "has no allowed key, does not encrypt, or is not a node",
+                *(self.wire_errors["handshake"], self.address),
+            )
+        if closed:
             self._warn(
-                f"{closed} connections to the {self._address} address closed: too many, or no message in time", now_s
+                f"{closed} connections to the {self.address} address closed: too many, or no message in time", now_s
             )
         self._pause_s = self._pauses.pause_s(now_s)
         for peer in self.peers.values():
@@ -262,18 +250,6 @@ class RouterServer(Generic[P]):
 
     def _drain_monitor(self) -> None:
         self._disconnected |= self.monitor.drain().disconnected
-
-    def _count_refused(self, refused: int, now_s: float) -> None:
-        """Count connections refused in their handshake."""
-        if refused:
-            self.wire_errors["handshake"] += refused
-            if self._handshake_log_rate.take(now_s):
-                log.warning(
-                    "%d connections to the %s address refused in the handshake: the other side expects another "
-                    "key here, has no allowed key, does not encrypt, or is not a node",
-                    self.wire_errors["handshake"],
-                    self._address,
-                )
 
     def _warn(self, text: str, now_s: float) -> None:
         """Log a message unless the log's rate limit is exceeded; everything is counted anyway."""
@@ -306,11 +282,6 @@ class RouterServer(Generic[P]):
     def send(self, identity: bytes, frames: Sequence[bytes | memoryview]) -> bool:
         """Send an encoded message to one peer; False if it is lost or its queue is full."""
         return send_to(self.socket, identity, frames)
-
-    def close(self) -> None:
-        """Close the socket and its monitor."""
-        self.monitor.close()
-        self.socket.close()
 
 
 def _name(identity: bytes) -> str:

@@ -14,9 +14,8 @@ import zmq
 
 from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.nodes.runtime.process import raise_descriptor_limit
-from sci_stream.transport import connection_limit
 from sci_stream.transport.client_connection import ClientConnection
-from sci_stream.transport.connection_limit import ConnectionLimit, PeerState, most_connections
+from sci_stream.transport.connections import ConnectionLimit, PeerState, max_connections
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.pubsub import TapPublisher
 from sci_stream.transport.results_server import ResultsServer
@@ -116,13 +115,13 @@ def test_silent_connections_are_closed_and_the_known_peer_stays(
             until(lambda: still_open(connections) <= 64, address.poll, 60.0)
             assert address.wire_errors["connections"] >= _UNKNOWN - 64
             until(address.reaches_peer, address.poll, 60.0)
-            monkeypatch.setattr(connection_limit, "_PATIENCE_S", 0.5)
+            monkeypatch.setattr("sci_stream.transport.connections._PATIENCE_S", 0.5)
             until(lambda: still_open(connections) == 0, address.poll, 60.0)
         until(address.reaches_peer, address.poll, 60.0)
 
 
 def test_connection_limit_closes_those_that_said_least() -> None:
-    limit = ConnectionLimit(most=4)
+    limit = ConnectionLimit(maximum=4)
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
 
@@ -152,7 +151,7 @@ def test_message_of_unknown_connection_is_no_fault() -> None:
 
 
 def test_connection_limit_leaves_a_reused_descriptor_alone() -> None:
-    limit = ConnectionLimit(most=0)
+    limit = ConnectionLimit(maximum=0)
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as mine:
         theirs, _ = listener.accept()
         limit.accepted(theirs.fileno())
@@ -169,9 +168,9 @@ def test_descriptor_limit_leaves_some_for_the_recorder() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
-        assert 2 * most_connections() <= 512 - 256
+        assert 2 * max_connections() <= 512 - 256
         raise_descriptor_limit()
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(before[1], 65_536)
-        assert most_connections() == 512
+        assert max_connections() == 512
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)

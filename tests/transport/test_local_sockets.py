@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 import zmq
 
-from sci_stream.transport.local_sockets import FOLDER_VARIABLE, local_endpoint, preferred_endpoint
-from sci_stream.transport.sockets import bind_tcp_and_local, make_socket
+from sci_stream.transport.sockets import (
+    FOLDER_VARIABLE,
+    bind_tcp_and_local,
+    local_endpoint,
+    make_socket,
+    preferred_endpoint,
+)
 from tests.ports import free_ports
 
 

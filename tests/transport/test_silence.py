@@ -13,8 +13,8 @@ import zmq
 
 from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.transport.client_connection import ClientConnection, PeerEvent
+from sci_stream.transport.connections import MISSED_HEARTBEATS, PauseDetector, TcpProgress, tcp_progress
 from sci_stream.transport.dispatcher import Dispatcher
-from sci_stream.transport.liveness import MISSED_HEARTBEATS, PauseDetector, TcpActivity, TcpProgress
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.wire import Heartbeat, Limits, Message, Welcome, encode
 from tests.transport.cable import Cable
@@ -90,7 +90,7 @@ def test_slow_transfer_is_not_silence(bench: Bench) -> None:
     (identity,) = bench.server.peers
     assert bench.server.send(identity, encode(large))
     bench.events.clear()
-    line = bench.dealer.monitor.tcp
+    line = bench.dealer.monitor
     for _ in range(4 * MISSED_HEARTBEATS):
         before = line.progress()
         assert before is not None
@@ -134,26 +134,21 @@ def test_hello_under_foreign_identity_changes_nothing(bench: Bench, context: zmq
     unknown.close(linger=0)
 
 
-def test_tcp_activity_counts_bytes_where_known() -> None:
-    line = TcpActivity()
-    assert line.progress() is None
+def test_tcp_progress_counts_bytes_where_known() -> None:
+    assert tcp_progress(-1) is None
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
         far, _ = server.accept()
         with far:
-            line.opened(near.fileno())
-            before = line.progress()
+            before = tcp_progress(near.fileno())
             assert before is not None
             near.sendall(b"12345")
             far.sendall(b"123")
             after = TcpProgress(before.acknowledged + 5, unsent=0, arrived=1)
-            until(lambda: line.progress() == after, lambda: time.sleep(0.001))
+            until(lambda: tcp_progress(near.fileno()) == after, lambda: time.sleep(0.001))
             assert near.recv(10) == b"123", "it only read the statistics"
-            line.closed()
-            assert line.progress() is None
     one, other = socket.socketpair()
     with one, other:
-        line.opened(one.fileno())
-        assert line.progress() is None
+        assert tcp_progress(one.fileno()) is None
 
 
 class Watchers:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sci_stream.clock import read_again
-from sci_stream.transport.local_sockets import FOLDER_VARIABLE
+from sci_stream.transport.sockets import FOLDER_VARIABLE
 
 _CONTROL = struct.Struct("<dd100s100s")  # clock off by, s; disk slow by, s; addresses of dispatch and results
 

@@ -29,7 +29,7 @@ from sci_stream.nodes.runtime.process import (
     StopRequest,
 )
 from sci_stream.nodes.runtime.runtime_folder import RunFolder, folders_left_behind
-from sci_stream.transport.local_sockets import FOLDER_VARIABLE
+from sci_stream.transport.sockets import FOLDER_VARIABLE
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from sci_stream.nodes.runtime.process import StopRequest, stop_on_signals
 from sci_stream.nodes.sink.node import SinkNode
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
-from sci_stream.transport.local_sockets import FOLDER_VARIABLE
+from sci_stream.transport.sockets import FOLDER_VARIABLE
 from sci_stream_lab.bench.environment import CpuTimeMeter, environment
 from sci_stream_lab.bench.pipeline.supervised_rig import RigTables, RunSummary, write_rig
 from sci_stream_lab.bench.pipeline.zmq_baseline import WINDOW, StreamPart, measure_zmq_baseline

@@ -1,0 +1,338 @@
+"""The connections of a socket: opened, closed, refused, limited; their traffic; pauses of this process itself.
+
+ZeroMQ accepts every connection, before any key is checked, and has no limit of its own: each costs a file descriptor,
+and a process without descriptors can neither begin the next segment of a recording nor serve its page.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import functools
+import operator
+import resource
+import socket as socketlib
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import zmq
+
+from sci_stream.security.curve import SocketConfig
+from sci_stream.transport.sockets import ReceivedMessage, bind, bind_tcp_and_local, make_socket, readable, receive
+
+MISSED_HEARTBEATS = 3
+"""A peer silent for this many heartbeats is presumed lost."""
+
+# Connections whose peers have sent nothing yet; each costs a descriptor.
+_MAX_UNKNOWN = 64
+# Longer than ZeroMQ's own limit for a handshake, 10 s: these have completed it and sent nothing since.
+_PATIENCE_S = 15.0
+# Far more than a rig has nodes and viewers.
+_MAX_CONNECTIONS = 512
+# Descriptors for everything else in the process: recording, page, health server, libraries.
+_RESERVED_DESCRIPTORS = 256
+
+# ``tcpi_bytes_acked``, ``tcpi_notsent_bytes`` and ``tcpi_data_segs_in`` in Linux's ``struct tcp_info`` (4.6).
+_COUNTERS = struct.Struct("=Q16xI4xI")
+_COUNTERS_AT = 120
+# The first frame of a monitor's message: event and its value, see zmq_socket_monitor(3).
+_MONITOR_EVENT = struct.Struct("=Hi")
+
+_ANOTHER_KEY = (
+    "its key is not the one that [security] names here, or one side encrypts and the other does not: acquire_key and "
+    "sink_key must be what sci-stream keys show prints on those hosts, and the rig the same on both"
+)
+_REFUSALS = {
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: (
+        "this host's key is not allowed there: on that host, sci-stream keys allow with the key that sci-stream keys "
+        "show prints here"
+    ),
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: _ANOTHER_KEY,
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: _ANOTHER_KEY,
+}
+
+
+class PauseDetector:
+    """Detect pauses of this process itself, so that its peers do not time out because of them.
+
+    A process that was stopped or preempted finds its peers silent, although their messages wait in its own queues.
+
+    Parameters
+    ----------
+    heartbeat_s
+        A longer interval between two calls is a pause.
+    """
+
+    def __init__(self, heartbeat_s: float) -> None:
+        self._heartbeat_s = heartbeat_s
+        self._called_s: float | None = None
+
+    def pause_s(self, now_s: float) -> float:
+        """Return the length of the pause before this call, s; 0 if there was none. Call once per loop iteration."""
+        pause_s = 0.0 if self._called_s is None else now_s - self._called_s
+        self._called_s = now_s
+        return pause_s if pause_s > self._heartbeat_s else 0.0
+
+
+@contextlib.contextmanager
+def _borrowed(descriptor: int) -> Iterator[socketlib.socket]:
+    """Use a descriptor of ZeroMQ's as a Python socket, without closing it. Raises OSError if it is no open socket."""
+    found = socketlib.socket(fileno=descriptor)
+    try:
+        yield found
+    finally:
+        found.detach()
+
+
+class TcpProgress(NamedTuple):
+    """Traffic of a connection since it was opened, and its backlog."""
+
+    acknowledged: int
+    """Bytes acknowledged by the peer's host."""
+    unsent: int
+    """Bytes that the kernel has not sent yet: the link or the peer is the bottleneck."""
+    arrived: int
+    """Received data packets, including those out of order."""
+
+
+def tcp_progress(descriptor: int) -> TcpProgress | None:
+    """Return the traffic of a TCP connection so far, without touching it; None if it is unknown.
+
+    A message of megabytes takes seconds on a slow link, during which the peer is silent: moving data distinguish a slow
+    link from a dead one. It is unknown without kernel support (local sockets, other systems), and for −1.
+    """
+    if descriptor < 0 or not hasattr(socketlib, "TCP_INFO"):
+        return None
+    try:
+        with _borrowed(descriptor) as found:
+            info = found.getsockopt(socketlib.IPPROTO_TCP, socketlib.TCP_INFO, _COUNTERS_AT + _COUNTERS.size)
+    except OSError:
+        return None
+    known = len(info) >= _COUNTERS_AT + _COUNTERS.size
+    return TcpProgress(*_COUNTERS.unpack_from(info, _COUNTERS_AT)) if known else None
+
+
+class PeerState(enum.IntEnum):
+    """What is known of the peer of a connection, in the order in which connections are closed."""
+
+    SILENT = 0
+    HEARD = 1
+    """Has sent a message, of whatever kind."""
+    KNOWN = 2
+    """Was accepted as a node or subscriber."""
+
+
+@dataclass(slots=True)
+class _Connection:
+    peer: object
+    """Address of the peer: a descriptor with another one has been reused."""
+    since_s: float | None = None
+    state: PeerState = PeerState.SILENT
+
+
+def max_connections() -> int:
+    """Return how many connections one socket may have, so that the process keeps descriptors for its other work."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if descriptors == resource.RLIM_INFINITY:
+        return _MAX_CONNECTIONS
+    return max(_MAX_UNKNOWN, min(_MAX_CONNECTIONS, (descriptors - _RESERVED_DESCRIPTORS) // 4))
+
+
+class ConnectionLimit:
+    """Close connections over the limit: silent peers go first, then unknown ones, the oldest first.
+
+    The socket's monitor reports connections, then its receiver reports messages. Connections are shut down; ZeroMQ
+    notices that like a disconnect of the peer. Their descriptors are never closed here.
+    """
+
+    def __init__(self, maximum: int | None = None) -> None:
+        self._maximum = max_connections() if maximum is None else maximum
+        self._connections: dict[int, _Connection] = {}
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def accepted(self, descriptor: int) -> None:
+        """Record a new connection."""
+        with contextlib.suppress(OSError):  # it is closed again already
+            with _borrowed(descriptor) as found:
+                peer = found.getpeername()
+            known = self._connections.get(descriptor)
+            if known is None or known.peer != peer:
+                self._connections.pop(descriptor, None)
+                self._connections[descriptor] = _Connection(peer)
+
+    def disconnected(self, descriptor: int) -> None:
+        """Record the end of a connection."""
+        self._connections.pop(descriptor, None)
+
+    def heard(self, descriptor: int, state: PeerState) -> None:
+        """Record a message, which may arrive before the monitor's report of its connection."""
+        if descriptor >= 0 and descriptor not in self._connections:
+            self.accepted(descriptor)
+        connection = self._connections.get(descriptor)
+        if connection is not None:
+            connection.state = max(connection.state, state)
+
+    def enforce(self, now_s: float, *, drained: bool = True) -> int:
+        """Close the connections over the limits; return their number. Call in each turn of the loop.
+
+        ``drained``: all messages have been received. Otherwise the first one of a connection may still be waiting, and
+        none is closed for its silence.
+        """
+        silent: list[int] = []
+        for descriptor, connection in self._connections.items():
+            connection.since_s = now_s if connection.since_s is None else connection.since_s
+            if connection.state is PeerState.SILENT:
+                silent.append(descriptor)
+        waited = [fd for fd in silent if drained and now_s - (self._connections[fd].since_s or now_s) > _PATIENCE_S]
+        over = set(waited) | set(silent[: max(0, len(silent) - _MAX_UNKNOWN)])
+        excess = len(self._connections) - len(over) - self._maximum
+        if excess > 0:
+            others = [fd for fd in self._connections if fd not in over]
+            # Of known peers the latest: the nodes of a running rig stay.
+            unknown = [fd for fd in others if self._connections[fd].state is not PeerState.KNOWN]
+            unknown.sort(key=lambda fd: self._connections[fd].state)
+            known = [fd for fd in reversed(others) if self._connections[fd].state is PeerState.KNOWN]
+            over |= set((unknown + known)[:excess])
+        for descriptor in over:
+            self._close(descriptor, self._connections.pop(descriptor))
+        return len(over)
+
+    @staticmethod
+    def _close(descriptor: int, connection: _Connection) -> None:
+        with contextlib.suppress(OSError), _borrowed(descriptor) as found:
+            if found.getpeername() == connection.peer:
+                found.shutdown(socketlib.SHUT_RDWR)
+
+
+class MonitorEvents(NamedTuple):
+    """Connection events of a socket since the last call."""
+
+    connected: bool
+    disconnected: bool
+    refused: str
+    """Why a connection was refused in the handshake, ``""`` if none was."""
+
+
+class Monitor:
+    """Monitor the connections of a socket: opened, closed and refused."""
+
+    def __init__(self, socket: zmq.Socket[bytes], limit: ConnectionLimit | None = None) -> None:
+        self._watched = socket
+        self.limit = limit
+        """Limit on the connections of a bound socket."""
+        seen = zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        if limit is not None:
+            seen |= zmq.EVENT_ACCEPTED | zmq.EVENT_CLOSED
+        self.socket: zmq.Socket[bytes] = socket.get_monitor_socket(functools.reduce(operator.or_, _REFUSALS, seen))
+        self.refused = 0
+        self.open = False
+        """Whether the latest connection is open, for a socket with a single connection."""
+        self._descriptor = -1
+
+    def drain(self) -> MonitorEvents:
+        """Return the events since the last call."""
+        connected = disconnected = False
+        refused = ""
+        while readable(self.socket):
+            # Not zmq.utils.monitor: it loads asyncio, 40 ms of the start of every process.
+            code, value = _MONITOR_EVENT.unpack(self.socket.recv_multipart()[0])
+            event = zmq.Event(code)
+            if event == zmq.EVENT_CONNECTED:
+                self._descriptor = value
+            elif event == zmq.EVENT_ACCEPTED and self.limit is not None:
+                self.limit.accepted(value)
+            elif event == zmq.EVENT_CLOSED and self.limit is not None:
+                self.limit.disconnected(value)
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                connected = self.open = True
+            # The order of the events matters: a reconnection within one call must end as open.
+            elif event == zmq.EVENT_DISCONNECTED:
+                disconnected = True
+                self.mark_closed()
+                if self.limit is not None:
+                    self.limit.disconnected(value)
+            elif event in _REFUSALS:
+                refused = _REFUSALS[event]
+                self.refused += 1
+                self.mark_closed()
+        return MonitorEvents(connected, disconnected, refused)
+
+    def progress(self) -> TcpProgress | None:
+        """Return the traffic of the latest connection, for a socket with a single connection; None if unknown."""
+        return tcp_progress(self._descriptor)
+
+    def take_refused(self) -> int:
+        """Return the number of connections refused since the last call."""
+        refused, self.refused = self.refused, 0
+        return refused
+
+    def mark_closed(self) -> None:
+        """Record that there is no connection."""
+        self.open = False
+        self._descriptor = -1
+
+    def close(self) -> None:
+        """Stop monitoring."""
+        self._watched.disable_monitor()
+        self.socket.close(linger=0)
+
+
+class ServerSocket:
+    """A bound socket whose connections are limited; messages and connections that it refuses are counted.
+
+    ``configure`` prepares the socket for encryption; the other parameters are those of `make_socket`. A subclass names
+    its ``kind`` of socket, its ``address`` in ``[network]`` of the rig, and its queues. A ROUTER is also bound to the
+    local socket of its address.
+    """
+
+    kind: ClassVar[int]
+    address: ClassVar[str]
+    send_queue: ClassVar[int]
+    receive_queue: ClassVar[int]
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        endpoint: str,
+        configure: SocketConfig,
+        *,
+        max_message_bytes: int,
+        heartbeat_s: float,
+    ) -> None:
+        self.wire_errors: Counter[str] = Counter()
+        queues = {"send_queue": self.send_queue, "receive_queue": self.receive_queue}
+        self.socket = make_socket(
+            context, self.kind, max_message_bytes=max_message_bytes, heartbeat_s=heartbeat_s, **queues
+        )
+        configure(self.socket)
+        (bind_tcp_and_local if self.kind == zmq.ROUTER else bind)(self.socket, endpoint, self.address)
+        self.connections = ConnectionLimit()
+        self.monitor = Monitor(self.socket, self.connections)
+
+    def receive_frames(self) -> ReceivedMessage | None:
+        """Receive one message, or None if there is none now. Drain the monitor first: descriptors are reused."""
+        incoming = receive(self.socket)
+        if incoming is not None:
+            self.connections.heard(incoming.descriptor, PeerState.HEARD)
+        return incoming
+
+    def limit_connections(self, now_s: float, *, drained: bool) -> tuple[int, int]:
+        """Close connections over the limit; return the numbers refused in the handshake and closed, both counted.
+
+        ``drained`` as for `ConnectionLimit.enforce`.
+        """
+        refused, closed = self.monitor.take_refused(), self.connections.enforce(now_s, drained=drained)
+        for reason, count in (("handshake", refused), ("connections", closed)):
+            if count:
+                self.wire_errors[reason] += count
+        return refused, closed
+
+    def close(self) -> None:
+        """Close the socket and its monitor."""
+        self.monitor.close()
+        self.socket.close()
