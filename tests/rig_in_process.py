@@ -21,6 +21,7 @@ from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.nodes.sink import node as sink_module
 from sci_stream.nodes.sink.node import SinkNode
 from sci_stream.nodes.sink.series_session import SeriesSession
+from sci_stream.storage.calibration_file import load_calibration
 from sci_stream.storage.recording import Recording
 from sci_stream_drivers.simulated import SimulatedCamera
 from tests.e2e.kit import PATIENCE_S, Tables, write_rig
@@ -116,11 +117,13 @@ class RigInProcess:
     # --- nodes
 
     def start_acquire(self) -> None:
-        """Start the acquire node."""
+        """Start the acquire node, with the calibration file of the rig if it names one."""
         stop = StopRequest()
+        file = self.rig.calibration.file
+        calibration = None if file is None else load_calibration(file)
         self.nodes["acquire"] = NodeThread(
             "acquire",
-            lambda: series_loop.acquire_series(self.rig, self.camera, None, stop, snapshots=self._snapshots),
+            lambda: series_loop.acquire_series(self.rig, self.camera, calibration, stop, snapshots=self._snapshots),
             stop,
         )
 

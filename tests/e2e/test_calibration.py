@@ -17,8 +17,10 @@ from sci_stream.storage.recording.inspection import inspect_recording
 from sci_stream.storage.recording.series import open_recording
 from sci_stream.tools.compare import compare_recordings
 from sci_stream.tools.replay.replay import ReplayPlan, replay
+from tests.conftest import RigMaker
 from tests.e2e.conftest import CommandHere
-from tests.e2e.kit import COMMAND, PATIENCE_S, RunningRig, environment, sci_stream, wait_for, write_rig
+from tests.e2e.kit import COMMAND, PATIENCE_S, environment, sci_stream, wait_for, write_rig
+from tests.rig_in_process import RigInProcess
 
 pytestmark = pytest.mark.rig
 
@@ -91,21 +93,27 @@ def test_interrupted_calibration_leaves_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "masks.h5").exists()
 
 
-def test_run_reports_and_corrects_mask_shift(tmp_path: Path) -> None:
-    options = {"width_px": 128, "height_px": 128, "bayer": "none", "mask_shift_px": [0.4, -0.2], "loop_snapshots": 0}
-    changes = {
-        "camera": {"options": options},
-        "calibration": {"correct_shift": True, "health_every": 4},
-    }
-    with RunningRig(tmp_path, changes, "--snapshots", "10") as rig:
-        summary = rig.finish()
-        (recorded,) = rig.segments()
+def run(make: RigMaker, options: dict[str, object], snapshots: int, **calibration: object) -> RigInProcess:
+    """Run a rig with a grey camera of 128 × 128 pixels to its end."""
+    size = {"width_px": 128, "height_px": 128, "bayer": "none", "loop_snapshots": 0}
+    changes = {"camera": {"options": {**size, **options}}, "calibration": calibration}
+    rig = make(changes, snapshots=snapshots)
+    rig.expose(snapshots)
+    rig.finish()
+    return rig
+
+
+def test_run_reports_and_corrects_mask_shift(rig_in_process: RigMaker, caplog: pytest.LogCaptureFixture) -> None:
+    options = {"mask_shift_px": [0.4, -0.2]}
+    rig = run(rig_in_process, options, 10, correct_shift=True, health_every=4)
+    summary = rig.summary()
+    (recorded,) = rig.segments()
     report = summary["calibration"]
     assert report["shift_x_px"] == pytest.approx(0.4, abs=0.1)
     assert report["shift_y_px"] == pytest.approx(-0.2, abs=0.1)
     assert report["corrected"]
     assert report["match"] > 0.6
-    assert "the masks have moved by" in rig.output
+    assert "the masks have moved by" in caplog.text
     by_seq = [entry["psnr_db"] for entry in summary["psnr_db"]["per_snapshot"]]
     assert min(by_seq[2:]) > by_seq[0] + 1  # only the first counts as well calibrated
 
@@ -119,13 +127,11 @@ def test_run_reports_and_corrects_mask_shift(tmp_path: Path) -> None:
     assert max(one.most_difference for one in found.snapshots) <= 2**-10, "replay equals live, with shifted masks"
 
 
-def test_run_corrects_single_masks_and_states_the_evidence(tmp_path: Path) -> None:
-    options = {"width_px": 128, "height_px": 128, "bayer": "none", "mask": "random", "loop_snapshots": 0}
-    options |= {"mask_jitter_px": 0.2, "frame_gain_error": 0.05}
-    changes = {"camera": {"options": options}, "calibration": {"health_every": 4}}
-    with RunningRig(tmp_path, changes, "--snapshots", "8") as rig:
-        report = rig.finish()["calibration"]
-        (recorded,) = rig.segments()
+def test_run_corrects_single_masks_and_states_the_evidence(rig_in_process: RigMaker) -> None:
+    options = {"mask": "random", "mask_jitter_px": 0.2, "frame_gain_error": 0.05}
+    rig = run(rig_in_process, options, 8, health_every=4)
+    report = rig.summary()["calibration"]
+    (recorded,) = rig.segments()
     assert report["jitter_px"] > 0.08
     assert report["gain_error"] > 0.02
     assert report["error_log_odds"] > 5
@@ -139,16 +145,15 @@ def test_run_corrects_single_masks_and_states_the_evidence(tmp_path: Path) -> No
     assert mismatch[6:].mean() < mismatch[0] / 2, "corrected errors are no noise any more"
 
 
-def test_run_with_other_cameras_masks_warns_and_shows_snapshots(tmp_path: Path, command_here: CommandHere) -> None:
+def test_run_with_other_cameras_masks_warns_and_shows_snapshots(
+    tmp_path: Path, command_here: CommandHere, rig_in_process: RigMaker, caplog: pytest.LogCaptureFixture
+) -> None:
     phi = np.random.default_rng(0).random((4, 128, 128), dtype=np.float32)
     save_calibration(tmp_path / "other.h5", Calibration(phi, full_scale_dn=500.0))
-    options = {"width_px": 128, "height_px": 128, "bayer": "none", "loop_snapshots": 0}
-    changes = {"camera": {"options": options}, "calibration": {"file": "other.h5"}}
-    with RunningRig(tmp_path, changes, "--snapshots", "4") as rig:
-        summary = rig.finish()
-        (recorded,) = rig.segments()
-    assert summary["calibration"]["match"] == 0
-    assert "the masks explain nothing of the snapshots" in rig.output
+    rig = run(rig_in_process, {}, 4, file="other.h5")
+    (recorded,) = rig.segments()
+    assert rig.summary()["calibration"]["match"] == 0
+    assert "the masks explain nothing of the snapshots" in caplog.text
     with open_recording(recorded) as live:
         assert set(live.table["start_reason"].tolist()) == {b"mismatch"}
         assert all((video == video[0]).all() for video in live.video)
