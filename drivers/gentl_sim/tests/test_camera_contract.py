@@ -9,7 +9,7 @@ import pytest
 from drivers.gentl_sim.tests.kit import sim_options
 from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 from tests.drivers.camera_kit import MakeCamera
-from tests.drivers.test_camera_contract import *  # noqa: F403 - its tests run on the camera below
+from tests.drivers.test_camera_contract import TestCameras  # noqa: F401 - its tests run on the camera below
 
 
 @pytest.fixture
