@@ -46,7 +46,7 @@ Takes node, action, parameters and operator (`sci_stream.nodes.sink.operator_com
 """
 
 
-class _Request(BaseModel):
+class _PageRequest(BaseModel):
     """What every request may contain; members that it does not know are ignored."""
 
     model_config = ConfigDict(strict=True)
@@ -58,16 +58,16 @@ class _Request(BaseModel):
         return f"{self.who or 'unknown'} from {address}"
 
 
-class _ToneRequest(_Request):
+class _ToneRequest(_PageRequest):
     model_config = ConfigDict(extra="allow")
 
 
-class _WhiteRequest(_Request):
+class _WhiteRequest(_PageRequest):
     x: Annotated[float, Field(ge=0, le=1)]
     y: Annotated[float, Field(ge=0, le=1)]
 
 
-class _SnapshotRequest(_Request):
+class _SnapshotRequest(_PageRequest):
     series: str | None = None
     seq: int | None = None
 
@@ -78,12 +78,12 @@ class _SnapshotRequest(_Request):
         return self
 
 
-class _SetRequest(_Request):
+class _SetRequest(_PageRequest):
     node: _Name
     parameters: Annotated[JsonObject, Field(max_length=MAX_CHANGES)]
 
 
-class _DoRequest(_Request):
+class _DoRequest(_PageRequest):
     node: _Name
     action: _Name
 

@@ -39,7 +39,7 @@ def test_early_messages_beyond_their_bytes_lose_the_oldest(series: Series) -> No
     assert early.take() == [], "one message that is larger than the limit does not stay"
 
 
-def test_early_messages_count_their_bytes_anew_after_they_are_taken(series: Series) -> None:
+def test_early_messages_count_bytes_anew_after_they_are_taken(series: Series) -> None:
     early = EarlyMessages(100, 2 * payload_bytes(series.reconstruction(0)))
     for round_ in range(3):
         for seq in range(2):

@@ -65,7 +65,7 @@ def test_constructor_touches_no_file_and_open_does(series: Series, tmp_path: Pat
     assert saved.recording
 
 
-def test_reconstructions_are_shown_in_order_and_late_ones_after_patience(series: Series, tmp_path: Path) -> None:
+def test_reconstructions_are_shown_in_order_late_ones_in_time(series: Series, tmp_path: Path) -> None:
     shown: list[int] = []
     callbacks = Callbacks(show=lambda reconstruction: shown.append(reconstruction.id.seq))
     opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=False), callbacks)

@@ -101,7 +101,7 @@ def test_shifting_everything_by_whole_blocks_shifts_the_result() -> None:
     torch.testing.assert_close(y[inside], x.roll((4, 6), (-2, -1))[inside], rtol=1e-4, atol=1e-5)
 
 
-def test_data_step_without_noise_fits_the_measurement_whatever_the_variances() -> None:
+def test_data_step_without_noise_fits_the_measurement() -> None:
     coded = _sample().coded._replace(noise=torch.zeros(1, 32, 32))
     variance = torch.rand(coded.phi.shape, generator=torch.Generator().manual_seed(0)).add(0.01)
     x = corrected(coded.start + 0.1, variance, coded)
@@ -148,7 +148,7 @@ def test_every_class_of_masks_and_of_errors_is_drawn() -> None:
     assert 0.3 < np.mean([p.known is p.true for p in pairs]) < 0.6
 
 
-def test_sample_is_the_same_for_the_same_generator_and_fits_its_measurement() -> None:
+def test_sample_repeats_with_its_seed_and_fits_its_measurement() -> None:
     clip = (255 * _scene(60, 48, 48)).astype(np.uint8)
     photograph = picture(0, 96, 96)
     for seed in range(12):
