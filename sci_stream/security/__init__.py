@@ -1,1 +1,1 @@
-"""Keys, CURVE encryption and HTTP access control."""
+"""Keys, and connections encrypted by CURVE."""

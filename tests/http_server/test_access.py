@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sci_stream.security.http_access import AccessDecision, HttpAccessControl
+from sci_stream.http_server.access import AccessDecision, HttpAccessControl
 
 
 def access(token: str | None = "hush", expires_s: float = 1000.0) -> HttpAccessControl:
@@ -54,7 +54,7 @@ def test_request_without_token_is_not_a_guess() -> None:
 
 def test_requests_per_address_are_limited() -> None:
     gate = access()
-    visits = [gate.check_rate("10.0.0.1", 0.0) for _ in range(30)]
-    assert visits.count(AccessDecision.OPEN) == 20
-    assert gate.check_rate("10.0.0.2", 0.0) is AccessDecision.OPEN
-    assert gate.check_rate("10.0.0.1", 1.0) is AccessDecision.OPEN
+    visits = [gate.within_rate("10.0.0.1", 0.0) for _ in range(30)]
+    assert visits.count(True) == 20
+    assert gate.within_rate("10.0.0.2", 0.0)
+    assert gate.within_rate("10.0.0.1", 1.0)
