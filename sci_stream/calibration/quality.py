@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.calibration.measurement import Measured
-from sci_stream.model import JsonObject
 from sci_stream.optics.calibration import R_FLOOR, Calibration
 
 # Independent random masks correlate by about 1/√pixels; frames of correlated masks share their errors.
@@ -35,7 +34,7 @@ class QualityFigure:
     verdict: Verdict
     text: str
 
-    def as_dict(self) -> JsonObject:
+    def as_dict(self) -> dict[str, object]:
         """Return the figure for JSON."""
         value = self.value if self.value is None or np.isfinite(self.value) else None
         return {"name": self.name, "value": value, "verdict": self.verdict.value, "text": self.text}

@@ -13,7 +13,7 @@ from rich.markup import escape
 from sci_stream.cli.common import Force, JsonPath, RigPath, app, new_console, start_logging, table_console
 from sci_stream.errors import CalibrationError, ConfigError, StorageError
 from sci_stream.file_guard import writing
-from sci_stream.model import BayerPhase, JsonObject
+from sci_stream.model import BayerPhase
 
 if TYPE_CHECKING:
     from sci_stream.calibration.measurement import Measured
@@ -219,7 +219,7 @@ def calibration_show(path: CalibrationPath, report: ReportPath = None) -> None:
 
     calibration, measured = _load(path)
     height, width = calibration.shape
-    facts: JsonObject = {
+    facts: dict[str, object] = {
         "hash": calibration.hash,
         "masks": f"{calibration.n_frames} of {height}×{width}",
         "Bayer phase": calibration.bayer or "none",

@@ -6,12 +6,11 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from sci_stream.calibration.mask_order import SHUFFLED
-from sci_stream.model import JsonObject
 from sci_stream.quantities import Inspected
 from sci_stream.storage.recording.columns import HEALTH_QUANTITIES, SOLVE_QUANTITIES, Recorded
 
@@ -189,7 +188,7 @@ def _calibration(calibration: CalibrationSummary) -> Iterator[tuple[str, str]]:
         yield "", f"{calibration.source} {calibration.created}".strip()
 
 
-def comparison_figures(found: Comparison) -> JsonObject:
+def comparison_figures(found: Comparison) -> dict[str, Any]:
     """Return a comparison for JSON."""
     finite = [one.psnr_db for one in found.snapshots if math.isfinite(one.psnr_db)]
     ssims = [one.ssim for one in found.snapshots if one.ssim is not None]

@@ -23,7 +23,6 @@ from sci_stream.cli.common import (
     table_console,
 )
 from sci_stream.errors import InputError
-from sci_stream.model import JsonObject
 
 if TYPE_CHECKING:
     from sci_stream.tools.replay.jobs import JobResult
@@ -272,7 +271,7 @@ def compare(
         table_console().print(comparison_table(found, str(reference), str(other)))
 
 
-def _account(ledger: JsonObject) -> str:
+def _account(ledger: dict[str, Any]) -> str:
     dropped = "".join(f", {count} {reason}" for reason, count in ledger["dropped"].items())
     return f"{ledger['reconstructed']} reconstructed, {ledger['raw_only']} raw only{dropped}"
 

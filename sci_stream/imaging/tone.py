@@ -11,7 +11,7 @@ import enum
 import functools
 import math
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import cv2
 import numpy as np
@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from sci_stream.errors import InputError
 from sci_stream.imaging.demosaic import Demosaic
-from sci_stream.model import Array, BayerPhase, JsonObject
+from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.bayer import colour_sites
 from sci_stream.parameters import Changes
 
@@ -109,7 +109,7 @@ class ToneSettings:
         for gain in self.gains:
             _within("gains", gain, 1 / MAX_GAIN, MAX_GAIN)
 
-    def as_dict(self) -> JsonObject:
+    def as_dict(self) -> dict[str, Any]:
         """Return the settings as plain values, for a status or a file; `changed` accepts them."""
         return {
             field.name: str(value) if isinstance(value := getattr(self, field.name), enum.Enum) else value
@@ -129,7 +129,7 @@ class ToneSettings:
             "false_colour": FalseColour,
             "demosaic": Demosaic,
         }
-        new: JsonObject = {}
+        new: dict[str, Any] = {}
         names = [field.name for field in dataclasses.fields(self)]
         for name, value in changes.items():
             try:

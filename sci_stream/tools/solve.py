@@ -16,7 +16,7 @@ import numpy.typing as npt
 from sci_stream.errors import InputError
 from sci_stream.imaging.rendering import encode_png, render, render_counts
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Array, JsonObject, SolveReport
+from sci_stream.model import Array, SolveReport
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.array_interface import ArrayOptions, ArraySolver, Progress, as_series, real_array
 from sci_stream.recon.backend.device import describe_device
@@ -64,7 +64,7 @@ class SolvedFile:
         scores = [report.psnr_db for report in self.reports if report.psnr_db is not None]
         return float(np.mean(scores)) if scores else None
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> dict[str, object]:
         """Return plain values; infinite PSNR is null."""
         return {
             "out": None if self.out is None else str(self.out),

@@ -6,6 +6,7 @@ import json
 import time
 import urllib.error
 import urllib.request
+from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -16,7 +17,6 @@ from rich.text import Text
 from sci_stream.config import Rig
 from sci_stream.config.fields import network_location
 from sci_stream.errors import ConfigError, EnvironmentFault
-from sci_stream.model import JsonObject
 
 # The sink publishes its status twice a second.
 _PERIOD_S = 0.5
@@ -43,7 +43,7 @@ def status_url(rig: Rig) -> str:
     return f"http://{network_location(section.host, section.sink_port)}/status"
 
 
-def read_status(url: str, token: str = "") -> JsonObject:
+def read_status(url: str, token: str = "") -> dict[str, Any]:
     """Fetch a node's status.
 
     Raises
@@ -98,7 +98,7 @@ def watch(rig: Rig, console: Console, *, once: bool = False) -> None:
                 live.update(Group(no_data, picture(status, stale=True)))
 
 
-def picture(status: JsonObject, *, stale: bool = False) -> RenderableType:
+def picture(status: dict[str, Any], *, stale: bool = False) -> RenderableType:
     """Return a rig's status as tables."""
     state = str(status.get("state", "?"))
     ready = "ready" if status.get("ready") else f"not ready: {status.get('not_ready', '')}"
@@ -118,7 +118,7 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _nodes(status: JsonObject) -> Table:
+def _nodes(status: dict[str, Any]) -> Table:
     table = _table("node", "state", "device", "held", "done", "warm", "iter", "unsafe", "clock ms")
     for node in sorted(status.get("nodes", []), key=lambda node: str(node.get("name"))):
         lost = node.get("state") != "up"
@@ -137,7 +137,7 @@ def _nodes(status: JsonObject) -> Table:
     return table
 
 
-def _accounts(status: JsonObject) -> Table:
+def _accounts(status: dict[str, Any]) -> Table:
     ledger, rates, recording = (status.get(key) or {} for key in ("ledger", "rates", "recording"))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
@@ -161,7 +161,7 @@ def _accounts(status: JsonObject) -> Table:
     return table
 
 
-def _latencies(status: JsonObject) -> Table:
+def _latencies(status: dict[str, Any]) -> Table:
     stages = status.get("latency_ms") or {}
     table = _table("ms", *stages)
     for percentile in ("p50", "p99"):

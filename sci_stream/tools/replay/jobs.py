@@ -16,7 +16,6 @@ from typing import Any
 
 from sci_stream.errors import FileFormatError, InputError, SciStreamError, StorageError
 from sci_stream.file_guard import read_small, reading
-from sci_stream.model import JsonObject
 from sci_stream.storage.recording.segments import first_segment
 from sci_stream.tools.replay.replay import Progress, ReplayPlan, default_output, replay
 
@@ -62,7 +61,7 @@ class JobResult:
     error: str = ""
     cause: SciStreamError | None = None
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> dict[str, object]:
         """Return plain values."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "cause"}
         return {**plain, "state": self.state.value, "seconds": round(self.seconds, 3)}

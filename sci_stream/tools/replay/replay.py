@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,7 +17,7 @@ from sci_stream.calibration.diagnosis import withhold
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import Ledger, Outcome
 from sci_stream.errors import CalibrationError, FileFormatError, InputError, StorageError
-from sci_stream.model import JsonObject, Reconstruction, Snapshot, SnapshotId, SolveReport, StageTimes, Start
+from sci_stream.model import Reconstruction, Snapshot, SnapshotId, SolveReport, StageTimes, Start
 from sci_stream.nodes.runtime.process import versions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
@@ -226,7 +227,9 @@ def _calibration(series: RecordedSeries, file: Path | None) -> Calibration:
     return calibration
 
 
-def _parent(series: RecordedSeries, calibration: Calibration, solver: ReplaySolver, plan: ReplayPlan) -> JsonObject:
+def _parent(
+    series: RecordedSeries, calibration: Calibration, solver: ReplaySolver, plan: ReplayPlan
+) -> dict[str, object]:
     return {
         "file": series.path.name,
         "series": series.info.series,
@@ -242,7 +245,7 @@ def _parent(series: RecordedSeries, calibration: Calibration, solver: ReplaySolv
     }
 
 
-def _done_before(out: Path, parent: JsonObject, plan: ReplayPlan) -> set[int]:
+def _done_before(out: Path, parent: dict[str, object], plan: ReplayPlan) -> set[int]:
     """Return the snapshots of an interrupted replay, after checking that it has the same options."""
     if not out.exists():
         if not out.parent.is_dir():
@@ -296,7 +299,7 @@ class _Run:
         self,
         out: Path,
         seqs: list[int],
-        parent: JsonObject,
+        parent: dict[str, object],
         before: int,
         *,
         progress: Callable[[int, SolveReport], None],
@@ -407,7 +410,7 @@ class _Run:
         as_recorded = self._solver.as_recorded and recorded > 0
         return Budget(recorded if as_recorded else self._solver.of(seqs[index]).settings.iterations)
 
-    def _snapshot(self, seq: int, row: JsonObject) -> Snapshot:
+    def _snapshot(self, seq: int, row: Mapping[str, Any]) -> Snapshot:
         info, calibration = self._series.info, self._calibration
         return Snapshot(
             id=SnapshotId(info.series, int(row["epoch"]), seq),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ import torch
 from sci_stream.calibration.diagnosis import WITHHELD
 from sci_stream.config import ReconstructSection, parse_rig
 from sci_stream.errors import ConfigError, WeightsError
-from sci_stream.model import Array, JsonObject
+from sci_stream.model import Array
 from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_prior, solver_id
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
@@ -50,7 +51,7 @@ class SolverSetup:
 
     denoiser: Denoiser
     settings: SolverSettings
-    described: JsonObject
+    described: Mapping[str, object]
     id: str
 
 
@@ -70,7 +71,7 @@ class ReplaySolver:
     unknown: int
 
     @property
-    def described(self) -> dict[str, JsonObject]:
+    def described(self) -> dict[str, Mapping[str, object]]:
         """All settings as plain values, by id."""
         return {setup.id: setup.described for setup in self.setups}
 
@@ -132,7 +133,7 @@ def _trusted(series: RecordedSeries, section: ReconstructSection, changes: Solve
     return dataclasses.replace(changes, denoiser=None)
 
 
-def _recorded(series: RecordedSeries) -> dict[str, JsonObject]:
+def _recorded(series: RecordedSeries) -> dict[str, dict[str, object]]:
     """Return the settings of the recorded run by id."""
     return {name: solver for name, solver in series.solvers.items() if "denoiser" in solver}
 
@@ -184,13 +185,13 @@ def replay_masks(series: RecordedSeries, calibration: Calibration) -> ReplayMask
 
 
 def _setup(
-    section: ReconstructSection, recorded: JsonObject | None, changes: SolverChanges, device: torch.device
+    section: ReconstructSection, recorded: dict[str, object] | None, changes: SolverChanges, device: torch.device
 ) -> SolverSetup:
     """Return the settings from a recording, or else from a rig, with the changes applied."""
     if recorded is not None:
         settings = as_settings(dict(recorded))
         # The rig file has the initial settings. A later change of the denoiser discarded the rig's weights.
-        update: JsonObject = {
+        update: dict[str, object] = {
             name: getattr(settings, name) for name in _SETTINGS if name in ReconstructSection.model_fields
         }
         update |= {"denoiser": str(recorded["denoiser"]), "weights": section.weights if "weights" in recorded else None}
@@ -206,7 +207,7 @@ def _setup(
     return SolverSetup(denoiser, settings, described, solver_id(described))
 
 
-def as_settings(described: JsonObject) -> SolverSettings:
+def as_settings(described: Mapping[str, Any]) -> SolverSettings:
     """Return the settings written by `sci_stream.nodes.reconstruct.solver_settings.describe_solver`.
 
     Raises
@@ -223,7 +224,7 @@ def as_settings(described: JsonObject) -> SolverSettings:
         ) from error
 
 
-def _check_weights(weights: Path | None, recorded: JsonObject) -> None:
+def _check_weights(weights: Path | None, recorded: dict[str, object]) -> None:
     """Raise unless the checkpoint is that of the recorded run."""
     if weights is None or "weights_sha256" not in recorded:
         return
