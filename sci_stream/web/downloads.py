@@ -6,11 +6,15 @@ import asyncio
 import json
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from pydantic import BaseModel, Field, PositiveInt
 from starlette.background import BackgroundTask
 from starlette.requests import Request
@@ -19,14 +23,17 @@ from starlette.routing import Route
 
 from sci_stream.config.error_messages import validate_options
 from sci_stream.errors import InputError
-from sci_stream.model import Reconstruction
-from sci_stream.web.clips import as_jpeg, write_clip
+from sci_stream.imaging.rendering import decode_jpeg, encode_jpeg, resize, shrink
+from sci_stream.model import JsonObject, Reconstruction
+from sci_stream.storage.recording import Recording
+from sci_stream.storage.recording.segments import DAMAGE
+from sci_stream.storage.video_file import MovieFile, write_gif
+from sci_stream.web import h264
+from sci_stream.web.archive import KEPT_S
 from sci_stream.web.display import Display
-from sci_stream.web.history import KEPT_S
 from sci_stream.web.hub import Hub
 from sci_stream.web.inspection import Region, coded_jpeg, describe_region, frame_png, pixel_values
-from sci_stream.web.message import H264, JPEG
-from sci_stream.web.recordings import list_recordings, recorded_files
+from sci_stream.web.message import H264, JPEG, Picture
 from sci_stream.web.still import save_still
 
 # Making a clip or a still takes a core: two at a time leave the instrument the others.
@@ -192,3 +199,151 @@ def _temporary(write: Callable[[Path], Path]) -> FileResponse:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return FileResponse(path, filename=path.name, background=BackgroundTask(shutil.rmtree, folder, ignore_errors=True))
+
+
+# A GIF is for a message or a slide: larger ones are megabytes for each second.
+_GIF_FPS, _GIF_PX, _MOST_GIF_FRAMES = 12.5, 360, 1500
+# Players show no more: a clip of a faster camera plays slower.
+_MOST_FPS = 240.0
+_QUALITY = 90
+
+U8 = npt.NDArray[np.uint8]
+
+
+def as_jpeg(picture: Picture) -> Picture:
+    """Convert an H.264 picture to JPEG, for browsers that cannot decode H.264."""
+    width, height = picture.header["shown_px"]
+    frames = h264.decode(picture.frames, height, width)
+    return Picture(picture.header, JPEG, tuple(encode_jpeg(frame, _QUALITY) for frame in frames), picture.coded)
+
+
+def write_clip(pictures: list[Picture], folder: Path, kind: str) -> Path:
+    """Write kept pictures as MP4 or GIF, at the pace of acquisition.
+
+    Raises
+    ------
+    InputError
+        If there are none.
+    ConfigError
+        If PyAV is not installed.
+    """
+    if not pictures:
+        raise InputError("There is no video of that time", hint="Wait for the first video, or choose a longer time.")
+    first = pictures[0].header
+    path = folder / f"{first['series']}_{first['seq']:06d}-{pictures[-1].header['seq']:06d}.{kind}"
+    interval_ns = snapshot_interval_ns(pictures)
+    if kind == "gif":
+        write_gif(path, _gif_frames(pictures, interval_ns), _GIF_FPS)
+        return path
+    width, height = first["shown_px"]
+    uniform = all(each.codec == pictures[0].codec and each.header["shown_px"] == [width, height] for each in pictures)
+    if uniform and pictures[0].codec != JPEG:
+        snapshots = [(each.header["acquired_ns"] // 1_000_000, each.frames) for each in pictures]
+        h264.write_mp4(path, snapshots, height, width, interval_ns / 1e6)
+        return path
+    n_frames = first["n_frames"]
+    with MovieFile(path, min(_MOST_FPS, 1e9 * n_frames / interval_ns), threads=1) as movie:
+        for each in pictures:
+            for image in _decoded(each):
+                movie.write(resize(image, height, width))
+    return path
+
+
+def snapshot_interval_ns(pictures: list[Picture]) -> float:
+    """Return the median interval between consecutive snapshots, ns; a second if there is no pair of them."""
+    headers = [each.header for each in pictures]
+    steps = [
+        (after["acquired_ns"] - before["acquired_ns"]) / (after["seq"] - before["seq"])
+        for before, after in pairwise(headers)
+        if after["seq"] > before["seq"] and after["acquired_ns"] > before["acquired_ns"]
+    ]
+    return float(np.median(steps)) if steps else 1e9
+
+
+def _decoded(picture: Picture) -> U8:
+    """Return the frames, (B, H, W, 3) RGB."""
+    if picture.codec != JPEG:
+        width, height = picture.header["shown_px"]
+        return h264.decode(picture.frames, height, width)
+    return np.stack([decode_jpeg(jpeg) for jpeg in picture.frames])
+
+
+def _gif_frames(pictures: list[Picture], interval_ns: float) -> Iterator[U8]:
+    """Yield the frame that was on the screen at every 80 ms, reduced in size: players do not play GIFs faster."""
+    step_ns, begin_ns = 1e9 / _GIF_FPS, pictures[0].header["acquired_ns"]
+    due_ns, n_frames = float(begin_ns), 0
+    shape: tuple[int, int] | None = None
+    for picture, after in zip(pictures, [*pictures[1:], None], strict=True):
+        start_ns = picture.header["acquired_ns"]
+        end_ns = start_ns + interval_ns if after is None else after.header["acquired_ns"]
+        frames = None
+        while due_ns < end_ns and n_frames < _MOST_GIF_FRAMES:
+            frames = _decoded(picture) if frames is None else frames
+            index = min(int(max(due_ns - start_ns, 0) / interval_ns * len(frames)), len(frames) - 1)
+            image = shrink(frames[index], _GIF_PX)
+            shape = shape or (image.shape[0], image.shape[1])
+            yield resize(image, *shape)
+            due_ns, n_frames = due_ns + step_ns, n_frames + 1
+
+
+_SUFFIXES = (".h5", ".mp4", ".mkv")
+# The list opens each file: a folder of years would take minutes.
+_MOST_RECORDINGS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingEntry:
+    """A recorded file. ``state`` is open, clean, continued, unfinished, unreadable or movie."""
+
+    name: str
+    bytes: int
+    modified_s: float
+    state: str
+    series: str = ""
+    ledger: JsonObject | None = None
+
+
+def list_recordings(folder: Path, open_name: str = "") -> list[RecordingEntry]:
+    """Return the newest 200 recorded files of a folder, newest first, with the ledger of each recording."""
+    found = []
+    for path in recorded_files(folder)[:_MOST_RECORDINGS]:
+        try:
+            stat = path.stat()
+        except OSError:
+            continue  # removed meanwhile
+        size, modified_s = stat.st_size, stat.st_mtime
+        if path.name == open_name:
+            found.append(RecordingEntry(path.name, size, modified_s, "open"))
+        elif path.suffix != ".h5":
+            found.append(RecordingEntry(path.name, size, modified_s, "movie"))
+        else:
+            series, state, text = _described(path, modified_s, size)
+            found.append(RecordingEntry(path.name, size, modified_s, state, series, json.loads(text)))
+    return found
+
+
+@lru_cache(maxsize=4 * _MOST_RECORDINGS)
+def _described(path: Path, _modified_s: float, _size: int) -> tuple[str, str, str]:
+    """Return series, state and ledger (JSON) of a recording; read again only once it has changed."""
+    try:
+        with Recording(path) as recording:
+            state = "clean" if recording.clean else "continued" if recording.finished else "unfinished"
+            return recording.info.series, state, json.dumps(recording.ledger)
+    except DAMAGE:
+        return "", "unreadable", "null"
+
+
+def recorded_files(folder: Path) -> list[Path]:
+    """Return the recorded files of a folder, newest first."""
+    try:
+        found = [path for path in folder.iterdir() if path.suffix in _SUFFIXES and not path.name.startswith(".")]
+    except OSError:
+        return []  # no folder yet
+    return sorted(filter(Path.is_file, found), key=_modified_s, reverse=True)
+
+
+def _modified_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0  # removed meanwhile

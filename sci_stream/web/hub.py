@@ -10,8 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sci_stream.model import JsonObject
-from sci_stream.web.archive import CODED_EVERY_NS, PictureArchive
-from sci_stream.web.history import History
+from sci_stream.web.archive import CODED_EVERY_NS, History, PictureArchive
 from sci_stream.web.message import H264, JPEG, Picture
 
 HEARTBEAT_S = 1.0

@@ -40,7 +40,7 @@ def make_hub(joined: list[Viewer]) -> MakeHub:
         return Hub(
             **{
                 "archive": PictureArchive(1 << 20),
-                "most_viewers": 2,
+                "max_viewers": 2,
                 "stale_s": 3.0,
                 "offers_h264": True,
                 "on_join": joined.append,
@@ -170,7 +170,7 @@ def test_report_is_json_with_the_counts_of_the_page(hub: Hub) -> None:
     assert report["state"] == "running"
     assert report["recording"] == {"file": "/data/run-1.h5"}
     preview = report["preview"]
-    assert (preview["viewers"], preview["most_viewers"], preview["stale_s"], preview["encoded"]) == (1, 2, 3.0, 7)
+    assert (preview["viewers"], preview["max_viewers"], preview["stale_s"], preview["encoded"]) == (1, 2, 3.0, 7)
 
 
 @pytest.mark.parametrize(

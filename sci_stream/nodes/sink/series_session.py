@@ -21,8 +21,7 @@ from sci_stream.delivery.reorder_buffer import ReorderBuffer
 from sci_stream.model import JsonObject, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.options import movie_options, recorder_options
-from sci_stream.nodes.sink.recorder import OnDurable, Recorder, SubmitResult, Written
-from sci_stream.nodes.sink.recording_controller import RecordingController
+from sci_stream.nodes.sink.recorder import OnDurable, Recorder, RecordingController, SubmitResult, Written
 from sci_stream.nodes.sink.statistics import SeriesStatistics, stage_seconds
 from sci_stream.nodes.sink.status import RecordingStatus, SeriesStatus, SinkRates
 from sci_stream.optics.calibration import Calibration

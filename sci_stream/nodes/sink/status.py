@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.model import JsonObject, SolveReport
-from sci_stream.nodes.sink.recorder import RecorderState, RecorderStatus
-from sci_stream.nodes.sink.recording_controller import RecordingChange
+from sci_stream.nodes.sink.recorder import RecorderState, RecorderStatus, RecordingChange
 from sci_stream.nodes.sink.statistics import CalibrationStatistics
 from sci_stream.parameters import ACTIONS_KEY, SET_KEY, SOLVER_KEY
 from sci_stream.quantities import gauges, live_values, quantities_of

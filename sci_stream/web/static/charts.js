@@ -5,7 +5,7 @@ import { count, percent } from "./format.js";
 import { t } from "./words.js";
 
 export const SPAN_S = 300;
-const AT = 0, SLOWEST = 2, SOLVE = 3, DROPPED = 4;  // places in a sample; see web/history.py
+const AT = 0, SLOWEST = 2, SOLVE = 3, DROPPED = 4;  // places in a sample; see web/archive.py
 const history = new Map();
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 

@@ -23,8 +23,21 @@ from pathlib import Path
 import numpy as np
 
 from sci_stream.model import SeriesInfo, Snapshot
-from sci_stream.nodes.acquire.spool.file import MOST_SLOTS, SpoolFile, make_file, open_file, quarantine, storage_errors
-from sci_stream.nodes.acquire.spool.slots import DELIVERED, FREE, Packed, read_slot, set_state, slot_size, state_of
+from sci_stream.nodes.acquire.spool.file import (
+    DELIVERED,
+    FREE,
+    MOST_SLOTS,
+    Packed,
+    SpoolFile,
+    make_file,
+    open_file,
+    quarantine,
+    read_slot,
+    set_state,
+    slot_size,
+    state_of,
+    storage_errors,
+)
 from sci_stream.nodes.runtime.process import PARENT_VARIABLE, SPOOL_VARIABLE
 from sci_stream.nodes.runtime.runtime_folder import private_folder
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sci_stream.model import StageTimes
-from sci_stream.web.history import KEPT_S, History
+from sci_stream.web.archive import KEPT_S, History
 from sci_stream.web.message import BINS, counts_histogram, levels_histogram
 from tests.series_fixtures import Series
 

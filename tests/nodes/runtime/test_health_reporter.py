@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sci_stream.nodes.runtime.systemd import SystemdNotifier
+from sci_stream.nodes.runtime.health_reporter import SystemdNotifier
 
 
 class Manager:
