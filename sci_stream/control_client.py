@@ -109,12 +109,12 @@ class RigControl:
         TransportError
             If the page does not answer or denies access.
         """
-        found = {}
+        nodes = {}
         for entry in self._request("status", TypeAdapter(_Status)).controls:
             listed = (parameter_of(parameter) for parameter in entry.parameters)
             parameters = {parameter.name: parameter for parameter in listed if parameter is not None}
-            found[entry.node] = Controllable(entry.node, entry.kind, parameters, entry.actions)
-        return found
+            nodes[entry.node] = Controllable(entry.node, entry.kind, parameters, entry.actions)
+        return nodes
 
     def set(self, node: str, **parameters: Value) -> dict[str, dict[str, Value]]:
         """Set parameters of a node, or of all nodes of a kind (``reconstruct``); return the new values by node.

@@ -6,7 +6,9 @@ import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Final, Literal, TypeGuard, get_args
+from typing import Final, Literal, TypeGuard
+
+from pydantic import TypeAdapter
 
 from sci_stream.errors import InputError, did_you_mean
 
@@ -154,31 +156,33 @@ class Parameter:
         return text
 
 
+_PARAMETER = TypeAdapter(Parameter)
+
+
 def read_parameter(text: str) -> Parameter | None:
     """Parse the text of `Parameter.to_text` from another node; None if it is invalid."""
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        return _consistent(_PARAMETER.validate_json(text))
+    except ValueError:
         return None
-    return parameter_of(found)
 
 
-def parameter_of(found: object) -> Parameter | None:
+def parameter_of(values: object) -> Parameter | None:
     """Parse the values of `Parameter.as_dict` from another node; None if they are invalid."""
-    if not isinstance(found, dict):
-        return None
-    found = {key: value for key, value in found.items() if key != "range"}
     try:
-        made = Parameter(**{**found, "choices": tuple(found.get("choices", ()))})
-        ends = [end for end in (made.low, made.high) if end is not None]
-        well_formed = (
-            made.kind in get_args(Kind)
-            and all(isinstance(text, str) for text in (made.name, made.description, *made.choices))
-            and all(_is_number(end) for end in ends)
-        )
-        return made if well_formed and made.checked(made.value) == made.value else None
-    except (ValueError, TypeError, InputError):
+        return _consistent(_PARAMETER.validate_python(values))
+    except ValueError:
         return None
+
+
+def _consistent(parameter: Parameter) -> Parameter | None:
+    """Return the parameter if its bounds are finite and admit its value."""
+    ends = [end for end in (parameter.low, parameter.high) if end is not None]
+    try:
+        fits = all(map(_is_number, ends)) and parameter.checked(parameter.value) == parameter.value
+    except InputError:
+        fits = False
+    return parameter if fits else None
 
 
 def declared(parameters: Iterable[Parameter], actions: Iterable[str] = ()) -> dict[str, str]:
@@ -191,9 +195,9 @@ def declared(parameters: Iterable[Parameter], actions: Iterable[str] = ()) -> di
 def declarations(status: Mapping[str, object]) -> tuple[list[Parameter], list[str]]:
     """Return the parameters and actions that a node's status declares, skipping invalid entries."""
     texts = [value for key, value in status.items() if key.startswith(SET_KEY) and isinstance(value, str)]
-    found = [parameter for text in texts if (parameter := read_parameter(text)) is not None]
+    parameters = [parameter for text in texts if (parameter := read_parameter(text)) is not None]
     actions = status.get(ACTIONS_KEY, "")
-    return found, actions.split() if isinstance(actions, str) else []
+    return parameters, actions.split() if isinstance(actions, str) else []
 
 
 def checked_changes(parameters: Iterable[Parameter], changes: Changes, whose: str) -> dict[str, Value]:

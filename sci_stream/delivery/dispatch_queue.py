@@ -142,15 +142,15 @@ class DispatchQueue(Generic[T]):
     def done(self, name: str, seq: int) -> bool:
         """Remove a snapshot that the sink has stored, wherever it is; return False if it was unknown."""
         node = self._nodes.get(name)
-        found = node is not None and node.in_flight.pop(seq, None) is not None
+        known = node is not None and node.in_flight.pop(seq, None) is not None
         # A node presumed lost may still deliver: then the copy that another node holds is not needed either.
         for other in self._nodes.values():
-            found = other.in_flight.pop(seq, None) is not None or found
+            known = other.in_flight.pop(seq, None) is not None or known
         others = [entry for entry in self._waiting if entry.seq != seq]
-        found = found or len(others) < len(self._waiting)
+        known = known or len(others) < len(self._waiting)
         self._waiting = others
         self._forget_blocks()
-        return found
+        return known
 
     def failed(self, name: str, seq: int) -> Entry[T] | None:
         """Requeue a snapshot that a node could not reconstruct; return it if it is given up."""

@@ -14,7 +14,7 @@ class IntervalSet:
     Parameters
     ----------
     runs
-        What is in from the start, as [start, stop), ascending and apart; ValueError otherwise.
+        The first members, as [start, stop), ascending and apart; ValueError otherwise.
     """
 
     def __init__(self, runs: Iterable[tuple[int, int]] = ()) -> None:
@@ -62,16 +62,16 @@ class IntervalSet:
 
     @property
     def runs(self) -> list[tuple[int, int]]:
-        """Runs of consecutive numbers, as [start, stop), ascending: what the constructor takes."""
+        """Runs of consecutive numbers, as [start, stop), ascending, as the constructor takes them."""
         return list(zip(self._starts, self._stops, strict=True))
 
-    def missing(self, end: int, most: int = 20) -> list[int]:
-        """Return the first ``most`` numbers in [0, end) that are not members."""
+    def missing(self, end: int, limit: int = 20) -> list[int]:
+        """Return the first ``limit`` numbers in [0, end) that are not members."""
         gaps: list[int] = []
         begin = 0
         for start, stop in [*zip(self._starts, self._stops, strict=True), (end, end)]:
-            gaps.extend(range(begin, min(start, end, begin + most - len(gaps))))
-            if len(gaps) >= most:
+            gaps.extend(range(begin, min(start, end, begin + limit - len(gaps))))
+            if len(gaps) >= limit:
                 break
             begin = stop
         return gaps

@@ -44,11 +44,11 @@ class DropReason(enum.StrEnum):
     LOST_IN_CRASH = "lost_in_crash"
     """`repair` found its row without an outcome: the sink crashed before the row was flushed."""
     OTHER = "other"
-    """A reason that is not in this list, when more than `MOST_REASONS` different ones have been counted."""
+    """A reason that is not in this list, when more than `MAX_REASONS` different ones have been counted."""
 
 
 # The stored ledger has a fixed size (`LEDGER_BYTES`): a faulty node that invents reasons must not overflow it.
-MOST_REASONS = 32
+MAX_REASONS = 32
 """Different reasons that a ledger counts, so that the account always fits the recording."""
 
 
@@ -153,7 +153,7 @@ class Ledger:
         self._highest = max(self._highest, seq)
         self._counts[outcome] += 1
         if outcome is Outcome.DROPPED:
-            known = reason in self._dropped or reason in _REASONS or len(self._dropped) < MOST_REASONS
+            known = reason in self._dropped or reason in _REASONS or len(self._dropped) < MAX_REASONS
             self._dropped[reason if known else DropReason.OTHER] += 1
         return True
 
@@ -208,7 +208,7 @@ class Ledger:
                 "The series was not ended by its acquire node",
                 expected="a series_end message with the number acquired",
                 got=f"{len(self._settled)} snapshots accounted for",
-                hint="The acquire node was lost or stopped hard; what is recorded is readable.",
+                hint="The acquire node was lost or stopped hard; the recording is readable.",
             )
         raise LedgerError(
             "The ledger does not close",

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 # A bucket takes about 200 bytes; a rig has a handful of peers, so only an attacker reaches this.
-_PEERS_KEPT = 1024
+_MAX_PEERS = 1024
 
 
 class TokenBucket:
@@ -51,14 +51,14 @@ class KeyedRateLimiter(Generic[K]):
     ----------
     per_s, burst
         Of each peer.
-    most
+    max_peers
         Number of peers stored. Peers beyond it share one bucket, so that invented names gain nothing.
     """
 
-    def __init__(self, per_s: float, burst: float, most: int = _PEERS_KEPT) -> None:
+    def __init__(self, per_s: float, burst: float, max_peers: int = _MAX_PEERS) -> None:
         self._per_s = per_s
         self._burst = burst
-        self._most = most
+        self._max_peers = max_peers
         self._buckets: OrderedDict[K, TokenBucket] = OrderedDict()
         self._others = TokenBucket(per_s, burst)
 
@@ -77,7 +77,7 @@ class KeyedRateLimiter(Generic[K]):
         return bucket is None or bucket.has(now_s)
 
     def _new(self, peer: K, now_s: float) -> TokenBucket:
-        if len(self._buckets) >= self._most:
+        if len(self._buckets) >= self._max_peers:
             oldest, bucket = next(iter(self._buckets.items()))
             if not bucket.full(now_s):
                 return self._others  # removing it would refill it: a peer could evict itself by inventing names

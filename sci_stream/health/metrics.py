@@ -162,8 +162,8 @@ class NodeMetrics(Collector):
             of_kind = CounterMetricFamily if spec.kind is MetricKind.COUNTER else GaugeMetricFamily
             family = of_kind(PREFIX + name, spec.help, labels=labels)
             if isinstance(value, Mapping):
-                for label, each in value.items():
-                    family.add_metric([label], each)
+                for label, number in value.items():
+                    family.add_metric([label], number)
             else:
                 family.add_metric([], value)
             yield family

@@ -89,7 +89,7 @@ class HttpAccessControl:
             self.count("rate")
         return within
 
-    def admit(self, address: str, given: Iterable[str], now_s: float, unix_s: float) -> AccessDecision:
+    def admit(self, address: str, tokens: Iterable[str], now_s: float, unix_s: float) -> AccessDecision:
         """Check the tokens given with a request.
 
         Parameters
@@ -103,7 +103,7 @@ class HttpAccessControl:
             return AccessDecision.OPEN
         if not self._guesses.has(address, now_s):
             return self._counted(AccessDecision.RATE)
-        words = [word.encode() for word in given if word]
+        words = [word.encode() for word in tokens if word]
         if not any(hmac.compare_digest(word, self._token) for word in words):
             if words:
                 self._guesses.take(address, now_s)
@@ -207,9 +207,9 @@ class AccessMiddleware:
             return None
         decision = self._access.admit(_address(scope), tokens, now_s, unix_ns() / 1e9)
         request.state.has_access = decision is AccessDecision.OPEN
-        return None if is_open else self._token_refusal(decision, given=bool(tokens))
+        return None if is_open else self._token_refusal(decision, sent=bool(tokens))
 
-    def _token_refusal(self, decision: AccessDecision, *, given: bool) -> _Refusal | None:
+    def _token_refusal(self, decision: AccessDecision, *, sent: bool) -> _Refusal | None:
         match decision:
             case AccessDecision.OPEN:
                 return None
@@ -217,7 +217,7 @@ class AccessMiddleware:
                 return _Refusal(429, "too many wrong tokens from this address: wait a moment")
             case AccessDecision.EXPIRED:
                 reason = f"the [{self._section}] token has expired: the rig needs a new one (token_expires)"
-            case AccessDecision.TOKEN if given:
+            case AccessDecision.TOKEN if sent:
                 reason = f"the token is wrong: it is the [{self._section}] token of the rig"
             case AccessDecision.TOKEN:
                 how = "send Authorization: Bearer with" if self._browser is None else "open the page with ?token=…,"
@@ -227,11 +227,11 @@ class AccessMiddleware:
     def _tokens(self, request: HTTPConnection) -> list[str]:
         """Return the tokens given in a request."""
         scheme, _, value = request.headers.get("authorization", "").partition(" ")
-        given = [value.strip()] if scheme.lower() == "bearer" else []
+        tokens = [value.strip()] if scheme.lower() == "bearer" else []
         if self._browser is not None:
-            given += request.query_params.getlist("token")
-            given.append(request.cookies.get(self._browser.cookie, ""))
-        return [token for token in given if token]
+            tokens += request.query_params.getlist("token")
+            tokens.append(request.cookies.get(self._browser.cookie, ""))
+        return [token for token in tokens if token]
 
     def _answer(self, scope: Scope, refusal: _Refusal) -> Response:
         """Return the refusal; to a person who opens the page without a valid token, with a field to enter it."""

@@ -25,7 +25,7 @@ _UNREAD_MS = 30_000
 # asyncio accepts so many connections at once, before any of them can be ended to make room.
 _BACKLOG = 32
 # Viewers send acknowledgements of a few bytes; uvicorn would buffer 16 MiB of anything else.
-_MOST_INCOMING_BYTES = 1 << 16
+_MAX_INCOMING_BYTES = 1 << 16
 
 
 def listen(host: str, port: int, *, what: str, hint: str) -> socket.socket:
@@ -171,7 +171,7 @@ class HttpServer:
                 proxy_headers=trust_proxy,
                 headers=[("Connection", "close")] if connections.has_short_answers else [],
                 backlog=_BACKLOG,
-                ws_max_size=_MOST_INCOMING_BYTES,
+                ws_max_size=_MAX_INCOMING_BYTES,
                 ws_per_message_deflate=False,  # JPEG does not compress further
                 # A client that does not close its connection must not delay the shutdown of the node.
                 timeout_graceful_shutdown=2,

@@ -36,14 +36,14 @@ class AllowList:
 
     Parameters
     ----------
-    own
-        This host's key: its nodes may always connect to each other.
+    keys
+        This host's keys: its nodes may always connect to each other.
     path
         The file, in the format of `sci_stream.security.keys.read_allowed`.
     """
 
-    def __init__(self, own: KeyPair, path: Path | None) -> None:
-        self._own = own.public
+    def __init__(self, keys: KeyPair, path: Path | None) -> None:
+        self._own_key = keys.public
         self._path = path
         self._seen: tuple[int, ...] | None = None
         self._seen_since_s = 0.0
@@ -54,7 +54,7 @@ class AllowList:
 
     def callback(self, _domain: str, key: bytes) -> bool:
         """Return whether a client with this public key may connect; called from the authenticator's thread."""
-        if key == self._own or key in self._current():
+        if key == self._own_key or key in self._current():
             return True
         self.refused += 1
         now_s = time.monotonic()
@@ -70,11 +70,11 @@ class AllowList:
         if self._path is None:
             return self._allowed
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return {}
         # Modification time and size can be restored when the file is replaced; inode and change time cannot.
-        seen = (found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+        seen = (status.st_dev, status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         now_s = time.monotonic()
         if seen != self._seen or now_s - self._seen_since_s < _SETTLED_S:
             try:
@@ -96,21 +96,21 @@ class CurveServer:
     ----------
     context
         ZeroMQ context of all these sockets.
-    own
-        This host's keys.
+    keys
+        This host's keyss.
     allowed
         File with the allowed keys, None to allow this host's only.
     """
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], own: KeyPair, allowed: Path | None) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: KeyPair, allowed: Path | None) -> None:
         if not zmq.has("curve"):
             raise ConfigError(
                 "This ZeroMQ cannot encrypt", expected="libzmq with CURVE", hint="Install pyzmq from its wheel."
             )
         from zmq.auth.thread import ThreadAuthenticator  # noqa: PLC0415 - it loads asyncio, which only encryption needs
 
-        self._own = own
-        self.allow_list = AllowList(own, allowed)
+        self._keys = keys
+        self.allow_list = AllowList(keys, allowed)
         self._authenticator = ThreadAuthenticator(context)
         self._authenticator.start()
         self._authenticator.configure_curve_callback(domain=_DOMAIN, credentials_provider=self.allow_list)
@@ -122,17 +122,17 @@ class CurveServer:
     def serve(self, socket: zmq.Socket[bytes]) -> None:
         """Configure a server socket, which accepts allowed keys only."""
         socket.setsockopt(zmq.CURVE_SERVER, 1)
-        socket.setsockopt(zmq.CURVE_PUBLICKEY, self._own.public)
-        socket.setsockopt(zmq.CURVE_SECRETKEY, self._own.secret)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, self._keys.public)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, self._keys.secret)
         socket.setsockopt_string(zmq.ZAP_DOMAIN, _DOMAIN)
 
 
-def client_config(own: KeyPair, server_key: str) -> SocketConfig:
+def client_config(keys: KeyPair, server_key: str) -> SocketConfig:
     """Return the configuration of a socket that connects with its own key, to the host with this public key only."""
 
     def configure(socket: zmq.Socket[bytes]) -> None:
         socket.setsockopt(zmq.CURVE_SERVERKEY, server_key.encode())
-        socket.setsockopt(zmq.CURVE_PUBLICKEY, own.public)
-        socket.setsockopt(zmq.CURVE_SECRETKEY, own.secret)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
 
     return configure

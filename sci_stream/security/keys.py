@@ -68,7 +68,7 @@ def read_key_pair(path: Path) -> KeyPair:
     try:
         status = path.stat()
         text = read_small(path, "a key", _LONGEST_KEY, error=ConfigError).decode()
-        found = dict(line.split(None, 1) for line in text.splitlines() if line and not line.startswith("#"))
+        fields = dict(line.split(None, 1) for line in text.splitlines() if line and not line.startswith("#"))
     except OSError as error:
         raise ConfigError(
             f"This host's key {path} cannot be read",
@@ -76,7 +76,7 @@ def read_key_pair(path: Path) -> KeyPair:
             hint="Create one with sci-stream keys new; [security] key is its path.",
         ) from None
     except ValueError:
-        found = {}
+        fields = {}
     _require_owner(f"The secret key {path}", status)  # who owns it knows it
     if status.st_mode & _OTHERS:
         raise ConfigError(
@@ -85,7 +85,7 @@ def read_key_pair(path: Path) -> KeyPair:
             got=f"mode {status.st_mode & 0o777:o}",
             hint=f"chmod 600 {path}; if others may have read it, create a new one.",
         )
-    keys = [found.get(name, "").strip() for name in ("public", "secret")]
+    keys = [fields.get(name, "").strip() for name in ("public", "secret")]
     if not all(PUBLIC_KEY.fullmatch(key) for key in keys) or _text(zmq.curve_public(keys[1].encode())) != keys[0]:
         raise ConfigError(
             f"{path} is not a key of this project, or is damaged", hint="Create one: sci-stream keys new."
@@ -128,20 +128,20 @@ def read_allowed(path: Path) -> dict[bytes, str]:
     return allowed
 
 
-def _require_owner(what: str, found: os.stat_result) -> None:
-    if found.st_uid not in {os.geteuid(), 0}:
-        raise ConfigError(f"{what} belongs to another user", expected="this user or root", got=f"user {found.st_uid}")
+def _require_owner(what: str, status: os.stat_result) -> None:
+    if status.st_uid not in {os.geteuid(), 0}:
+        raise ConfigError(f"{what} belongs to another user", expected="this user or root", got=f"user {status.st_uid}")
 
 
-def _require_own(path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
+def _require_own(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
         raise ConfigError(f"The list of allowed keys {path} is not a regular file")
-    _require_owner(f"The list of allowed keys {path}", found)
-    if found.st_mode & _WRITABLE_BY_OTHERS:
+    _require_owner(f"The list of allowed keys {path}", status)
+    if status.st_mode & _WRITABLE_BY_OTHERS:
         raise ConfigError(
             f"The list of allowed keys {path} is writable by others",
             expected="a file that only its owner can write",
-            got=f"mode {found.st_mode & 0o777:o}",
+            got=f"mode {status.st_mode & 0o777:o}",
             hint=f"Check its lines, then: chmod go-w {path}",
         )
 

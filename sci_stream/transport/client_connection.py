@@ -53,7 +53,7 @@ _WARN_EVERY_S = 10.0
 # A key may be added to the list while the node runs: then it should not wait for the full backoff.
 _RETRY_REFUSED_S = 1.0
 # A connection without received data is reopened after this; the interval grows with each attempt.
-_REOPEN_FIRST_S, _REOPEN_MOST_S = 1.0, 30.0
+_REOPEN_FIRST_S, _REOPEN_MAX_S = 1.0, 30.0
 
 
 def identity_of(hello: Hello) -> bytes:
@@ -260,7 +260,7 @@ class ClientConnection:
         if self.monitor.open and now_s - max(self._heard_s, self._opened_s) > self._reopen_after_s:
             # The network was cut or an address has changed: this connection would never notice.
             log.warning("no data from %s: reconnecting", self.endpoint)
-            self._reopen_after_s = min(2 * self._reopen_after_s, max(_REOPEN_MOST_S, self._first_reopen_after_s))
+            self._reopen_after_s = min(2 * self._reopen_after_s, max(_REOPEN_MAX_S, self._first_reopen_after_s))
             self.reopened += 1
             self._reopen()
         if beat_due:

@@ -80,11 +80,11 @@ class PauseDetector:
 @contextlib.contextmanager
 def _borrowed(descriptor: int) -> Iterator[socketlib.socket]:
     """Use a descriptor of ZeroMQ's as a Python socket, without closing it. Raises OSError if it is no open socket."""
-    found = socketlib.socket(fileno=descriptor)
+    borrowed = socketlib.socket(fileno=descriptor)
     try:
-        yield found
+        yield borrowed
     finally:
-        found.detach()
+        borrowed.detach()
 
 
 class TcpProgress(NamedTuple):
@@ -107,8 +107,8 @@ def tcp_progress(descriptor: int) -> TcpProgress | None:
     if descriptor < 0 or not hasattr(socketlib, "TCP_INFO"):
         return None
     try:
-        with _borrowed(descriptor) as found:
-            info = found.getsockopt(socketlib.IPPROTO_TCP, socketlib.TCP_INFO, _COUNTERS_AT + _COUNTERS.size)
+        with _borrowed(descriptor) as connected:
+            info = connected.getsockopt(socketlib.IPPROTO_TCP, socketlib.TCP_INFO, _COUNTERS_AT + _COUNTERS.size)
     except OSError:
         return None
     known = len(info) >= _COUNTERS_AT + _COUNTERS.size
@@ -116,7 +116,7 @@ def tcp_progress(descriptor: int) -> TcpProgress | None:
 
 
 class PeerState(enum.IntEnum):
-    """What is known of the peer of a connection, in the order in which connections are closed."""
+    """State of the peer of a connection, in the order in which connections are closed."""
 
     SILENT = 0
     HEARD = 1
@@ -158,8 +158,8 @@ class ConnectionLimit:
     def accepted(self, descriptor: int) -> None:
         """Record a new connection."""
         with contextlib.suppress(OSError):  # it is closed again already
-            with _borrowed(descriptor) as found:
-                peer = found.getpeername()
+            with _borrowed(descriptor) as connected:
+                peer = connected.getpeername()
             known = self._connections.get(descriptor)
             if known is None or known.peer != peer:
                 self._connections.pop(descriptor, None)
@@ -204,9 +204,9 @@ class ConnectionLimit:
 
     @staticmethod
     def _close(descriptor: int, connection: _Connection) -> None:
-        with contextlib.suppress(OSError), _borrowed(descriptor) as found:
-            if found.getpeername() == connection.peer:
-                found.shutdown(socketlib.SHUT_RDWR)
+        with contextlib.suppress(OSError), _borrowed(descriptor) as connected:
+            if connected.getpeername() == connection.peer:
+                connected.shutdown(socketlib.SHUT_RDWR)
 
 
 class MonitorEvents(NamedTuple):

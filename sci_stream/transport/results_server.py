@@ -11,7 +11,7 @@ import zmq
 
 from sci_stream.delivery.clock_offset import significant_ns
 from sci_stream.security.curve import SocketConfig, unencrypted
-from sci_stream.transport.router import MOST_PEERS, Peer, RouterServer
+from sci_stream.transport.router import MAX_PEERS, Peer, RouterServer
 from sci_stream.transport.sockets import BYTES_PER_CALL
 from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Welcome
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 # Heartbeats and recording must get their turn while results arrive without pause.
 _MESSAGES_PER_CALL = 16
 # 2⁶³ ns: Unix times in ns are 64-bit integers.
-_MOST_MS = 2**63 / 1e6
+_MAX_MS = 2**63 / 1e6
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class ReportingPeer(Peer):
 
 def _is_ms(value: object) -> TypeGuard[float]:
     """Return whether a node's report is a difference of two Unix times in ms."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST_MS
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MAX_MS
 
 
 class ResultsServer(RouterServer[ReportingPeer]):
@@ -52,7 +52,7 @@ class ResultsServer(RouterServer[ReportingPeer]):
     ) -> None:
         super().__init__(context, endpoint, welcome, limits=limits, configure=configure)
         self._clocks: dict[str, int] = {}
-        self._replaced: deque[bytes] = deque(maxlen=MOST_PEERS)
+        self._replaced: deque[bytes] = deque(maxlen=MAX_PEERS)
 
     def receive(self, now_s: float) -> list[tuple[bytes, Message]]:
         """Receive some pending messages; return (sender identity, message) for those that concern the node."""
@@ -106,7 +106,7 @@ class ResultsServer(RouterServer[ReportingPeer]):
         if _is_ms(offset_ms) and _is_ms(uncertainty_ms):
             self._clocks.pop(peer.hello.node, None)
             self._clocks[peer.hello.node] = significant_ns(offset_ms, uncertainty_ms)
-            if len(self._clocks) > 2 * MOST_PEERS:
+            if len(self._clocks) > 2 * MAX_PEERS:
                 del self._clocks[next(iter(self._clocks))]
 
     def clock_of(self, node: str) -> int | None:

@@ -42,7 +42,7 @@ from sci_stream.wire import (
 
 log = logging.getLogger(__name__)
 
-MOST_PEERS = 256
+MAX_PEERS = 256
 """Maximum number of nodes: four times the reconstruct nodes that a rig can have."""
 
 # HELLO, heartbeat, ping and similar messages of one peer; with the shortest heartbeat it sends 40 per second.
@@ -50,7 +50,7 @@ _CONTROL_PER_S, _CONTROL_BURST = 100.0, 400
 # Calibrations requested or sent by one peer: each may be as large as many snapshots.
 _CALIBRATIONS_PER_S, _CALIBRATIONS_BURST = 1.0, 8
 # New nodes, all together.
-_JOINS_PER_S, _JOINS_BURST = 20.0, MOST_PEERS
+_JOINS_PER_S, _JOINS_BURST = 20.0, MAX_PEERS
 _LINES_PER_S, _LINES_BURST = 1.0, 20
 # A peer that sends nonsense must not have an answer sent for each message.
 _REFUSALS_PER_S, _REFUSALS_BURST = 1.0, 5
@@ -126,7 +126,7 @@ class RouterServer(ServerSocket, Generic[P]):
     # --- receiving
 
     def _receive_messages(
-        self, now_s: float, most: int, most_bytes: float = math.inf
+        self, now_s: float, max_messages: int, max_bytes: float = math.inf
     ) -> Iterator[tuple[bytes, Message]]:
         """Receive pending messages; yield (sender identity, message) for those that the node has to handle.
 
@@ -134,8 +134,8 @@ class RouterServer(ServerSocket, Generic[P]):
         """
         self._drain_monitor()  # first: a descriptor may belong to another connection by now
         taken_bytes = 0
-        for _ in range(most):
-            incoming = self.receive_frames() if taken_bytes < most_bytes else None
+        for _ in range(max_messages):
+            incoming = self.receive_frames() if taken_bytes < max_bytes else None
             if incoming is None:
                 return
             identity = bytes(incoming.frames[0])
@@ -193,7 +193,7 @@ class RouterServer(ServerSocket, Generic[P]):
             self.wire_errors["identity"] += 1
             return None
         count = len(self.peers)
-        if identity not in self.peers and (count >= MOST_PEERS or not self._join_rate.take(now_s)):
+        if identity not in self.peers and (count >= MAX_PEERS or not self._join_rate.take(now_s)):
             self.wire_errors["rate"] += 1
             self._warn(f"{hello.node} refused: {count} nodes are connected, or too many joined at once", now_s)
             if self._refusal_rate.take(identity, now_s):

@@ -54,7 +54,7 @@ class SinkClient:
         self.outbox.put(key_of(message), encode(message), now_s, first=first)
 
     def poll(self, now_s: float) -> LinkNews:
-        """Receive, process acknowledgements, send what is due. Never blocks."""
+        """Receive, and process acknowledgements. Never blocks."""
         received, events = self.connection.receive(now_s)
         events += self.connection.tick(now_s)
         self.outbox.still_sending(self.connection.delivering_s)

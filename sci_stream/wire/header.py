@@ -73,9 +73,9 @@ def pack_header(fields: Mapping[str, object]) -> bytes:
         If it exceeds the default `Limits` of a receiver.
     """
     packed: bytes = msgpack.packb({"v": SCHEMA_VERSION, **fields})
-    most = Limits().max_header_bytes
-    if len(packed) > most:
-        raise ValueError(f"the header of {len(packed)} bytes is over the limit of {most}")
+    limit = Limits().max_header_bytes
+    if len(packed) > limit:
+        raise ValueError(f"the header of {len(packed)} bytes is over the limit of {limit}")
     return packed
 
 

@@ -38,7 +38,7 @@ class MessageKind:
     ) -> None:
         self.name, self.type, self.check = name, type, check
         types = {**dict.fromkeys(attributes, Name), **types_of(type)}
-        self.payloads = {field: found for field, kind in types.items() if (found := metadata_of(kind, Payload))}
+        self.payloads = {field: payload for field, kind in types.items() if (payload := metadata_of(kind, Payload))}
         identity = types_of(SnapshotId) if "id" in types else {}
         in_header = (field for field in types if field != "id" and field not in self.payloads)
         self.types = {**identity, **{field: types[field] for field in in_header}}

@@ -20,7 +20,7 @@ def test_interval_set_equals_set(seqs: list[int]) -> None:
         assert ours.add(seq) == (seq not in reference)
         reference.add(seq)
     assert len(ours) == len(reference)
-    assert ours.missing(41, most=99) == [seq for seq in range(41) if seq not in reference]
+    assert ours.missing(41, limit=99) == [seq for seq in range(41) if seq not in reference]
 
 
 def test_ledger_closes_when_every_snapshot_has_an_outcome() -> None:

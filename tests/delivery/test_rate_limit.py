@@ -35,7 +35,7 @@ def test_peers_have_separate_buckets() -> None:
 
 
 def test_invented_names_share_one_bucket() -> None:
-    rates: KeyedRateLimiter[int] = KeyedRateLimiter(per_s=1.0, burst=2, most=10)
+    rates: KeyedRateLimiter[int] = KeyedRateLimiter(per_s=1.0, burst=2, max_peers=10)
     passed = sum(rates.take(name, 0.0) for name in range(10_000))
     assert passed == 10 + 2, "one bucket for each stored peer, and one for all others"
     assert rates.take(10_001, 100.0), "idle peers are removed"

@@ -158,7 +158,7 @@ def test_bad_messages_are_all_counted_and_few_logged(bench: Bench, caplog: pytes
 
 
 def test_too_many_nodes_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router, "MOST_PEERS", 2)
+    monkeypatch.setattr(router, "MAX_PEERS", 2)
     for index in range(3):
         raw = bench.connect(f"reconstruct-{index}@a")
         raw.send_multipart(encode(hello(f"reconstruct-{index}")))

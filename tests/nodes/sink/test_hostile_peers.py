@@ -18,7 +18,7 @@ import pytest
 import zmq
 
 from sci_stream.config import Rig
-from sci_stream.delivery.ledger import MOST_REASONS
+from sci_stream.delivery.ledger import MAX_REASONS
 from sci_stream.errors import LedgerError
 from sci_stream.model import Reconstruction, SnapshotId
 from sci_stream.nodes.runtime.process import StopRequest
@@ -248,7 +248,7 @@ def test_sink_refuses_arrays_of_another_size(sink: Sink, series: Series, tmp_pat
 
 def test_ledger_with_many_drop_reasons_and_notes_fits(sink: Sink, series: Series, tmp_path: Path) -> None:
     sink.begin(series)
-    name, count = series.info.series, 4 * MOST_REASONS
+    name, count = series.info.series, 4 * MAX_REASONS
     status = {f"solver.{n}": "µ" * 1000 for n in range(60)}
     for solver in range(40):
         sink.say(Heartbeat("acquire", {**status, "solver.id": f"{solver:x}"}))
@@ -262,7 +262,7 @@ def test_ledger_with_many_drop_reasons_and_notes_fits(sink: Sink, series: Series
     with Recording(tmp_path / f"{name}.h5") as recording:
         assert recording.ledger is not None
         assert recording.ledger["closed"]
-        assert recording.ledger["dropped"]["other"] == count - MOST_REASONS
+        assert recording.ledger["dropped"]["other"] == count - MAX_REASONS
         assert recording.video_seqs == [count]
 
 
