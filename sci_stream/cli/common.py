@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sci_stream.cli.plugin_commands import PluginGroup
-from sci_stream.errors import ConfigError
 
 app = typer.Typer(
     name="sci-stream",
@@ -22,14 +21,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-def existing_folder(option: typer.CallbackParam, path: Path | None) -> Path | None:
-    """Return the folder that an option names; raise `ConfigError` if it does not exist."""
-    if path is not None and not path.is_dir():
-        name = option.opts[0] if option.opts[0].startswith("-") else ""
-        raise ConfigError(f"{name} {path} is not a folder".lstrip(), expected="the path of an existing folder")
-    return path
 
 
 def _named_rig(path: Path) -> Path:

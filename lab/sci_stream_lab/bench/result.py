@@ -162,20 +162,16 @@ def markdown(table: ResultTable[object]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def require_matplotlib(path: Path) -> None:
+def require_plot_format(path: Path) -> None:
     """Raise unless a figure can be written to this file; called before the measurements.
 
     Raises
     ------
     ConfigError
-        If matplotlib is missing or does not support the file's suffix.
+        If matplotlib does not support the file's suffix.
     """
-    try:
-        from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415 - optional extra
-    except ImportError:
-        raise ConfigError(
-            "Plots need matplotlib", got="not installed", hint="pip install 'sci-stream[plot]', or leave out --plot."
-        ) from None
+    from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415 - half a second, for plots alone
+
     known = FigureCanvasBase.get_supported_filetypes()
     if path.suffix.removeprefix(".").lower() not in known:
         raise ConfigError(
@@ -190,12 +186,12 @@ def figure_file(path: Path, size_in: tuple[float, float]) -> Iterator[Figure]:
     Raises
     ------
     ConfigError
-        If matplotlib is missing or does not support the file's suffix.
+        If matplotlib does not support the file's suffix.
     StorageError
         If the file cannot be written.
     """
-    require_matplotlib(path)
-    from matplotlib.figure import Figure  # noqa: PLC0415 - optional extra; without pyplot, which needs a display
+    require_plot_format(path)
+    from matplotlib.figure import Figure  # noqa: PLC0415 - without pyplot, which needs a display
 
     figure = Figure(figsize=size_in, layout="constrained")
     yield figure

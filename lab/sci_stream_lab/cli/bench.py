@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from sci_stream.cli.common import Device, JsonPath, echo, existing_folder, table_console
+from sci_stream.cli.common import Device, JsonPath, echo, table_console
 from sci_stream.errors import ConfigError, LedgerError
 from sci_stream.model import Policy
 
@@ -25,9 +25,9 @@ bench_app = typer.Typer(help="Benchmarks: figures measured on this machine.", no
 def _plottable(path: Path | None) -> Path | None:
     """Raise unless a plot can be written to this file: before the measurements, not after them."""
     if path is not None:
-        from sci_stream_lab.bench.result import require_matplotlib
+        from sci_stream_lab.bench.result import require_plot_format
 
-        require_matplotlib(path)
+        require_plot_format(path)
     return path
 
 
@@ -35,7 +35,7 @@ def _plot_option(what: str = "") -> Any:
     return typer.Option("--plot", help=f"Plot {what}to this file (.png, .svg, .pdf).", callback=_plottable)
 
 
-_DATA = typer.Option(help="Folder of published .mat files, searched recursively.", callback=existing_folder)
+_DATA = typer.Option(help="Folder of published .mat files, searched recursively.", exists=True, file_okay=False)
 
 Denoiser = Annotated[str, typer.Option(help="tv, ffdnet, …; auto: as in a rig.")]
 Weights = Annotated[Path | None, typer.Option(help="FFDNet checkpoint.")]
@@ -46,7 +46,7 @@ Assignments = Annotated[
     ),
 ]
 Folder = Annotated[
-    Path | None, typer.Option(help="Where to record; a temporary folder by default.", callback=existing_folder)
+    Path | None, typer.Option(help="Where to record; a temporary folder by default.", exists=True, file_okay=False)
 ]
 
 
@@ -75,7 +75,7 @@ def bench_stream(
     tcp: Annotated[bool, typer.Option("--tcp", help="Connect over TCP, as between hosts.")] = False,
     record: Annotated[bool, typer.Option("--record", help="Also measure the recording of raw snapshots.")] = False,
     folder: Annotated[
-        Path, typer.Option(help="With --record: a folder on the disk to measure.", callback=existing_folder)
+        Path, typer.Option(help="With --record: a folder on the disk to measure.", exists=True, file_okay=False)
     ] = Path(),
     rate: Annotated[float, typer.Option(min=0.1, help="With --record: snapshot rate of the paced part, Hz.")] = 250.0,
     json_path: JsonPath = None,
@@ -204,7 +204,7 @@ def bench_colour(
     folder: Annotated[
         Path,
         typer.Argument(
-            help="Folder of photographs, searched recursively.", show_default=False, callback=existing_folder
+            help="Folder of photographs, searched recursively.", show_default=False, exists=True, file_okay=False
         ),
     ],
     denoiser: Annotated[str, typer.Option(help="Prior that reconstructs the colour chart.")] = "tv",
@@ -298,7 +298,10 @@ def bench_large(
     ] = "1080x1920x24:bayer,2160x3840x48:bayer",
     denoiser: Annotated[str, typer.Option(help="tv, ffdnet-lite or ffdnet.")] = "tv",
     iterations: Annotated[int, typer.Option(min=1, help="Iterations.")] = 4,
-    film: Annotated[Path | None, typer.Option(help="A colour film as the scene; drifting waves without.")] = None,
+    film: Annotated[
+        Path | None,
+        typer.Option(help="A colour film as the scene; drifting waves without.", exists=True, dir_okay=False),
+    ] = None,
     device: Device = "auto",
     json_path: JsonPath = None,
 ) -> None:
@@ -306,8 +309,6 @@ def bench_large(
     from sci_stream_lab.bench.speed import large_scale
     from sci_stream_lab.bench.speed.solve_times import parse_sizes
 
-    if film is not None and not film.is_file():
-        raise ConfigError(f"--film {film} is not a file", expected="a colour film")
     result = large_scale.bench(parse_sizes(sizes), denoiser, iterations, device, echo, film=film)
     _show(result, json_path)
 
@@ -315,7 +316,10 @@ def bench_large(
 @bench_app.command("warm")
 def bench_warm(
     data: Annotated[Path | None, _DATA] = None,
-    video: Annotated[list[Path] | None, typer.Option(help="Video to film through the simulated optics.")] = None,
+    video: Annotated[
+        list[Path] | None,
+        typer.Option(help="Video to film through the simulated optics.", exists=True, dir_okay=False),
+    ] = None,
     snapshots: Annotated[int, typer.Option(min=2, help="Snapshots of each video.")] = 56,
     size: Annotated[int, typer.Option(min=16, help="Height and width of a video's snapshots, pixels.")] = 256,
     speed: Annotated[float, typer.Option(min=0.0, help="Video frames per reconstructed frame.")] = 1.0,
@@ -337,8 +341,6 @@ def bench_warm(
         if data is not None:
             yield from datasets.published(data, echo)
         for path in video or ():
-            if not path.is_file():
-                raise ConfigError(f"--video {path} is not a file", expected="a video that OpenCV reads")
             options = {"height_px": size, "width_px": size, "bayer": None, "speed": speed}
             yield datasets.filmed_scene(path.resolve(), snapshots=snapshots, **options)
 

@@ -6,8 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from sci_stream.config import ReconstructSection
@@ -20,17 +22,22 @@ from sci_stream.recon.engine import Engine
 from sci_stream.recon.metrics import psnr, ssim
 from sci_stream_lab.bench.datasets import Footage, psnr_of, published, truth_of
 from sci_stream_lab.bench.environment import environment
-from sci_stream_lab.bench.quality.plots import Example, plot_quality
 from sci_stream_lab.bench.result import (
     BenchResult,
     Progress,
     ResultColumn,
     ResultTable,
+    figure_file,
     mean,
-    require_matplotlib,
+    require_plot_format,
     solver_settings,
 )
 from sci_stream_lab.paper.printed import paper_row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Image = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +110,22 @@ class QualityResult(BenchResult):
     priors: tuple[PriorQuality, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Example:
+    """One shot of a set to plot.
+
+    ``psnr_db`` after each iteration; ``truth`` and ``ours`` one frame of the video, 0–1, and ``coded`` its coded
+    measurement, any scale, (H, W) each; ``paper_db`` the paper's figure for the set, if it has one.
+    """
+
+    name: str
+    psnr_db: tuple[float, ...]
+    truth: Image
+    ours: Image
+    coded: Image
+    paper_db: float | None
+
+
 def bench(
     data: Path,
     section: ReconstructSection,
@@ -134,10 +157,10 @@ def bench(
         If a requested plot cannot be drawn.
     """
     if plot is not None:
-        require_matplotlib(plot)
+        require_plot_format(plot)
     device = pick_device(device_name)
     prior, settings = make_prior(section, device)
-    sets, examples = list[SetQuality](), list[Example]()
+    sets, examples = list[SetQuality](), list[_Example]()
     for footage in published(data, progress, full_scale_dn=full_scale_dn):
         engine = Engine(footage.calibration, prior, device, settings)
         engine.warm_up()
@@ -153,7 +176,7 @@ def bench(
             "measurement can be measured with --full-scale-dn.",
         )
     if plot is not None:
-        plot_quality(examples, f"{prior.name}, {settings.solver} on {describe_device(device)}", plot)
+        _plot(examples, f"{prior.name}, {settings.solver} on {describe_device(device)}", plot)
     table = ResultTable(f"{prior.name} on {describe_device(device)}", _COLUMNS, tuple(sets))
     return QualityResult(
         name="quality",
@@ -206,7 +229,7 @@ def _measure(engine: Engine, snapshot: Snapshot) -> ShotQuality:
     return ShotQuality(psnr_of(report), similarity, report.iterations, report.solve_ns / 1e9)
 
 
-def _example(engine: Engine, footage: Footage) -> Example:
+def _example(engine: Engine, footage: Footage) -> _Example:
     """Solve the first shot once more and score every iteration."""
     shot, course = footage.snapshots[0], list[float]()
     truth = torch.from_numpy(truth_of(shot))
@@ -217,7 +240,7 @@ def _example(engine: Engine, footage: Footage) -> Example:
     )
     middle = len(video) // 2
     paper = paper_row(footage.name).get("PnP-FFDNet")
-    return Example(
+    return _Example(
         name=footage.name,
         psnr_db=tuple(course),
         truth=truth[middle].numpy(),
@@ -240,3 +263,31 @@ def _summary(name: str, per_shot: Sequence[ShotQuality]) -> SetQuality:
         paper_pnp_ffdnet=pnp_ffdnet,
         per_shot=tuple(per_shot),
     )
+
+
+def _plot(examples: list[_Example], title: str, path: Path) -> None:
+    """Plot a row for each set: PSNR over iterations, ground truth, reconstruction and coded measurement."""
+    with figure_file(path, (15, 3.4 * len(examples))) as figure:
+        figure.suptitle(title)
+        rows = figure.subplots(len(examples), 4, squeeze=False, width_ratios=[1.5, 1, 1, 1])
+        for example, axes in zip(examples, rows, strict=True):
+            _plot_psnr(axes[0], example)
+            ours = f"ours, {example.psnr_db[-1]:.2f} dB"
+            images = {"truth": example.truth, ours: example.ours, "coded": example.coded}
+            for axis, (label, image) in zip(axes[1:], images.items(), strict=True):
+                top = float(image.max()) if label == "coded" else 1.0
+                axis.imshow(image, cmap="gray", vmin=0.0, vmax=max(top, 1e-6), interpolation="nearest")
+                axis.set_title(label)
+                axis.set_axis_off()
+
+
+def _plot_psnr(axis: Axes, example: _Example) -> None:
+    iterations = range(1, len(example.psnr_db) + 1)
+    axis.plot(iterations, example.psnr_db, marker=".", label="first shot")
+    best = int(np.argmax(example.psnr_db))
+    axis.plot([best + 1], [example.psnr_db[best]], "o", fillstyle="none", label=f"best, {example.psnr_db[best]:.2f} dB")
+    if example.paper_db is not None:
+        axis.axhline(example.paper_db, linestyle="--", color="gray", label="paper's PnP-FFDNet, all shots")
+    axis.set(title=example.name, xlabel="iteration", ylabel="PSNR / dB")
+    axis.grid(alpha=0.3)
+    axis.legend(loc="lower right")

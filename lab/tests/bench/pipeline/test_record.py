@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from sci_stream.cli import app
-from sci_stream.errors import ConfigError
 from sci_stream.storage.recording import Compression
 from sci_stream_lab.bench.pipeline.record import recorder_alone
 from sci_stream_lab.bench.pipeline.stream import stream_result
@@ -28,9 +28,10 @@ def test_bench_recorder_alone_loses_nothing(tmp_path: Path) -> None:
     assert "recorder alone, LZ4" in shown.getvalue()
 
 
-def test_bench_record_missing_folder_raises(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="nowhere is not a folder"):
-        app(["bench", "stream", "--record", "--folder", str(tmp_path / "nowhere")], standalone_mode=False)
+def test_bench_record_missing_folder_is_refused(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(app, ["bench", "stream", "--record", "--folder", str(tmp_path / "nowhere")])
+    assert refused.exit_code == 2
+    assert "does not exist" in refused.output
 
 
 @pytest.mark.slow

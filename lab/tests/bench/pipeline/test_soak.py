@@ -104,7 +104,6 @@ def test_latency_verdict_needs_enough_samples() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_short_soak_is_measured_and_plotted(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     # With a rate: the one that is found on a busy machine may be far too low for a test.
     size = ("--snapshots", "300", "--rate", "20")
     done = sci_stream("bench", "soak", *size, "--json", "out.json", "--plot", "out.png", cwd=tmp_path, timeout_s=240.0)

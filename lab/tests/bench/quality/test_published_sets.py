@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -107,13 +106,6 @@ def test_bench_quality_unknown_plot_format_fails_early(published: Path) -> None:
     with pytest.raises(ConfigError, match=r"png.*'\.jpgg'"):
         bench(published, ReconstructSection(denoiser="tv"), "cpu", said.append, published / "quality.jpgg")
     assert said == []
-
-
-def test_plot_without_matplotlib_names_the_extra(published: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The import system treats such an entry as a missing package.
-    monkeypatch.setitem(sys.modules, "matplotlib.backend_bases", None)
-    with pytest.raises(ConfigError, match=r"need matplotlib.*sci-stream\[plot\]"):
-        bench(published, ReconstructSection(denoiser="tv"), "cpu", lambda _: None, published / "quality.png")
 
 
 def _command(published: Path, *options: str) -> dict[str, Any]:

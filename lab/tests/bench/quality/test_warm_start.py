@@ -74,7 +74,6 @@ def test_bench_warm_compares_every_iteration_count(folder: Path, tmp_path: Path)
 
 
 def test_bench_warm_plot_is_written(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     footage = datasets.published(folder, lambda _: None)
     figures = warm_start.bench(footage, TV, "cpu", lambda _: None, iterations=(2,), reference=0)
     warm_start.plot(figures, tmp_path / "out.png")
@@ -109,7 +108,6 @@ def test_bench_command_accepts_reconstruct_settings(folder: Path, tmp_path: Path
 
 
 def test_bench_command_unknown_plot_format_fails_early(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     command = ["bench", "warm", "--data", str(folder), "--denoiser", "tv", "--iterations", "2", "--reference", "0"]
     with pytest.raises(ConfigError, match="Unsupported plot format"):
         app([*command, "--json", str(tmp_path / "out.json"), "--plot", str(tmp_path / "out.nothing")])

@@ -160,7 +160,6 @@ def test_time_to_quality_without_weights_raises(tmp_path: Path, published: Path)
 
 
 def test_bench_speed_unknown_plot_format_raises(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     with pytest.raises(ConfigError, match=r"Unsupported plot format"):
         _run(tmp_path, "--sizes", "", "--denoiser", "tv", "--plot", str(tmp_path / "out.nothing"))
 
