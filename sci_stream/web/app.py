@@ -37,7 +37,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.errors import EnvironmentFault, SciStreamError
 from sci_stream.imaging.rendering import no_data_jpeg
-from sci_stream.model import CalibrationHealth, JsonObject, SolveReport
+from sci_stream.model import CalibrationHealth, SolveReport
 from sci_stream.quantities import page_texts
 from sci_stream.web.controls import Ask, answer
 from sci_stream.web.display import Display
@@ -58,25 +58,8 @@ _GOING_AWAY, _TRY_AGAIN_LATER = 1001, 1013
 _BOUNDARY = "frame"
 
 
-_TOKEN_STYLE = """
-:root { color-scheme: dark; font: 16px/1.5 system-ui, sans-serif; color: #e6ebf0; background: #0a0d10; }
-body { margin: 0; min-height: 100vh; display: grid; place-items: center; }
-form { width: min(400px, 84vw); padding: 24px; background: #12171c; border: 1px solid #242d36; border-radius: 12px; }
-h1 { margin: 0 0 12px; font-size: 18px; color: #5ad1c4; }
-p { margin: 0 0 16px; }
-label { display: block; color: #8c99a6; font-size: 14px; }
-input, button { box-sizing: border-box; width: 100%; min-height: 44px; margin-top: 6px; padding: 6px 12px;
-  font: inherit; color: inherit; background: #1b222a; border: 1px solid #37434e; border-radius: 8px; }
-button { margin-top: 14px; font-weight: 600; cursor: pointer; }
-:focus-visible { outline: 2px solid #5ad1c4; outline-offset: 2px; }
-"""
-_TOKEN_PAGE = f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>sci_stream: token</title><style>{_TOKEN_STYLE}</style></head>
-<body><form action="./" method="get"><h1>sci_stream</h1><p role="alert">REFUSAL</p>
-<label>Token<input type="password" name="token" autocomplete="current-password" required autofocus></label>
-<button>Open</button></form></body></html>
-"""
+_TOKEN_PAGE = (_WEB / "token.html").read_text()
+_TOKEN_STYLE = _TOKEN_PAGE.partition("<style>")[2].partition("</style>")[0]
 _TOKEN_POLICY = (
     "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; style-src 'sha256-"
     + base64.b64encode(hashlib.sha256(_TOKEN_STYLE.encode()).digest()).decode()
@@ -225,7 +208,7 @@ async def _serve_viewer(hub: Hub, socket: WebSocket) -> None:
 
 async def _send(hub: Hub, viewer: Viewer, socket: WebSocket) -> None:
     """Send the newest image whenever the viewer is ready for one, and the status at least every second."""
-    last_status: JsonObject | None = None
+    last_status: dict[str, object] | None = None
     while not hub.over:
         awakened = await _awakened(viewer)
         if not awakened or hub.status is not last_status:

@@ -16,7 +16,6 @@ from starlette.responses import JSONResponse, Response
 
 from sci_stream.config.error_messages import validate_options
 from sci_stream.errors import InputError
-from sci_stream.model import JsonObject
 from sci_stream.parameters import MAX_CHANGES, Changes, ControlAnswer
 from sci_stream.web.display import Display
 
@@ -80,7 +79,7 @@ class _SnapshotRequest(_PageRequest):
 
 class _SetRequest(_PageRequest):
     node: _Name
-    parameters: Annotated[JsonObject, Field(max_length=MAX_CHANGES)]
+    parameters: Annotated[dict[str, object], Field(max_length=MAX_CHANGES)]
 
 
 class _DoRequest(_PageRequest):
@@ -101,7 +100,7 @@ async def answer(request: Request, display: Display, ask: Ask | None) -> Respons
     return JSONResponse({"ok": True, **result})
 
 
-async def _do(name: str, body: JsonObject, address: str, display: Display, ask: Ask | None) -> dict[str, object]:
+async def _do(name: str, body: dict[str, object], address: str, display: Display, ask: Ask | None) -> dict[str, object]:
     where = f"/control/{name}"
     match name:
         case "tone":
@@ -144,7 +143,7 @@ def _finite(text: str) -> float:
     return number
 
 
-async def _body(request: Request) -> JsonObject:
+async def _body(request: Request) -> dict[str, object]:
     # A page of another site cannot send this content type without a preflight request, which is never granted.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise InputError("The request body must be JSON", expected="Content-Type: application/json")

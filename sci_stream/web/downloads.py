@@ -24,7 +24,7 @@ from starlette.routing import Route
 from sci_stream.config.error_messages import validate_options
 from sci_stream.errors import InputError
 from sci_stream.imaging.rendering import decode_jpeg, encode_jpeg, resize, shrink
-from sci_stream.model import JsonObject, Reconstruction
+from sci_stream.model import Reconstruction
 from sci_stream.storage.recording import Recording
 from sci_stream.storage.recording.segments import DAMAGE
 from sci_stream.storage.video_file import MovieFile, write_gif
@@ -300,7 +300,7 @@ class RecordingEntry:
     modified_s: float
     state: str
     series: str = ""
-    ledger: JsonObject | None = None
+    ledger: dict[str, object] | None = None
 
 
 def list_recordings(folder: Path, open_name: str = "") -> list[RecordingEntry]:

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from sci_stream.model import JsonObject
 from sci_stream.web.archive import CODED_EVERY_NS, History, PictureArchive
 from sci_stream.web.message import H264, JPEG, Picture
 
@@ -28,7 +27,7 @@ class Viewer:
         self.wake = asyncio.Event()
         self.wake.set()
         self.sent = -1
-        self.status: JsonObject | None = None
+        self.status: dict[str, object] | None = None
         """The status as it was sent last."""
         self._coded_ns = 0
         self._unacknowledged: deque[int] = deque()
@@ -84,14 +83,14 @@ class Hub:
         offers_h264: bool,
         on_join: Callable[[Viewer], None],
         expired: Callable[[], bool],
-        counters: Callable[[], JsonObject],
+        counters: Callable[[], dict[str, object]],
     ) -> None:
         self.latest: dict[str, Picture] = {}
         """The latest image by codec, in those that viewers have asked for."""
         self._published_ns = 0
         self._latest_s = 0.0
         self.interval_s = HEARTBEAT_S
-        self.status: JsonObject = {}
+        self.status: dict[str, object] = {}
         self.history = History()
         self.archive = archive
         self.viewers: set[Viewer] = set()
@@ -148,7 +147,7 @@ class Hub:
         if not self.viewers:
             self.latest = {}
 
-    def report(self) -> JsonObject:
+    def report(self) -> dict[str, object]:
         """Return the status with the preview's own counters, as JSON types."""
         preview = {
             "viewers": len(self.viewers),
@@ -158,12 +157,13 @@ class Hub:
             "history": self.history.tail(),
         }
         # Through text: the status may contain paths and enumerations.
-        status: JsonObject = json.loads(json.dumps({**self.status, "preview": preview}, default=str))
+        status: dict[str, object] = json.loads(json.dumps({**self.status, "preview": preview}, default=str))
         return status
 
     @property
     def open_recording(self) -> str:
         """Name of the file that is being written, ``""`` if none."""
-        recording = self.status.get("recording") or {}
-        is_open = recording.get("state") in {"recording", "closing"}
-        return Path(str(recording.get("file", ""))).name if is_open else ""
+        recording = self.status.get("recording")
+        if not isinstance(recording, dict) or recording.get("state") not in {"recording", "closing"}:
+            return ""
+        return Path(str(recording.get("file", ""))).name

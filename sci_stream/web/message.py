@@ -11,13 +11,14 @@ import json
 import struct
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypedDict, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from sci_stream.imaging.rendering import encode_jpeg, render, render_counts, shrink
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Array, JsonObject, Reconstruction
+from sci_stream.model import Array, Reconstruction
 from sci_stream.quantities import live_values
 
 MESSAGE_VERSION = 2
@@ -29,35 +30,49 @@ _LENGTH = struct.Struct("<I")
 U8 = npt.NDArray[np.uint8]
 
 
+class PictureHeader(TypedDict):
+    """The members of a message's header that the server uses; the page uses them all (`render_snapshot`)."""
+
+    number: int
+    """Number of the image, acknowledged by viewers."""
+    published_ns: int
+    """Unix time at which the reconstruction arrived; the same for all its tones."""
+    series: str
+    seq: int
+    acquired_ns: int
+    n_frames: int
+    shown_px: list[int]
+    """Width and height of the images."""
+    dropped_before: int
+
+
 @dataclass(frozen=True, slots=True)
 class RenderedSnapshot:
     """A reconstruction as shown: ``frames`` (B, H, W[, 3]), ``coded`` a JPEG, ``header`` of its message."""
 
-    header: JsonObject
+    header: PictureHeader
     frames: U8
     coded: bytes | None
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An encoded reconstruction. ``number`` counts images, ``published_ns`` is the time of its arrival."""
+    """An encoded reconstruction."""
 
-    header: JsonObject
+    header: PictureHeader
     codec: str
     frames: tuple[bytes, ...]
     coded: bytes | None
 
     @property
     def number(self) -> int:
-        """Number of the image, acknowledged by viewers."""
-        number: int = self.header["number"]
-        return number
+        """Number of the image."""
+        return self.header["number"]
 
     @property
     def published_ns(self) -> int:
-        """Unix time at which the reconstruction arrived; the same for all its tones."""
-        time_ns: int = self.header["published_ns"]
-        return time_ns
+        """Time of its arrival, ns."""
+        return self.header["published_ns"]
 
     @property
     def n_bytes(self) -> int:
@@ -96,10 +111,14 @@ def render_snapshot(
     counts, coded = reconstruction.counts, None
     if counts is not None:
         coded = encode_jpeg(shrink(render_counts(counts, tone.gamma), _MOST_PX))
-    header = {"number": number, "published_ns": published_ns, **_header(reconstruction, frames)}
-    header["levels"] = levels_histogram(video)
-    header["counts"] = None if counts is None else counts_histogram(counts, bit_depth)
-    return RenderedSnapshot(header, frames, coded)
+    header = {
+        "number": number,
+        "published_ns": published_ns,
+        **_description(reconstruction, frames),
+        "levels": levels_histogram(video),
+        "counts": None if counts is None else counts_histogram(counts, bit_depth),
+    }
+    return RenderedSnapshot(cast(PictureHeader, header), frames, coded)
 
 
 def jpeg_picture(rendered: RenderedSnapshot) -> Picture:
@@ -108,7 +127,7 @@ def jpeg_picture(rendered: RenderedSnapshot) -> Picture:
     return Picture(rendered.header, JPEG, frames, rendered.coded)
 
 
-def _header(reconstruction: Reconstruction, frames: U8) -> JsonObject:
+def _description(reconstruction: Reconstruction, frames: U8) -> dict[str, object]:
     ident = reconstruction.id
     return {
         "v": MESSAGE_VERSION,
@@ -129,21 +148,9 @@ def _header(reconstruction: Reconstruction, frames: U8) -> JsonObject:
     }
 
 
-def split_message(message: bytes) -> tuple[JsonObject, list[bytes]]:
-    """Split a message into its header and parts; the inverse of the encoding."""
-    (length,) = _LENGTH.unpack_from(message)
-    offset = _LENGTH.size + length
-    header: JsonObject = json.loads(message[_LENGTH.size : offset])
-    images = []
-    for size in header["sizes"]:
-        images.append(message[offset : offset + size])
-        offset += size
-    return header, images
-
-
-def merge_patch(old: JsonObject, new: JsonObject) -> JsonObject:
+def merge_patch(old: dict[str, object], new: dict[str, object]) -> dict[str, object]:
     """Return the JSON merge patch from ``old`` to ``new`` (RFC 7396): changed members, null for removed ones."""
-    patch: JsonObject = {key: None for key in old if key not in new and old[key] is not None}
+    patch: dict[str, object] = {key: None for key in old if key not in new and old[key] is not None}
     for key, value in new.items():
         before = old.get(key)
         if isinstance(value, dict) and isinstance(before, dict):
@@ -173,7 +180,7 @@ def levels_histogram(rendered: npt.NDArray[np.uint8]) -> list[list[int]]:
     return [np.bincount((channel >> 2).ravel(), minlength=BINS).tolist() for channel in channels]
 
 
-def counts_histogram(counts: Array, bit_depth: int | None) -> JsonObject:
+def counts_histogram(counts: Array, bit_depth: int | None) -> dict[str, object]:
     """Return the histogram of a coded snapshot: ``{"bins": […64], "top_dn", "mean_dn", "max_dn"}``.
 
     Parameters

@@ -15,11 +15,11 @@ import zmq
 from websockets.sync.client import connect
 
 import sci_stream
-from sci_stream.web.message import split_message
 from sci_stream.wire import Hello, Welcome, decode, encode
 from tests.conftest import RigMaker
 from tests.e2e.kit import PATIENCE_S, assert_accounted_for
 from tests.hostile_messages import hostile_messages
+from tests.page_messages import split_message
 from tests.rig_in_process import RigInProcess
 
 LIVE = {"preview": {"enabled": True}, "camera": {"options": {"trigger": "free", "snapshot_rate_hz": 20.0}}}

@@ -21,9 +21,9 @@ from sci_stream.errors import InputError, StorageError
 from sci_stream.model import BayerPhase
 from sci_stream.parameters import ControlAnswer
 from sci_stream.web import controls as preview_controls
-from sci_stream.web.message import split_message
 from sci_stream.web.preview import WebPreview
 from tests import plain_http
+from tests.page_messages import split_message
 from tests.series_fixtures import Series
 
 WAIT_S = 60.0

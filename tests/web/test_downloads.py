@@ -20,9 +20,10 @@ from sci_stream.config import PreviewSection
 from sci_stream.model import SnapshotId
 from sci_stream.web import h264
 from sci_stream.web.archive import PictureArchive
-from sci_stream.web.message import JPEG, Picture, merge_patch, split_message
+from sci_stream.web.message import JPEG, Picture, merge_patch
 from sci_stream.web.preview import WebPreview
 from tests import plain_http
+from tests.page_messages import split_message
 
 WAIT_S = 60.0
 INTERVAL_NS = 200_000_000

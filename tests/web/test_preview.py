@@ -27,9 +27,9 @@ from sci_stream.config import PreviewSection
 from sci_stream.errors import InputError, TransportError
 from sci_stream.http_server import LimitedConnection
 from sci_stream.web import app as preview_app
-from sci_stream.web.message import split_message
 from sci_stream.web.preview import WebPreview
 from tests import plain_http
+from tests.page_messages import split_message
 from tests.web.path_proxy import path_proxy
 
 WAIT_S = 60.0

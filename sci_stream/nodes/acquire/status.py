@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sci_stream.model import JsonObject
 from sci_stream.nodes.acquire.camera_reader import CameraReader
 from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
 from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget
@@ -89,26 +89,27 @@ class AcquireReport:
             **{f"driver_{name}": count for name, count in self.reader.driver_counts.items()},
         }
 
-    def metrics(self, status: JsonObject) -> dict[str, Value]:
+    def metrics(self, status: Mapping[str, int | float | str]) -> dict[str, Value]:
         """Return the metrics of the node, of which most are in its `status`; see `sci_stream.health.metrics`."""
+        figures = {name: value for name, value in status.items() if not isinstance(value, str)}
         return {
-            "acquired": status["acquired"],
+            "acquired": figures["acquired"],
             "camera_events": {
                 **{"missed": 0.0, "incomplete": 0.0},
-                **_counts(status, "camera_"),
-                **_counts(status, "driver_"),
+                **_counts(figures, "camera_"),
+                **_counts(figures, "driver_"),
             },
-            "camera_epoch": status["epoch"],
-            "held": status["held"],
-            "ring_bytes": status["ring_mib"] * 2**20,
-            "unconfirmed": status["unsafe"],
-            "resent": status["resent"],
-            "reconstruct_nodes": status["reconstruct_nodes"],
-            "redelivered": status["redelivered"],
+            "camera_epoch": figures["epoch"],
+            "held": figures["held"],
+            "ring_bytes": figures["ring_mib"] * 2**20,
+            "unconfirmed": figures["unsafe"],
+            "resent": figures["resent"],
+            "reconstruct_nodes": figures["reconstruct_nodes"],
+            "redelivered": figures["redelivered"],
             "wire_errors": dict(self.wire_errors),
             **self.dispatcher.queue_figures,
         }
 
 
-def _counts(status: JsonObject, prefix: str) -> dict[str, float]:
-    return {key.removeprefix(prefix): float(value) for key, value in status.items() if key.startswith(prefix)}
+def _counts(figures: Mapping[str, float], prefix: str) -> dict[str, float]:
+    return {key.removeprefix(prefix): value for key, value in figures.items() if key.startswith(prefix)}

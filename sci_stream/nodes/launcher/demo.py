@@ -16,7 +16,6 @@ import torch
 
 from sci_stream.config.toml_text import table_text
 from sci_stream.errors import EnvironmentFault
-from sci_stream.model import JsonObject
 from sci_stream.nodes.runtime.runtime_folder import demo_rig_file, make_private_folder
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.denoisers.half_precision import Precision
@@ -176,7 +175,7 @@ def demo_rig(
     recordings = Path("recordings").resolve()
     # Not the default ports: a demo must run next to a rig. Fixed ones: a restarted node must get its port back.
     taken: set[int] = set()
-    tables: dict[str, JsonObject] = {
+    tables: dict[str, dict[str, object]] = {
         "rig": {"name": "demo"},
         "camera": {
             "driver": "simulated",

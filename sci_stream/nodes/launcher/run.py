@@ -7,9 +7,9 @@ import signal
 import sys
 import threading
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.live import Live
@@ -19,7 +19,6 @@ from rich.text import Text
 from sci_stream.config import Rig, load_rig
 from sci_stream.errors import ConfigError, EnvironmentFault, FileFormatError
 from sci_stream.file_guard import read_small, reading
-from sci_stream.model import JsonObject
 from sci_stream.nodes.launcher.supervisor import Supervisor
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.nodes.runtime.logs import LossyOutput, as_line, set_up_logging
@@ -104,7 +103,7 @@ def _writable(summary: Path) -> Path:
     return summary.resolve()
 
 
-def result_lines(summary: JsonObject) -> Iterator[str]:
+def result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     """Return the result of a run in a few lines."""
     ledger = summary["ledger"]
     dropped = " + ".join(f"{count} dropped ({reason})" for reason, count in ledger["dropped"].items())

@@ -7,13 +7,13 @@ import itertools
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
 from sci_stream.errors import EnvironmentFault
-from sci_stream.model import JsonObject, Reconstruction, Snapshot
+from sci_stream.model import Reconstruction, Snapshot
 from sci_stream.nodes.reconstruct.solver import Changed, Failed, Ready, Solved, Solver
 from sci_stream.nodes.runtime.control_handler import ControlHandler
 from sci_stream.nodes.runtime.health_reporter import HealthReporter
@@ -272,19 +272,16 @@ class ReconstructNode:
         self._dispatch.send(Done(series=identity[0], seq=identity[1], ok=ok, reason=reason))
 
 
-def reconstruct_metrics(status: JsonObject, wire_errors: Counter[str]) -> dict[str, Value]:
+def reconstruct_metrics(status: Mapping[str, int | float | str], wire_errors: Counter[str]) -> dict[str, Value]:
     """Return a reconstruct node's figures from its status report."""
-    memory = {key.removeprefix("memory_"): float(value) for key, value in status.items() if key.startswith("memory_")}
+    figures = {name: value for name, value in status.items() if not isinstance(value, str)}
+    memory = {name.removeprefix("memory_"): value for name, value in figures.items() if name.startswith("memory_")}
     return {
-        "reconstructed": status["reconstructed"],
-        "failed": status["failed"],
-        "budget_limited": status["budget_limited"],
-        "starts": {"warm": status["warm"], "cold": status["reconstructed"] - status["warm"]},
-        "in_hand": status["in_hand"],
-        "resent": status["resent"],
-        "solver_busy_seconds": status.get("busy_s", 0.0),
-        "device_utilisation": status.get("utilisation", 0.0),
-        "out_of_memory": status.get("out_of_memory", 0),
+        **{name: figures[name] for name in ("reconstructed", "failed", "budget_limited", "in_hand", "resent")},
+        "starts": {"warm": figures["warm"], "cold": figures["reconstructed"] - figures["warm"]},
+        "solver_busy_seconds": figures.get("busy_s", 0.0),
+        "device_utilisation": figures.get("utilisation", 0.0),
+        "out_of_memory": figures.get("out_of_memory", 0),
         "wire_errors": dict(wire_errors),
         **({"device_memory_bytes": memory} if memory else {}),
     }

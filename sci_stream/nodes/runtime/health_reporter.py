@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from sci_stream.clock import host_s
 from sci_stream.config import Rig
 from sci_stream.config.fields import expiry_s
-from sci_stream.model import JsonObject
 from sci_stream.nodes.runtime.process import versions
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class HealthReporter:
             self._health.metrics.observe(name, value, label)
 
     def report(
-        self, not_ready: str, status: JsonObject, metrics: Mapping[str, Value], *, progress: int, idle: bool
+        self, not_ready: str, status: Mapping[str, object], metrics: Mapping[str, Value], *, progress: int, idle: bool
     ) -> None:
         """Publish the status; see `Health.report` and `SystemdNotifier.report`."""
         if self._health is not None and self._server is not None:

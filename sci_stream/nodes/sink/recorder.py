@@ -6,13 +6,13 @@ import enum
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sci_stream.clock import unix_ns
 from sci_stream.errors import InputError, StorageError
-from sci_stream.model import JsonObject, Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.sink.series_recording import (
     Item,
     OnDurable,
@@ -83,7 +83,7 @@ class Recorder:
         self._recording: SeriesRecording | None = None
         self._thread: threading.Thread | None = None
         self._ending = False
-        self._final_ledger: JsonObject | None = None
+        self._final_ledger: dict[str, object] | None = None
 
     def start(self, info: SeriesInfo, calibration: Calibration, settled_below: int = 0) -> None:
         """Open a new file, the next segment of the series if one exists, and start recording.
@@ -139,14 +139,14 @@ class Recorder:
         self, seq: int, outcome: str, reason: str = "", on_durable: OnDurable | None = None
     ) -> SubmitResult:
         """Queue the outcome of a snapshot without video (``raw_only``, ``dropped``)."""
-        event: JsonObject = {"event": "outcome", "seq": seq, "outcome": outcome, "reason": reason}
+        event: dict[str, object] = {"event": "outcome", "seq": seq, "outcome": outcome, "reason": reason}
         return self._submit(Item(0, lambda writer: writer.write_outcome(seq, outcome, reason), on_durable, event))
 
-    def submit_ledger(self, ledger: JsonObject, notes: JsonObject | None = None) -> SubmitResult:
+    def submit_ledger(self, ledger: dict[str, object], notes: dict[str, object] | None = None) -> SubmitResult:
         """Queue the current ledger, so that a crash leaves a recent one in the file, with ``notes``."""
         return self._submit(Item(0, ledger=dict(ledger), notes=dict(notes or {})))
 
-    def submit_event(self, event: str, fields: JsonObject) -> SubmitResult:
+    def submit_event(self, event: str, fields: Mapping[str, object]) -> SubmitResult:
         """Queue a line for the journal; its time is ``time_ns`` of the fields, if present."""
         return self._submit(Item(0, lambda _writer: True, event={"event": event, **fields}))
 
@@ -162,7 +162,7 @@ class Recorder:
             self._changed.notify()
         return SubmitResult.ACCEPTED
 
-    def finish(self, ledger: JsonObject | None = None) -> None:
+    def finish(self, ledger: dict[str, object] | None = None) -> None:
         """Have the queue written, the final ledger stored in file and journal, and both closed, without waiting.
 
         Without a ledger the file is not marked clean.
@@ -171,7 +171,7 @@ class Recorder:
             self._ending, self._final_ledger = True, ledger
             self._changed.notify()
 
-    def close(self, ledger: JsonObject | None = None) -> None:
+    def close(self, ledger: dict[str, object] | None = None) -> None:
         """`finish`, unless that was done before, and wait until both are closed. Does nothing if not recording."""
         if self._thread is not None:
             if not self._ending:
@@ -309,7 +309,7 @@ class RecordingController:
         self.recorder, self.failure = recorder, ""
         return str(recorder.status().file)
 
-    def stop(self, ledger: JsonObject) -> str:
+    def stop(self, ledger: dict[str, object]) -> str:
         """Close the file once all accepted items are written, without waiting; return its name.
 
         ``ledger`` is the current ledger, stored in the file.
@@ -333,7 +333,7 @@ class RecordingController:
         self.switched.append(RecordingChange(on, file, unix_ns()))
         log.info("recording %s on request: %s", "started" if on else "stopped", file)
 
-    def close(self, ledger: JsonObject | None) -> None:
+    def close(self, ledger: dict[str, object] | None) -> None:
         """End the recording with the series.
 
         ``ledger`` is the final ledger; None after an error, so that the file is not marked clean.

@@ -11,7 +11,7 @@ import numpy as np
 from sci_stream.calibration.diagnosis import findings
 from sci_stream.delivery.ledger import Ledger
 from sci_stream.delivery.throughput import ThroughputMeter
-from sci_stream.model import CalibrationHealth, JsonObject, Reconstruction, SeriesInfo, SolveReport, StageTimes, Start
+from sci_stream.model import CalibrationHealth, Reconstruction, SeriesInfo, SolveReport, StageTimes, Start
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.parameters import SettingChange
 from sci_stream.quantities import InRun, Value, quantities_of
@@ -146,7 +146,9 @@ class SeriesStatistics:
         recent = [value for at_s, value in self._total_ms if at_s >= now_s - _HEADLINE_S]
         return round(float(np.median(recent)), 3) if recent else None
 
-    def summary(self, versions: Mapping[str, str], wire_errors: Counter[str], recording: JsonObject) -> JsonObject:
+    def summary(
+        self, versions: Mapping[str, str], wire_errors: Counter[str], recording: dict[str, object]
+    ) -> dict[str, object]:
         """Return the summary of the whole series, as written by ``--summary`` (docs/architecture.md)."""
         figures: dict[str, dict[str, float | None]] = {
             quantity.key: running.figures(quantity.in_run)

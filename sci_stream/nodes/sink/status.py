@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from sci_stream.delivery.ledger import LedgerCounts
-from sci_stream.model import JsonObject, SolveReport
+from sci_stream.model import SolveReport
 from sci_stream.nodes.sink.recorder import RecorderState, RecorderStatus, RecordingChange
 from sci_stream.nodes.sink.statistics import CalibrationStatistics
 from sci_stream.parameters import ACTIONS_KEY, SET_KEY, SOLVER_KEY
@@ -34,7 +34,7 @@ class NodeStatus:
     state: str
     report: Mapping[str, StatusValue]
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> dict[str, object]:
         """Return the status as JSON; the node's own report is not nested."""
         return {**self.report, "name": self.name, "kind": self.kind, "device": self.device, "state": self.state}
 
@@ -60,7 +60,7 @@ class RecordingStatus:
         stopped = recorder.reason if recorder is not None and ended_early else ""
         return "; ".join(filter(None, (stopped, self.unreadable)))
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> dict[str, object]:
         """Return the status as JSON; ``enabled`` says whether anything was recorded."""
         return {
             "enabled": self.recorder is not None,
@@ -103,7 +103,7 @@ class SeriesStatus:
     calibration_alerts: list[str]
     recording: RecordingStatus
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> dict[str, object]:
         """Return the status as JSON; the quantities of the last report are not nested."""
         values = asdict(self)
         del values["report"]
@@ -141,10 +141,10 @@ class SinkStatus:
     rig: str
     nodes: tuple[NodeStatus, ...]
     series: SeriesStatus | None = None
-    controls: Sequence[JsonObject] = ()
+    controls: Sequence[dict[str, object]] = ()
     wire_errors: Mapping[str, int] = field(default_factory=dict)
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> dict[str, object]:
         """Return the status as JSON; the series' status is not nested."""
         return {
             "state": self.state,

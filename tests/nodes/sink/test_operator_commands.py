@@ -65,8 +65,7 @@ class Bench:
 
 
 def rig(folder: Path, *, min_free_mib: int = 0) -> Rig:
-    free = {"min_free_mib": min_free_mib, "warn_free_mib": min_free_mib}
-    return Rig.model_validate({"record": {"enabled": False, "folder": str(folder), **free}})
+    return Rig.model_validate({"record": {"enabled": False, "folder": str(folder), "min_free_mib": min_free_mib}})
 
 
 @pytest.fixture
