@@ -11,8 +11,8 @@ from sci_stream.optics.calibration import Calibration
 
 def require_compatible_calibration(
     capabilities: CameraCapabilities,
-    own: Calibration | None,
-    given: Calibration | None,
+    of_camera: Calibration | None,
+    of_rig: Calibration | None,
     file: Path | None,
     *,
     other_camera: bool = False,
@@ -25,7 +25,7 @@ def require_compatible_calibration(
         If there is none, its size or number of frames differs from the camera's, or it was measured with another camera
         and ``other_camera`` is not set.
     """
-    calibration = given or own
+    calibration = of_rig or of_camera
     if calibration is None:
         raise CalibrationError(
             f"The camera {capabilities.model} provides no calibration and the rig names none",

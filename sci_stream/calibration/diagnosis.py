@@ -26,43 +26,43 @@ _GAIN = (0.95, 1.05)
 
 def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
     """Return the faults of a calibration by name, each as a sentence."""
-    found = {}
+    faults = {}
     shift = health.shift_px
     if shift is not None and shift > warn_shift_px:
         what = "they are shifted in reconstruction" if health.corrected else "calibrate again, or set correct_shift"
-        found["mask_shift"] = (
+        faults["mask_shift"] = (
             f"the masks have moved by {shift:.2f} px ({health.shift_x_px:+.2f}, {health.shift_y_px:+.2f}) since the "
             f"calibration: {what}"
         )
     if health.match == 0:
-        found["mask_match"] = (
+        faults["mask_match"] = (
             "the masks explain nothing of the snapshots, which are shown in place of a video: "
             f"{_reason_for_mismatch(health)}"
         )
     if health.order == SHUFFLED:
-        found["mask_order"] = (
+        faults["mask_order"] = (
             "moving objects fit the masks better in another order, so that snapshots are shown in place of a video: "
             "show the patterns in the calibrated order, or calibrate again"
         )
     elif health.order not in ("forward", "unknown"):
-        found["mask_order"] = (
+        faults["mask_order"] = (
             f"the masks are shown in {health.order} order, beginning with mask {health.first_mask}, not in the "
             "calibrated one: the frames of each snapshot are in the wrong order"
         )
     if health.contrast is not None and not _CONTRAST[0] <= health.contrast <= _CONTRAST[1]:
-        found["mask_contrast"] = (
+        faults["mask_contrast"] = (
             f"the masks modulate {health.contrast:.2f} times as much as calibrated: stray light, or another black level"
         )
     if health.gain is not None and not _GAIN[0] <= health.gain <= _GAIN[1]:
-        found["camera_gain"] = (
+        faults["camera_gain"] = (
             f"exposure time times gain is {health.gain:.2f} times the calibrated value: the video is brighter or "
             "darker by that factor; set ExposureTime and Gain back, or calibrate again"
         )
     if health.below_black_fraction > _MAX_BELOW_BLACK:
-        found["below_black"] = (
+        faults["below_black"] = (
             f"{health.below_black_fraction:.1%} of the pixels are darker than the dark frame: another black level"
         )
-    return found
+    return faults
 
 
 def is_withheld(health: CalibrationHealth) -> bool:

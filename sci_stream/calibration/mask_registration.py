@@ -268,8 +268,8 @@ class MaskFitter:
         inner = slice(margin, -margin)
         across = self._filtered(self._phi, at.displacement, 0, margin)
         masks = self._filtered(across, at.displacement, 1, margin)
-        own = [self._flat(change[..., inner, inner]) * video for change in mask_changes(masks)]
-        columns = torch.cat([common.mT, *own, pixels.valid.unsqueeze(1)], 1).mT
+        changes = [self._flat(change[..., inner, inner]) * video for change in mask_changes(masks)]
+        columns = torch.cat([common.mT, *changes, pixels.valid.unsqueeze(1)], 1).mT
         columns = scene_fit.without_scene(columns) * scene_fit.weight.sqrt().view(-1, 1, 1)
         residual = scene_fit.residual * scene_fit.weight.sqrt().unsqueeze(1)
         scores = torch.einsum("npi,np->ni", columns, residual).double().cpu().numpy()
@@ -355,15 +355,15 @@ class MaskFitter:
         else:
             without = self._fit_scene(self._elsewhere(self._phi), at, pixels).variance
         noise = _TINY + 1e-8 * float(pixels.y.square().mean())
-        left = (scene_fit.variance + noise) / (without + noise)
+        ratio = (scene_fit.variance + noise) / (without + noise)
         weight = pixels.y.mean(-1).square()
         weight = weight.clamp_max(weight.quantile(0.9)) + _TINY
         blocks = float(weight.sum().square() / weight.square().sum())
-        fits = left < 1
+        fits = ratio < 1
         fitting = max(float(weight[fits].sum() / weight.sum()), float(fits.float().mean()))
-        if len(left) >= _LEAST_BLOCKS and fitting < _FITTING_BLOCKS - 0.5 / math.sqrt(blocks):
+        if len(ratio) >= _LEAST_BLOCKS and fitting < _FITTING_BLOCKS - 0.5 / math.sqrt(blocks):
             return 0.0
-        return float((1.0 - _median(left, weight)).clamp(_LEAST_MATCH, 1.0))
+        return float((1.0 - _median(ratio, weight)).clamp(_LEAST_MATCH, 1.0))
 
     @staticmethod
     def _elsewhere(phi: torch.Tensor) -> torch.Tensor:
@@ -391,13 +391,13 @@ def _information(information: F64, scores: F64, common: int, at: MaskCorrection)
     Residuals are no white noise: texture and edges of a block are one error, not 64. What the scores of blocks scatter
     more than their information says, the information is reduced by.
     """
-    first, own = slice(None, common), slice(common, None)
+    first, single = slice(None, common), slice(common, None)
     ridge = 1e-9 * np.trace(information) / len(information) + _TINY
     prior = ridge * np.eye(common)
     prior[-1, -1] += 1 / _STRAY**2
-    eliminated = np.linalg.solve(information[first, first] + prior, information[first, own])
-    scores = scores[:, own] - scores[:, first] @ eliminated
-    information = information[own, own] - information[own, first] @ eliminated
+    eliminated = np.linalg.solve(information[first, first] + prior, information[first, single])
+    scores = scores[:, single] - scores[:, first] @ eliminated
+    information = information[single, single] - information[single, first] @ eliminated
     expected = information.diagonal() + ridge
     excess = max(1.0, float((np.einsum("ni,ni->i", scores, scores) / expected).mean()))
     information /= excess

@@ -173,8 +173,8 @@ class _MovingBlocks:
         inverse = torch.cholesky_inverse(root)
         solved = (inverse @ self._y.unsqueeze(-1)).squeeze(-1)
         scale = (self._y * solved).sum(1) / self._degrees + 1e-12
-        own = self._masks * solved.unsqueeze(1)
-        seen = own @ (self._distance @ own.mT) / scale.view(-1, 1, 1)
+        explained = self._masks * solved.unsqueeze(1)
+        seen = explained @ (self._distance @ explained.mT) / scale.view(-1, 1, 1)
         expected = self._masks @ ((self._distance * inverse) @ self._masks.mT)
         moves = torch.sigmoid(self._likelihood(root) - self._base - 2.0)
         return moves.view(-1, 1, 1) * (seen - expected)
@@ -195,8 +195,8 @@ def _centred(matrix: torch.Tensor) -> torch.Tensor:
 
 def _differences(covariance: F64) -> F64:
     """Return mean squared differences of frames, up to a factor and a constant, (B, B)."""
-    own = covariance.diagonal()
-    return np.asarray(own[:, None] + own - 2 * covariance)
+    variance = covariance.diagonal()
+    return np.asarray(variance[:, None] + variance - 2 * covariance)
 
 
 def _best_order(differences: F64, before: Order) -> Order:
@@ -216,10 +216,10 @@ def _exchanged(differences: F64, distance: F64, order: Order) -> Order:
     for _ in range(4 * len(order)):
         placed = differences[np.ix_(order, order)]
         product = placed @ distance
-        own = product.diagonal()
-        gain = product + product.T - own[:, None] - own + 2 * placed * distance
+        diagonal = product.diagonal()
+        gain = product + product.T - diagonal[:, None] - diagonal + 2 * placed * distance
         i, j = np.unravel_index(int(gain.argmax()), gain.shape)
-        if gain[i, j] <= 1e-9 * np.abs(own).sum():
+        if gain[i, j] <= 1e-9 * np.abs(diagonal).sum():
             break
         order = order.copy()
         order[[i, j]] = order[[j, i]]

@@ -150,8 +150,8 @@ class CalibrationMonitor:
             fit = self._fitter.fit(y, valid, known)
             if fit.match >= _LOST * self._best_match:
                 return fit
-        found = self._fitter.fit(y, valid, self._fitter.search(y, valid))
-        return found if known is None or found.match > fit.match else fit
+        new_fit = self._fitter.fit(y, valid, self._fitter.search(y, valid))
+        return new_fit if known is None or new_fit.match > fit.match else fit
 
     def _follow(self, fit: MaskFit) -> None:
         """Add a fit to the running mean, and update the correction."""

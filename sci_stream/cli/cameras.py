@@ -53,11 +53,11 @@ def list_cameras(cti: Cti = None, driver: Driver = "", as_json: AsJson = False) 
     from sci_stream.tools.cameras import find_cameras
 
     start_logging("cameras")
-    found = find_cameras(cti or [], driver)
+    drivers = find_cameras(cti or [], driver)
     if as_json:
-        _print_json([dataclasses.asdict(each) for each in found])
+        _print_json([dataclasses.asdict(one) for one in drivers])
     else:
-        _print_found(found)
+        _print_found(drivers)
 
 
 @cameras_app.command()
@@ -107,9 +107,9 @@ def grab(
     _, made = _camera(camera, rig, cti, driver)
     console = new_console(stderr=True)
 
-    def opened(found: CameraCapabilities) -> None:
-        size = f"{found.height_px}×{found.width_px} {found.pixel_format}"
-        console.print(f"{escape(found.model)} {escape(found.serial)}: {size}", highlight=False)
+    def opened(capabilities: CameraCapabilities) -> None:
+        size = f"{capabilities.height_px}×{capabilities.width_px} {capabilities.pixel_format}"
+        console.print(f"{escape(capabilities.model)} {escape(capabilities.serial)}: {size}", highlight=False)
 
     with console.status("waiting for the first frame …") as line:
         report, frames = take(
@@ -139,8 +139,8 @@ def _camera(called: str, rig: Path | None, cti: list[Path] | None, driver: str) 
     if rig is not None:
         loaded = load_rig(rig)
         return loaded.camera.driver, make_camera(loaded)
-    name, found = choose(called, find_cameras(cti or [], driver))
-    return name, make_found_camera(name, found)
+    name, camera = choose(called, find_cameras(cti or [], driver))
+    return name, make_found_camera(name, camera)
 
 
 def _save(path: Path, driver: str, options: Any) -> None:
@@ -157,32 +157,32 @@ def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def _print_found(found: Sequence[FoundDriver]) -> None:
+def _print_found(drivers: Sequence[FoundDriver]) -> None:
     table = Table("producer", "interface", "vendor", "model", "serial", "name", "id", "access", header_style="bold")
     count = 0
-    for producer in (producer for each in found for producer in each.producers):
+    for producer in (producer for one in drivers for producer in one.producers):
         label = f"{producer.name or Path(producer.path).name} {producer.version}".strip()
         if producer.problem:
             table.add_row(escape(label), f"[red]{escape(producer.problem)}[/]")
         for interface in producer.interfaces:
             for camera in interface.cameras:
                 known = (camera.vendor, camera.model, camera.serial, camera.user_defined_name, camera.id, camera.access)
-                table.add_row(escape(label), escape(interface.name), *(escape(each) for each in known))
+                table.add_row(escape(label), escape(interface.name), *(escape(text) for text in known))
                 count += 1
             if not interface.cameras:
                 table.add_row(escape(label), escape(interface.name), "no camera")
-    for each in found:
-        if not each.producers:
-            table.add_row(escape(each.driver), "no hardware", "", f'[camera] driver = "{escape(each.driver)}"')
+    for one in drivers:
+        if not one.producers:
+            table.add_row(escape(one.driver), "no hardware", "", f'[camera] driver = "{escape(one.driver)}"')
     console = table_console()
     console.print(table)
     console.print(f"{count} camera{'' if count == 1 else 's'}", highlight=False)
 
 
-def _print_features(found: Sequence[Feature]) -> None:
+def _print_features(features: Sequence[Feature]) -> None:
     table = Table("name", "type", "access", "value", "range", "unit", header_style="bold")
     category = None
-    for feature in found:
+    for feature in features:
         if feature.visibility == "Invisible":
             continue
         if feature.category != category:
@@ -200,7 +200,7 @@ def _range(feature: Feature) -> str:
         return ", ".join(feature.choices)
     if feature.minimum is None and feature.maximum is None:
         return ""
-    low, high = ("" if each is None else f"{each:.10g}" for each in (feature.minimum, feature.maximum))
+    low, high = ("" if end is None else f"{end:.10g}" for end in (feature.minimum, feature.maximum))
     step = f", step {feature.step:g}" if feature.step not in (None, 1) else ""
     return f"{low} … {high}{step}"
 
@@ -234,6 +234,6 @@ def _words(intervals: Intervals | None) -> str:
     if intervals is None:
         return "unknown"
     median, deviation, longest = (
-        each * 1e3 for each in (intervals.median_s, intervals.deviation_s, intervals.longest_s)
+        seconds * 1e3 for seconds in (intervals.median_s, intervals.deviation_s, intervals.longest_s)
     )
     return f"median {median:.3f} ms, jitter {deviation:.3f} ms (standard deviation), longest {longest:.3f} ms"

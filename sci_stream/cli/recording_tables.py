@@ -31,14 +31,14 @@ _MAX_GAPS = 8
 _MAX_ROWS = 40
 
 
-def describe(found: RecordingSummary) -> Iterator[tuple[str, str]]:
+def describe(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
     """Yield the lines of a summary: name and sentence."""
-    series, stored, rates = found.series, found.stored, found.rates
+    series, stored, rates = recording.series, recording.stored, recording.rates
     started = datetime.fromtimestamp(series.started_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     bayer = f", Bayer {series.bayer}" if series.bayer else ""
     yield "series", f"{series.series} ({started}), rig {series.rig}, policy {series.policy}"
-    yield "state", _state(found)
-    yield "camera", f"{found.camera}, {series.pixel_format}, {series.bit_depth} bit{bayer}"
+    yield "state", _state(recording)
+    yield "camera", f"{recording.camera}, {series.pixel_format}, {series.bit_depth} bit{bayer}"
     yield "size", f"{series.height_px}×{series.width_px} pixels, B = {series.n_frames} frames per snapshot"
     share = f", {stored.disk_bytes / stored.bytes:.0%} of the arrays' size" if stored.bytes else ""
     yield (
@@ -48,18 +48,18 @@ def describe(found: RecordingSummary) -> Iterator[tuple[str, str]]:
             f"{stored.video_frames} frames; {stored.disk_bytes / 1e6:.1f} MB{share}"
         ),
     )
-    if len(found.segments) > 1:
-        for segment in found.segments:
+    if len(recording.segments) > 1:
+        for segment in recording.segments:
             yield (
                 "segment",
                 f"{segment.file}: from seq {segment.first_seq}, {segment.raw} raw, "
                 f"{segment.video} videos, {segment.bytes / 1e6:.1f} MB, {segment.state}",
             )
-    yield "ledger", _ledger(found)
+    yield "ledger", _ledger(recording)
     if stored.raw:
-        yield "raw gaps", _gaps(found.gaps.raw)
+        yield "raw gaps", _gaps(recording.gaps.raw)
     if stored.video:
-        yield "video gaps", _gaps(found.gaps.video)
+        yield "video gaps", _gaps(recording.gaps.video)
     if rates.snapshots_hz is not None and rates.interval_ms is not None:
         yield (
             "rates",
@@ -68,28 +68,28 @@ def describe(found: RecordingSummary) -> Iterator[tuple[str, str]]:
                 f"{rates.duration_s:.1f} s; longest interval {rates.interval_ms.max:.1f} ms"
             ),
         )
-    yield from _solving(found.solving)
-    yield from _calibration(found.calibration)
-    if found.health:
-        yield "masks", _health(found.health)
-    if found.chunks:
-        yield "chunk data", ", ".join(_chunk(name, report) for name, report in found.chunks.items())
-    if found.parent:
-        yield "made from", f"{found.parent.get('file')}, series {found.parent.get('series')}"
+    yield from _solving(recording.solving)
+    yield from _calibration(recording.calibration)
+    if recording.health:
+        yield "masks", _health(recording.health)
+    if recording.chunks:
+        yield "chunk data", ", ".join(_chunk(name, report) for name, report in recording.chunks.items())
+    if recording.parent:
+        yield "made from", f"{recording.parent.get('file')}, series {recording.parent.get('series')}"
 
 
-def _state(found: RecordingSummary) -> str:
-    if found.state == "complete":
+def _state(recording: RecordingSummary) -> str:
+    if recording.state == "complete":
         return "complete"
-    left = [segment.file for segment in found.segments if segment.state == "unfinished"]
+    unfinished = [segment.file for segment in recording.segments if segment.state == "unfinished"]
     return (
-        f"unfinished ({', '.join(left) or 'the last segment is missing'}): being written, or left by a crash. "
+        f"unfinished ({', '.join(unfinished) or 'the last segment is missing'}): being written, or left by a crash. "
         "Everything flushed is readable; sci-stream repair makes a clean file."
     )
 
 
-def _ledger(found: RecordingSummary) -> str:
-    rows, ledger = found.rows, found.ledger
+def _ledger(recording: RecordingSummary) -> str:
+    rows, ledger = recording.rows, recording.ledger
     account = {**dataclasses.asdict(rows), **(ledger or {})}
     dropped = " + ".join(f"{count} dropped ({reason})" for reason, count in account["dropped"].items())
     terms = [f"{account['reconstructed']} reconstructed", f"{account['raw_only']} raw only", dropped]
@@ -188,39 +188,41 @@ def _calibration(calibration: CalibrationSummary) -> Iterator[tuple[str, str]]:
         yield "", f"{calibration.source} {calibration.created}".strip()
 
 
-def comparison_figures(found: Comparison) -> dict[str, Any]:
+def comparison_figures(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison for JSON."""
-    finite = [one.psnr_db for one in found.snapshots if math.isfinite(one.psnr_db)]
-    ssims = [one.ssim for one in found.snapshots if one.ssim is not None]
+    finite = [one.psnr_db for one in comparison.snapshots if math.isfinite(one.psnr_db)]
+    ssims = [one.ssim for one in comparison.snapshots if one.ssim is not None]
     return {
-        "snapshots": len(found.snapshots),
-        "equal": len(found.snapshots) - len(finite),
+        "snapshots": len(comparison.snapshots),
+        "equal": len(comparison.snapshots) - len(finite),
         "psnr_db": {"mean": sum(finite) / len(finite), "min": min(finite)} if finite else None,
         "ssim": {"mean": sum(ssims) / len(ssims), "min": min(ssims)} if ssims else None,
-        "most_difference": max(one.most_difference for one in found.snapshots),
-        "only_first": found.only_first,
-        "only_second": found.only_second,
+        "most_difference": max(one.most_difference for one in comparison.snapshots),
+        "only_first": comparison.only_first,
+        "only_second": comparison.only_second,
         "per_snapshot": [
             {"seq": one.seq, "psnr_db": one.psnr_db, "ssim": one.ssim, "most_difference": one.most_difference}
-            for one in found.snapshots
+            for one in comparison.snapshots
         ],
     }
 
 
-def comparison_table(found: Comparison, reference: str, other: str) -> Table:
+def comparison_table(comparison: Comparison, reference: str, other: str) -> Table:
     """Return a comparison as a table: the snapshots, the least alike first, and the means below."""
     table = Table(title=f"{other} against {reference}", show_footer=True)
-    figures = comparison_figures(found)
+    figures = comparison_figures(comparison)
     mean_db = "equal" if figures["psnr_db"] is None else f"{figures['psnr_db']['mean']:.2f}"
     mean_ssim = "–" if figures["ssim"] is None else f"{figures['ssim']['mean']:.4f}"
     table.add_column("seq", justify="right", footer=f"{figures['snapshots']} snapshots, mean")
     table.add_column("PSNR dB", justify="right", footer=mean_db)
     table.add_column("SSIM", justify="right", footer=mean_ssim)
     table.add_column("largest difference", justify="right", footer=f"{figures['most_difference']:.4f}")
-    for one in sorted(found.snapshots, key=lambda one: one.psnr_db)[:_MAX_ROWS]:
+    for one in sorted(comparison.snapshots, key=lambda one: one.psnr_db)[:_MAX_ROWS]:
         psnr_db = "equal" if math.isinf(one.psnr_db) else f"{one.psnr_db:.2f}"
         ssim = "–" if one.ssim is None else f"{one.ssim:.4f}"
         table.add_row(str(one.seq), psnr_db, ssim, f"{one.most_difference:.4f}")
-    if found.only_first or found.only_second:
-        table.caption = f"not compared: {found.only_first} only in the first, {found.only_second} only in the second"
+    if comparison.only_first or comparison.only_second:
+        table.caption = (
+            f"not compared: {comparison.only_first} only in the first, {comparison.only_second} only in the second"
+        )
     return table

@@ -43,12 +43,12 @@ def inspect(file: RecordingPath, as_json: AsJson = False) -> None:
     from sci_stream.cli.recording_tables import describe
     from sci_stream.storage.recording.inspection import inspect_recording
 
-    found = inspect_recording(file)
+    recording = inspect_recording(file)
     if as_json:
-        typer.echo(json.dumps(_finite(found.to_json()), indent=2))
+        typer.echo(json.dumps(_finite(recording.to_json()), indent=2))
         return
     console = new_console()
-    for name, value in describe(found):
+    for name, value in describe(recording):
         console.print(f"{name:<14}{escape(value)}", highlight=False, soft_wrap=True)
 
 
@@ -264,11 +264,11 @@ def compare(
     from sci_stream.tools.compare import compare_recordings
 
     with progress_bar("compare") as report:
-        found = compare_recordings(reference, other, report)
+        comparison = compare_recordings(reference, other, report)
     if as_json:
-        typer.echo(json.dumps(_finite(comparison_figures(found)), indent=2))
+        typer.echo(json.dumps(_finite(comparison_figures(comparison)), indent=2))
     else:
-        table_console().print(comparison_table(found, str(reference), str(other)))
+        table_console().print(comparison_table(comparison, str(reference), str(other)))
 
 
 def _account(ledger: dict[str, Any]) -> str:

@@ -74,10 +74,10 @@ def config_error(
 
 def _causes(error: ValidationError) -> list[ErrorDetails]:
     """Return the errors, except the consequential "too short" of a list whose entries are invalid."""
-    found = error.errors(include_url=False)
+    problems = error.errors(include_url=False)
     # Pydantic drops invalid entries first and then finds the list too short: the user made one mistake, not two.
-    parents = {details["loc"][:-1] for details in found if details["loc"]}
-    return [details for details in found if details["type"] != "too_short" or details["loc"] not in parents]
+    parents = {details["loc"][:-1] for details in problems if details["loc"]}
+    return [details for details in problems if details["type"] != "too_short" or details["loc"] not in parents]
 
 
 def dotted(location: Location) -> str:
@@ -142,11 +142,11 @@ def _shown(value: object, model: type[BaseModel], location: Location) -> str:
 
 
 def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel] | None:
-    found: type[BaseModel] | None = model
+    table: type[BaseModel] | None = model
     for part in location:
-        field = found.model_fields.get(str(part)) if found is not None else None
-        found = model_of(field)
-    return found
+        field = table.model_fields.get(str(part)) if table is not None else None
+        table = model_of(field)
+    return table
 
 
 def _field_at(model: type[BaseModel], location: Location) -> FieldInfo | None:

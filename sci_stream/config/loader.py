@@ -81,10 +81,10 @@ def parse_rig(
         ) from None
     if recorded:
         _drop_removed_keys(table)
-    given = read_overrides(os.environ if overrides is None else overrides)
-    for override in given:
+    variables = read_overrides(os.environ if overrides is None else overrides)
+    for override in variables:
         _put(table, override, name)
-    by_location = {override.location: override.variable for override in given}
+    by_location = {override.location: override.variable for override in variables}
 
     def name_of(location: Location) -> str:
         variable = by_location.get(tuple(str(part) for part in location))
@@ -96,7 +96,7 @@ def parse_rig(
         rig = Rig.model_validate(table, context={"folder": source.parent if source is not None else None})
     except ValidationError as error:
         raise config_error(error, Rig, name, name_of) from None
-    return rig.set_origin(source, tuple(override.variable for override in given))
+    return rig.set_origin(source, tuple(override.variable for override in variables))
 
 
 def in_section(location: Location) -> str:
@@ -147,16 +147,16 @@ def read_overrides(environment: Mapping[str, str]) -> list[Override]:
     ConfigError
         If a variable with the prefix names no setting, or two variables set one key to different values.
     """
-    found = [_override(name, environment[name]) for name in sorted(environment) if name.startswith(PREFIX)]
+    settings = [_override(name, environment[name]) for name in sorted(environment) if name.startswith(PREFIX)]
     first: dict[tuple[str, ...], Override] = {}
-    for override in found:
+    for override in settings:
         other = first.setdefault(override.location, override)
         if other.value != override.value:
             raise ConfigError(
                 f"The environment variables {other.variable} and {override.variable} set the same key differently",
                 hint="Unset one of them.",
             )
-    return found
+    return settings
 
 
 def _override(variable: str, text: str) -> Override:

@@ -69,9 +69,9 @@ def demosaic(mosaic: U16, bayer: BayerPhase, method: Demosaic = Demosaic.BILINEA
     interpolate = _METHODS[method]
     out = np.empty((*mosaic.shape, 3), np.uint16)
     for frame, rgb in zip(mosaic, out, strict=True):
-        found = interpolate(frame.astype(np.float32), bayer)
-        np.clip(found, 0, _FULL, out=found)
-        rgb[...] = np.rint(found, out=found)
+        colours = interpolate(frame.astype(np.float32), bayer)
+        np.clip(colours, 0, _FULL, out=colours)
+        rgb[...] = np.rint(colours, out=colours)
     return out
 
 
@@ -95,15 +95,15 @@ def _malvar(mosaic: F32, bayer: BayerPhase) -> F32:
     at = _Sites(bayer)
     rgb = np.repeat(mosaic[..., None], 3, axis=-1)
     red, green, blue = (rgb[..., i] for i in range(3))
-    found = _filtered(mosaic, _GREEN)
+    filtered = _filtered(mosaic, _GREEN)
     for sites in (at.red, at.blue):
-        green[sites] = found[sites]
-    found = _filtered(mosaic, _BESIDE)
-    red[at.green_by_red], blue[at.green_by_blue] = found[at.green_by_red], found[at.green_by_blue]
-    found = _filtered(mosaic, _BESIDE.T)
-    red[at.green_by_blue], blue[at.green_by_red] = found[at.green_by_blue], found[at.green_by_red]
-    found = _filtered(mosaic, _ACROSS)
-    red[at.blue], blue[at.red] = found[at.blue], found[at.red]
+        green[sites] = filtered[sites]
+    filtered = _filtered(mosaic, _BESIDE)
+    red[at.green_by_red], blue[at.green_by_blue] = filtered[at.green_by_red], filtered[at.green_by_blue]
+    filtered = _filtered(mosaic, _BESIDE.T)
+    red[at.green_by_blue], blue[at.green_by_red] = filtered[at.green_by_blue], filtered[at.green_by_red]
+    filtered = _filtered(mosaic, _ACROSS)
+    red[at.blue], blue[at.red] = filtered[at.blue], filtered[at.red]
     return rgb
 
 
@@ -121,9 +121,9 @@ def _directional(mosaic: F32, bayer: BayerPhase) -> F32:
     # Red at blue pixels and blue at red ones, along the direction chosen there.
     apart = red - blue
     along, down = _filtered(apart, _HALVES), _filtered(apart, _HALVES.T)
-    found = np.where(horizontal, along, down)
-    red[at.blue] = blue[at.blue] + found[at.blue]
-    blue[at.red] = red[at.red] - found[at.red]
+    chroma = np.where(horizontal, along, down)
+    red[at.blue] = blue[at.blue] + chroma[at.blue]
+    blue[at.red] = red[at.red] - chroma[at.red]
     return rgb
 
 
@@ -131,10 +131,10 @@ def _directional_green(mosaic: F32, at: _Sites) -> tuple[F32, npt.NDArray[np.boo
     """Return green everywhere, and whether it was interpolated along the row rather than the column."""
     rows, columns = _filtered(mosaic, _GREEN_ALONG), _filtered(mosaic, _GREEN_ALONG.T)
     differences = []
-    for found in (rows, columns):
+    for green in (rows, columns):
         difference = np.zeros_like(mosaic)
         for sites in (at.red, at.blue):
-            difference[sites] = mosaic[sites] - found[sites]
+            difference[sites] = mosaic[sites] - green[sites]
         differences.append(difference)
     by_row, by_column = differences
     # Change of the colour difference from one pixel of a colour to the next, stored between the two.

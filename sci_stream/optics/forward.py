@@ -160,14 +160,14 @@ def _fused(device: torch.device) -> _Fused:
         fused: Callable[..., tuple[torch.Tensor, torch.Tensor]] = importlib.import_module(
             "sci_stream.optics.triton_kernels"
         ).accumulate_and_project
-        found = [fused(v, y_acc, y, phi, r_inv, relaxation=1.5, weight=weight) for weight in (None, w)]
+        results = [fused(v, y_acc, y, phi, r_inv, relaxation=1.5, weight=weight) for weight in (None, w)]
     except Exception as error:  # absent, no compiler, no cache folder: Triton fails in many ways, with the same remedy
         why = (str(error) or type(error).__name__).partition("\n")[0]
         return _Fused(None, f"the projection runs without its Triton kernel: {why}")
     expected = [_accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=1.5, weight=weight) for weight in (None, w)]
     agree = all(
         torch.allclose(a, b, rtol=1e-4, atol=1e-4)
-        for mine, wanted in zip(found, expected, strict=True)
+        for mine, wanted in zip(results, expected, strict=True)
         for a, b in zip(mine, wanted, strict=True)
     )
     if not agree:

@@ -104,11 +104,11 @@ class MaskCorrection:
                 expected="a text as in '1,0,0,2500,0;0,0,0,0,0|200;100,0,0,-500'",
                 got=text,
             )
-        common, _, own = text.partition("|")
+        common, _, of_masks = text.partition("|")
         displacement = Displacement.from_text(common)
-        if not own:
+        if not of_masks:
             return cls(displacement)
-        black, *masks = own.split(";")
+        black, *masks = of_masks.split(";")
         errors = (
             MaskError(*(int(number) * unit for number, unit in zip(mask.split(","), _UNITS, strict=True)))
             for mask in masks

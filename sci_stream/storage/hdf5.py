@@ -247,12 +247,12 @@ def check_mark(group: h5py.Group, kind: str, version: int) -> None:
     """
     where = place(group)
     with reading(where, "a group"):
-        found, number = group.attrs.get("format"), group.attrs.get("schema_version")
-    if not isinstance(found, str) or found != kind:
+        mark, number = group.attrs.get("format"), group.attrs.get("schema_version")
+    if not isinstance(mark, str) or mark != kind:
         raise FileFormatError(
             f"{where} is not a {kind.rpartition('.')[2]}",
             expected=f"attribute format = {kind!r}",
-            got="no such attribute" if found is None else repr(found),
+            got="no such attribute" if mark is None else repr(mark),
         )
     if not isinstance(number, int | np.integer) or not 1 <= int(number) <= version:
         raise FileFormatError(

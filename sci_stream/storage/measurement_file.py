@@ -155,16 +155,16 @@ def _read_named(path: Path, names: Sequence[str], what: str) -> Array:
 def _named(arrays: dict[str, Array], path: Path, names: Sequence[str], what: str) -> Array:
     if "" in arrays:
         return arrays[""]
-    found = _optional(arrays, names)
-    if found is None and len(arrays) == 1:
-        found = next(iter(arrays.values()))
-    if found is None:
+    array = _optional(arrays, names)
+    if array is None and len(arrays) == 1:
+        array = next(iter(arrays.values()))
+    if array is None:
         raise FileFormatError(
             f"{path} holds no {what}",
             expected=f"an array named {' or '.join(names)}, or a single array",
             got=", ".join(sorted(arrays)) or "no array",
         )
-    return found
+    return array
 
 
 def _optional(arrays: dict[str, Array], names: Sequence[str]) -> Array | None:

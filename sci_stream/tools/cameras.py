@@ -49,7 +49,7 @@ def find_cameras(places: Sequence[Path], driver: str = "") -> list[FoundDriver]:
     ConfigError
         If the given driver is not installed, cannot find cameras, or has nothing to search.
     """
-    found = []
+    drivers = []
     for name in [driver] if driver else driver_names():
         try:
             loaded = load_driver(name)
@@ -59,12 +59,12 @@ def find_cameras(places: Sequence[Path], driver: str = "") -> list[FoundDriver]:
             log.warning("%s", error)
             continue
         if isinstance(loaded, CameraFinder):
-            found.append(FoundDriver(name, _producers(name, loaded, places, required=bool(driver or places))))
+            drivers.append(FoundDriver(name, _producers(name, loaded, places, required=bool(driver or places))))
         elif driver:
             raise ConfigError(f"The driver {driver} cannot look for cameras", hint="Name its camera in the rig file.")
         elif not places:
-            found.append(FoundDriver(name, ()))
-    return found
+            drivers.append(FoundDriver(name, ()))
+    return drivers
 
 
 def _producers(name: str, finder: CameraFinder, places: Sequence[Path], *, required: bool) -> Sequence[FoundProducer]:
@@ -77,7 +77,7 @@ def _producers(name: str, finder: CameraFinder, places: Sequence[Path], *, requi
         return [FoundProducer("", name, "", "", (), str(error))]
 
 
-def choose(query: str, found: Sequence[FoundDriver]) -> tuple[str, FoundCamera]:
+def choose(query: str, drivers: Sequence[FoundDriver]) -> tuple[str, FoundCamera]:
     """Return the camera with this serial number, user-defined name or id, and its driver's name.
 
     Raises
@@ -87,8 +87,8 @@ def choose(query: str, found: Sequence[FoundDriver]) -> tuple[str, FoundCamera]:
     ConfigError
         If there are several.
     """
-    cameras = [(each.driver, camera) for each in found for camera in each.cameras]
-    fitting = [each for each in cameras if query in (each[1].serial, each[1].user_defined_name, each[1].id)]
+    cameras = [(driver.driver, camera) for driver in drivers for camera in driver.cameras]
+    fitting = [(name, c) for name, c in cameras if query in (c.serial, c.user_defined_name, c.id)]
     if len(fitting) == 1:
         return fitting[0]
     lines = [f"\n  {c.vendor} {c.model}, serial {c.serial!r}, id {c.id!r}" for _, c in fitting or cameras]
@@ -96,7 +96,7 @@ def choose(query: str, found: Sequence[FoundDriver]) -> tuple[str, FoundCamera]:
         raise ConfigError(
             f"{len(fitting)} cameras match {query!r}", hint=f"Found:{''.join(lines)}\nGive the id of one."
         )
-    lines += [f"\n  {p.path}: {p.problem}" for each in found for p in each.producers if p.problem]
+    lines += [f"\n  {p.path}: {p.problem}" for driver in drivers for p in driver.producers if p.problem]
     raise CameraError(
         f"There is no camera {query!r}",
         hint=f"Found:{''.join(lines) or ' none.'}\nGive the serial number, the user-defined name or the id of one.",

@@ -77,7 +77,7 @@ class Exported:
     left_out: int
 
 
-def export_format_of(path: Path, given: ExportFormat | None) -> ExportFormat:
+def export_format_of(path: Path, requested: ExportFormat | None) -> ExportFormat:
     """Return the format: the given one, else that of the file suffix.
 
     Raises
@@ -85,14 +85,14 @@ def export_format_of(path: Path, given: ExportFormat | None) -> ExportFormat:
     InputError
         If neither determines it.
     """
-    found = given or _BY_SUFFIX.get(path.suffix.lower())
-    if found is None:
+    chosen = requested or _BY_SUFFIX.get(path.suffix.lower())
+    if chosen is None:
         raise InputError(
             f"Cannot determine the export format of {path}",
             expected="a name ending in .mp4, .mkv, .tif, .tiff or .zarr, or one of " + ", ".join(ExportFormat),
             got=path.suffix or "no suffix",
         )
-    return found
+    return chosen
 
 
 def export(

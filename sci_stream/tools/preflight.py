@@ -54,18 +54,18 @@ def check_rig(path: Path) -> list[Finding]:
     except SciStreamError as error:
         return [Finding("rig file", str(error), error.exit_status)]
     findings = [Finding("rig file", f"{path}: {rig.rig.name}")]
-    found: list[tuple[CameraCapabilities, Calibration | None]] = []
+    opened: list[tuple[CameraCapabilities, Calibration | None]] = []
     fitting: list[Calibration] = []
 
     def camera() -> str:
         capabilities, own = _open_camera(rig)
-        found.append((capabilities, own))
+        opened.append((capabilities, own))
         size = f"{capabilities.height_px}×{capabilities.width_px} {capabilities.pixel_format}"
         return f"{capabilities.model} {capabilities.serial}, {size}"
 
     def calibration() -> str:
-        calibration = _calibration_of(rig, found[0] if found else None)
-        if found and calibration is not None:
+        calibration = _calibration_of(rig, opened[0] if opened else None)
+        if opened and calibration is not None:
             fitting.append(calibration)
         return _describe_calibration(calibration)
 
@@ -141,12 +141,12 @@ def _open_camera(rig: Rig) -> tuple[CameraCapabilities, Calibration | None]:
         camera.close()
 
 
-def _calibration_of(rig: Rig, found: tuple[CameraCapabilities, Calibration | None] | None) -> Calibration | None:
+def _calibration_of(rig: Rig, opened: tuple[CameraCapabilities, Calibration | None] | None) -> Calibration | None:
     file = rig.calibration.file
     calibration = load_calibration(file) if file else None
-    if found is None:
+    if opened is None:
         return calibration
-    return require_compatible_calibration(*found, calibration, file, other_camera=rig.calibration.other_camera)
+    return require_compatible_calibration(*opened, calibration, file, other_camera=rig.calibration.other_camera)
 
 
 def _describe_calibration(calibration: Calibration | None) -> str:
@@ -210,8 +210,8 @@ def _take_frames(rig: Rig) -> list[CameraFrame]:
 def _check_encryption(rig: Rig) -> str:
     if not rig.encrypted:
         return "off: only for addresses of this machine or a trusted network"
-    own = read_key_pair(rig.security.key)
-    return f"key {own.public.decode()}, {len(read_allowed(rig.security.allowed))} other hosts allowed"
+    pair = read_key_pair(rig.security.key)
+    return f"key {pair.public.decode()}, {len(read_allowed(rig.security.allowed))} other hosts allowed"
 
 
 def _check_addresses(rig: Rig) -> str:

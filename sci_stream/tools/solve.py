@@ -129,8 +129,8 @@ def solve_file(
     solver = ArraySolver(measurements.masks, options)
     solver.require_fit(y[0])
     truth = None if measurements.truth is None else solver.truth(measurements.truth, len(y))
-    given = isinstance(measurements.masks, Calibration)
-    solver.scale(np.empty((0, 0, 0)) if given else real_array(np.asarray(y), "y"), truth)
+    calibrated = isinstance(measurements.masks, Calibration)
+    solver.scale(np.empty((0, 0, 0)) if calibrated else real_array(np.asarray(y), "y"), truth)
     n_frames = solver.calibration.n_frames
     done = SolvedFile(out, solver.denoiser_name, describe_device(solver.device), n_frames, solver.white)
     total = len(seqs) * solver.settings.iterations

@@ -113,8 +113,8 @@ def _table(*columns: str) -> Table:
     for column in columns:
         # In a narrow terminal, drop the device name, not the figures.
         least = None if column == "device" else max(len(column), _LEAST.get(column, 0))
-        left = column in {"node", "state", "device"}
-        table.add_column(column, justify="left" if left else "right", no_wrap=True, min_width=least)
+        is_text = column in {"node", "state", "device"}
+        table.add_column(column, justify="left" if is_text else "right", no_wrap=True, min_width=least)
     return table
 
 

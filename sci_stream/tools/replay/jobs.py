@@ -79,7 +79,7 @@ def read_manifest(path: Path) -> list[Path]:
     """
     with reading(path, "a manifest", hint="It is a text file with one recording per line."):
         lines = read_small(path, "a manifest", _MAX_MANIFEST_BYTES).decode().splitlines()
-    found: dict[Path, None] = {}
+    recordings: dict[Path, None] = {}
     for number, line in enumerate(lines, 1):
         pattern = line.split("#")[0].strip()
         if not pattern:
@@ -88,10 +88,10 @@ def read_manifest(path: Path) -> list[Path]:
             matches = sorted(glob.glob(str(path.parent / Path(pattern).expanduser()), recursive=True))  # noqa: PTH207 - absolute patterns too
         if not matches:
             raise FileFormatError(f"Line {number} of {path} matches no file", got=pattern)
-        found |= dict.fromkeys(first_segment(Path(match)) for match in matches)
-    if not found:
+        recordings |= dict.fromkeys(first_segment(Path(match)) for match in matches)
+    if not recordings:
         raise FileFormatError(f"The manifest {path} is empty", expected="one recording per line")
-    return list(found)
+    return list(recordings)
 
 
 def plan_jobs(sources: Iterable[Path], out: Path | None, plan: ReplayPlan) -> list[ReplayJob]:
@@ -173,8 +173,8 @@ def run_job_atomically(job: ReplayJob, worker: str = "") -> JobResult:
 def remove_left_behind(jobs: Iterable[ReplayJob]) -> None:
     """Remove the hidden folders that killed runs left. Only when none is running."""
     for job in jobs:
-        for left in job.out.parent.glob(f".{glob.escape(job.out.name)}.*.part"):
-            shutil.rmtree(left, ignore_errors=True)
+        for folder in job.out.parent.glob(f".{glob.escape(job.out.name)}.*.part"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _result(job: ReplayJob, state: JobState, began_s: float, **rest: Any) -> JobResult:

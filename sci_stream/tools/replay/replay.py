@@ -183,10 +183,10 @@ def replay(
             )  # fmt: skip
         run = _Run(series, calibration, device, solver, live=plan.live)
         began_s = time.monotonic()
-        left = [seq for seq in seqs if seq not in done]
-        before = len(seqs) - len(left)
-        if left:
-            run.write(out, left, parent, before, progress=lambda i, r: progress(i, len(seqs), r), stop=stop)
+        open_seqs = [seq for seq in seqs if seq not in done]
+        before = len(seqs) - len(open_seqs)
+        if open_seqs:
+            run.write(out, open_seqs, parent, before, progress=lambda i, r: progress(i, len(seqs), r), stop=stop)
         return Replayed(out, before + run.done, len(seqs), before, time.monotonic() - began_s)
 
 

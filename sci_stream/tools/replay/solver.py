@@ -140,10 +140,10 @@ def _recorded(series: RecordedSeries) -> dict[str, dict[str, object]]:
 
 def _chosen(cells: Array, named: Sequence[str]) -> npt.NDArray[np.intp]:
     """Return the settings of each row: its own, or those of the last earlier row with known settings."""
-    own = np.full(len(cells), -1, np.intp)
+    indices = np.full(len(cells), -1, np.intp)
     for index, name in enumerate(named):
-        own[cells == name.encode()] = index
-    return np.maximum(own[_last(own >= 0)], 0)
+        indices[cells == name.encode()] = index
+    return np.maximum(indices[_last(indices >= 0)], 0)
 
 
 def _last(known: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
@@ -199,10 +199,10 @@ def _setup(
         _check_weights(section.weights, recorded)
     denoiser, defaults = make_prior(section, device)
     settings = defaults if recorded is None else settings
-    given = {name: value for name in ("iterations", "sigma_first", "sigma_last") if (value := getattr(changes, name))}
-    if "iterations" in given:
-        given["min_iterations"] = min(settings.min_iterations, given["iterations"])
-    settings = dataclasses.replace(settings, **given)
+    changed = {name: value for name in ("iterations", "sigma_first", "sigma_last") if (value := getattr(changes, name))}
+    if "iterations" in changed:
+        changed["min_iterations"] = min(settings.min_iterations, changed["iterations"])
+    settings = dataclasses.replace(settings, **changed)
     described = describe_solver(section, denoiser.name, settings)
     return SolverSetup(denoiser, settings, described, solver_id(described))
 
@@ -233,11 +233,11 @@ def _check_weights(weights: Path | None, recorded: dict[str, object]) -> None:
             f"Weights of the recorded run not found: {weights}",
             hint=f"Name {recorded.get('weights', 'them')} with --weights, or another --denoiser.",
         )
-    found = hashlib.sha256(weights.read_bytes()).hexdigest()
-    if found != recorded["weights_sha256"]:
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    if digest != recorded["weights_sha256"]:
         raise WeightsError(
             f"{weights} has changed since the recording was made",
             expected=f"SHA-256 {recorded['weights_sha256']}",
-            got=found,
+            got=digest,
             hint="To use it anyway, pass it with --weights.",
         )
