@@ -19,14 +19,21 @@ from sci_stream.storage.recording.inspection import inspect_recording
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "quantities.md"
 REPORTS = {"Solve": SolveReport, "Calibration health": CalibrationHealth}
+
+
+def measured(report: type) -> list[str]:
+    """Return the names of the quantities that may be unknown, later ones too."""
+    return [field.name for field in fields(report) if field.type == "Measured"]
+
+
 HEALTH = CalibrationHealth(
-    shift_x_px=0.25, shift_y_px=-0.5, shift_sd_px=0.125, error_log_odds=8.0, match=0.75, contrast=1.5,
-    below_black_fraction=0.5, brightness=0.375, gain=2.0, order="rotated", first_mask=2, corrected=True,
+    below_black_fraction=0.25, order="rotated", first_mask=2, corrected=True,
+    **dict.fromkeys(measured(CalibrationHealth), 0.5),
 )  # fmt: skip
 REPORT = SolveReport(
     iterations=12, budget_limited=True, start=Start.WARM, start_reason="flow", solve_ns=5_000_000, residual=0.25,
-    saturated_fraction=0.5, noise=0.125, mismatch=0.0625, psnr_db=31.5, solver="0123abcd",
-    masks_at="1,0,0,2500,0;0,0,0,-12,0", health=HEALTH,
+    saturated_fraction=0.5, solver="0123abcd", masks_at="1,0,0,2500,0;0,0,0,-12,0", health=HEALTH,
+    **dict.fromkeys(measured(SolveReport), 0.125),
 )  # fmt: skip
 DECLARED = [(report, quantity) for report in REPORTS.values() for quantity in quantities_of(report)]
 
@@ -83,10 +90,7 @@ def test_keys_and_columns_are_unique() -> None:
 
 def test_recorded_report_is_read_with_equal_values(tmp_path: Path, series) -> None:
     path = tmp_path / "run.h5"
-    unknown = replace(
-        REPORT,
-        **{field.name: None for field in fields(REPORT) if field.default is None},  # type: ignore[arg-type]
-    )
+    unknown = replace(REPORT, health=None, **dict.fromkeys(measured(SolveReport)))
     with RecordingWriter(path, series.info, series.calibration) as writer:
         for seq, report in enumerate((REPORT, unknown)):
             writer.write_reconstruction(series.reconstruction(seq, report=report))
@@ -125,8 +129,9 @@ def test_status_and_page_have_live_quantities() -> None:
 
 
 def test_gauges_have_known_values_by_label() -> None:
-    assert gauges(HEALTH) == {"calibration_shift_px": {"x": 0.25, "y": -0.5}, "calibration_error_log_odds": 8.0}
-    assert gauges(replace(REPORT, noise=None)) == {"measurement_noise": {"masks": 0.0625}}
+    assert gauges(HEALTH)["calibration_shift_px"] == {"x": 0.5, "y": 0.5}
+    assert gauges(HEALTH)["calibration_error_log_odds"] == 0.5
+    assert gauges(replace(REPORT, noise=None))["measurement_noise"] == {"masks": 0.125}
 
 
 if __name__ == "__main__":
