@@ -25,6 +25,7 @@ from sci_stream.cli.common import (
 from sci_stream.errors import InputError
 
 if TYPE_CHECKING:
+    from sci_stream.storage.recording.layout import StoredLedger
     from sci_stream.tools.replay.jobs import JobResult
 
 RecordingPath = Annotated[Path, typer.Argument(metavar="FILE", help="A recording.", show_default=False)]
@@ -271,7 +272,7 @@ def compare(
         table_console().print(comparison_table(comparison, str(reference), str(other)))
 
 
-def _account(ledger: dict[str, Any]) -> str:
+def _account(ledger: StoredLedger) -> str:
     dropped = "".join(f", {count} {reason}" for reason, count in ledger["dropped"].items())
     return f"{ledger['reconstructed']} reconstructed, {ledger['raw_only']} raw only{dropped}"
 

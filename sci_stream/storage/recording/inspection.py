@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.calibration.diagnosis import WITHHELD
-from sci_stream.model import Array, JsonObject, SeriesInfo
+from sci_stream.model import Array, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.quantities import Column, OverSeries
@@ -24,7 +24,8 @@ from sci_stream.storage.recording.columns import (
     Recorded,
     cell_text,
 )
-from sci_stream.storage.recording.reader import Recording
+from sci_stream.storage.recording.layout import StoredLedger
+from sci_stream.storage.recording.reader import Recording, Settings
 from sci_stream.storage.recording.series import RecordedSeries
 
 # A run that lost every other snapshot would otherwise print one gap for each.
@@ -150,7 +151,7 @@ class SolvingSummary:
 
     quantities: dict[str, Summary]
     nodes: dict[str, int]
-    solvers: dict[str, JsonObject]
+    solvers: dict[str, Settings]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,7 @@ class RecordingSummary:
     series: SeriesInfo
     segments: tuple[SegmentSummary, ...]
     stored: StoredData
-    ledger: JsonObject | None
+    ledger: StoredLedger | None
     rows: OutcomeCounts
     gaps: RecordingGaps
     rates: SnapshotRates
@@ -226,9 +227,9 @@ class RecordingSummary:
     calibration: CalibrationSummary
     health: MaskSummary | None
     chunks: dict[str, ChunkSummary]
-    parent: JsonObject | None
+    parent: dict[str, object] | None
 
-    def to_json(self) -> JsonObject:
+    def to_json(self) -> dict[str, object]:
         """Return the summary as plain values; quantities are not nested."""
         values = dataclasses.asdict(self)
         series = values["series"]
@@ -359,7 +360,7 @@ def _rates(rows: Rows, n_frames: int) -> SnapshotRates:
     )
 
 
-def _solving(rows: Rows, solvers: dict[str, JsonObject]) -> SolvingSummary:
+def _solving(rows: Rows, solvers: dict[str, Settings]) -> SolvingSummary:
     solved = {name: values[rows["outcome"] == 1] for name, values in rows.items()}
     nodes = Counter(map(cell_text, solved["node"].tolist()))
     return SolvingSummary(_summaries(SOLVE_QUANTITIES, solved), dict(nodes.most_common()), solvers)

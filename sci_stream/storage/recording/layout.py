@@ -7,13 +7,13 @@ import enum
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypedDict
 
 import h5py
 import numpy as np
 
 from sci_stream.file_guard import reading
-from sci_stream.model import Array, BayerPhase, JsonObject, Policy, SeriesInfo
+from sci_stream.model import Array, BayerPhase, Policy, SeriesInfo
 from sci_stream.optional import require_optional
 from sci_stream.storage.hdf5 import place, read_text, write_mark, write_text
 from sci_stream.wire import encode
@@ -72,7 +72,7 @@ class Layout:
     raw: np.dtype[Any] | None
     video: np.dtype[Any] | None
     compression: Compression
-    parent: JsonObject | None = None
+    parent: dict[str, object] | None = None
 
 
 def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
@@ -113,7 +113,23 @@ def describe_frames(node: h5py.Dataset) -> None:
         node.attrs["scaling_factor"] = VIDEO_U16_STEP
 
 
-def ledger_document(document: JsonObject, notes: Mapping[str, object] = MappingProxyType({})) -> Array:
+class StoredLedger(TypedDict, total=False):
+    """The ledger of a recording: `sci_stream.delivery.ledger.LedgerCounts`, or counted by ``sci-stream repair``."""
+
+    acquired: int
+    reconstructed: int
+    raw_only: int
+    dropped: dict[str, int]
+    in_flight: int
+    closed: bool
+    duplicates: int
+    redelivered: int
+    camera_missed: int
+    unrecorded: int
+    repaired: bool
+
+
+def ledger_document(document: Mapping[str, object], notes: Mapping[str, object] = MappingProxyType({})) -> Array:
     """Return the ledger as stored: JSON, zero-padded to `LEDGER_BYTES`.
 
     ``notes`` are added as far as they fit: of notes that are lists or maps, the oldest entries are left out and their

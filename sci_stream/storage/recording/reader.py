@@ -6,26 +6,36 @@ import json
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeGuard
 
 import h5py
 import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError
-from sci_stream.model import Array, JsonObject, SeriesInfo, SolveReport
+from sci_stream.model import Array, SeriesInfo, SolveReport
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import read_calibration
 from sci_stream.storage.hdf5 import read_attribute, read_text
 from sci_stream.storage.recording.columns import OUTCOME_CODES, OUTCOME_NAMES, cell_text, solve_report
 from sci_stream.storage.recording.file import RecordingFile, release, share
-from sci_stream.storage.recording.layout import FRAME_FLAGS, VIDEO_U16_STEP, RowState, raw_dtype, read_info
+from sci_stream.storage.recording.layout import (
+    FRAME_FLAGS,
+    VIDEO_U16_STEP,
+    RowState,
+    StoredLedger,
+    raw_dtype,
+    read_info,
+)
+
+Settings = dict[str, int | float | str]
+"""Settings of a solver, by name."""
 
 # As in the messages (`sci_stream.wire`).
 _MOST_SEQ = 2**48
 
 
-def _is_ledger(found: object) -> bool:
+def _is_ledger(found: object) -> TypeGuard[StoredLedger]:
     """Return whether what is stored as a ledger has counts where readers print and add them up."""
     if not isinstance(found, dict) or not isinstance(dropped := found.get("dropped", {}), dict):
         return False
@@ -109,7 +119,7 @@ class Recording:
         """Every column by name, one value per row, row = seq − `first_seq`; see `columns.COLUMNS`."""
         return self._rows
 
-    def _ledger_document(self) -> JsonObject:
+    def _ledger_document(self) -> dict[str, object]:
         text = self._file.ledger()
         try:
             document = json.loads(text) if text else {}
@@ -118,7 +128,7 @@ class Recording:
         return document if isinstance(document, dict) else {}
 
     @property
-    def ledger(self) -> JsonObject | None:
+    def ledger(self) -> StoredLedger | None:
         """The last stored ledger, None if there is none; final if `clean`."""
         ledger = self._ledger_document().get("ledger")
         return ledger if _is_ledger(ledger) else None
@@ -141,20 +151,24 @@ class Recording:
         return self.clean or (self.continued is not None and not self._file.writing)
 
     @property
-    def notes(self) -> JsonObject:
+    def notes(self) -> dict[str, object]:
         """Notes of the sink on the series, such as the ``solvers`` by node."""
         known = ("clean", "time_ns", "ledger", "continued")
         return {name: value for name, value in self._ledger_document().items() if name not in known}
 
     @property
-    def solvers(self) -> dict[str, JsonObject]:
+    def solvers(self) -> dict[str, Settings]:
         """Settings of the solvers by their ids, as reconstruct nodes reported them."""
         noted = self.notes.get("solvers")
         entries = noted.items() if isinstance(noted, dict) else ()
-        return {name: solver for name, solver in entries if isinstance(solver, dict)}
+        return {
+            name: {key: value for key, value in solver.items() if isinstance(value, int | float | str)}
+            for name, solver in entries
+            if isinstance(solver, dict)
+        }
 
     @property
-    def parent(self) -> JsonObject | None:
+    def parent(self) -> dict[str, object] | None:
         """Source of a derived recording; None for a recording of a camera."""
         with self._file.hdf5() as file:
             if "parent" not in file:

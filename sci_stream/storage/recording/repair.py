@@ -13,10 +13,17 @@ import numpy.typing as npt
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import DropReason
 from sci_stream.errors import FileFormatError, StorageError
-from sci_stream.model import Array, JsonObject
+from sci_stream.model import Array
 from sci_stream.storage.hdf5 import LIBVER, open_for_reading
 from sci_stream.storage.recording.columns import OUTCOME_CODES, cell_text, columns_of
-from sci_stream.storage.recording.layout import FRAME_FLAGS, Compression, Layout, RowState, ledger_document
+from sci_stream.storage.recording.layout import (
+    FRAME_FLAGS,
+    Compression,
+    Layout,
+    RowState,
+    StoredLedger,
+    ledger_document,
+)
 from sci_stream.storage.recording.reader import Recording
 from sci_stream.storage.recording.segments import earlier_segments, first_segment
 from sci_stream.storage.recording.writer import create_recording
@@ -34,7 +41,7 @@ class Repaired:
     path: Path
     original: Path
     snapshots: int
-    ledger: JsonObject
+    ledger: StoredLedger
 
 
 def repair_recording(path: Path, progress: Progress = lambda _done, _total: None) -> Repaired | None:
@@ -71,7 +78,7 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
                 _create_copy(out, source, old)
                 _write_columns(out, columns)
                 _copy_frames(out, source, columns["state"], used, progress)
-                end: JsonObject = {"clean": True} if old.continued is None else {"continued": old.continued}
+                end: dict[str, object] = {"clean": True} if old.continued is None else {"continued": old.continued}
                 out["ledger"][:] = ledger_document(
                     {**end, "time_ns": unix_ns(), "ledger": ledger, "repaired": True, **old.notes}
                 )
@@ -99,7 +106,7 @@ class _OtherSegments:
     settled: npt.NDArray[np.bool_]
 
 
-def _settled_columns(old: Recording) -> tuple[dict[str, Array], JsonObject]:
+def _settled_columns(old: Recording) -> tuple[dict[str, Array], StoredLedger]:
     """Return the columns, cut to the rows in use, with an outcome for every snapshot; and the ledger.
 
     A snapshot with raw counts in an earlier segment but without an outcome in any gets its outcome here: the

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.file_guard import require_memory
-from sci_stream.model import Array, JsonObject, SeriesInfo
+from sci_stream.model import Array, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.recording.columns import CHUNK_PREFIX, columns_of
-from sci_stream.storage.recording.layout import FRAME_FLAGS, RowState
-from sci_stream.storage.recording.reader import Recording
+from sci_stream.storage.recording.layout import FRAME_FLAGS, RowState, StoredLedger
+from sci_stream.storage.recording.reader import Recording, Settings
 from sci_stream.storage.recording.segments import earlier_segments
 
 if TYPE_CHECKING:
@@ -160,22 +160,22 @@ class RecordedSeries:
         return float(np.median(steps)) if len(steps) else None
 
     @property
-    def parent(self) -> JsonObject | None:
+    def parent(self) -> dict[str, object] | None:
         """Source of a recording made by ``sci-stream replay``; None for a recording of a camera."""
         return self.segments[0].parent
 
     @property
-    def ledger(self) -> JsonObject | None:
+    def ledger(self) -> StoredLedger | None:
         """The last stored ledger, final if `finished`; None if there is none."""
         return next((s.ledger for s in reversed(self.segments) if s.ledger is not None), None)
 
     @property
-    def notes(self) -> JsonObject:
+    def notes(self) -> dict[str, object]:
         """Notes of the sink on the series, such as the ``solvers`` by node."""
         return {name: value for segment in self.segments for name, value in segment.notes.items()}
 
     @property
-    def solvers(self) -> dict[str, JsonObject]:
+    def solvers(self) -> dict[str, Settings]:
         """Settings of the solvers by their ids, as reconstruct nodes reported them."""
         return {name: solver for segment in self.segments for name, solver in segment.solvers.items()}
 
@@ -256,7 +256,7 @@ class RecordedSeries:
             table[name] = values[known]
         return table
 
-    def row(self, seq: int) -> JsonObject:
+    def row(self, seq: int) -> dict[str, Any]:
         """Return the columns of one snapshot as plain values. Raises KeyError if it lies outside the recording."""
         index = seq - self.first_seq
         if not 0 <= index < len(self.rows["state"]):

@@ -24,6 +24,7 @@ from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import Shape
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.storage.recording.columns import OUTCOME_CODES
+from sci_stream.storage.recording.reader import Settings
 from sci_stream.storage.recording.series import RecordedSeries
 
 _SETTINGS = {field.name for field in dataclasses.fields(SolverSettings)}
@@ -133,7 +134,7 @@ def _trusted(series: RecordedSeries, section: ReconstructSection, changes: Solve
     return dataclasses.replace(changes, denoiser=None)
 
 
-def _recorded(series: RecordedSeries) -> dict[str, dict[str, object]]:
+def _recorded(series: RecordedSeries) -> dict[str, Settings]:
     """Return the settings of the recorded run by id."""
     return {name: solver for name, solver in series.solvers.items() if "denoiser" in solver}
 
@@ -185,7 +186,7 @@ def replay_masks(series: RecordedSeries, calibration: Calibration) -> ReplayMask
 
 
 def _setup(
-    section: ReconstructSection, recorded: dict[str, object] | None, changes: SolverChanges, device: torch.device
+    section: ReconstructSection, recorded: Settings | None, changes: SolverChanges, device: torch.device
 ) -> SolverSetup:
     """Return the settings from a recording, or else from a rig, with the changes applied."""
     if recorded is not None:
@@ -224,7 +225,7 @@ def as_settings(described: Mapping[str, Any]) -> SolverSettings:
         ) from error
 
 
-def _check_weights(weights: Path | None, recorded: dict[str, object]) -> None:
+def _check_weights(weights: Path | None, recorded: Settings) -> None:
     """Raise unless the checkpoint is that of the recorded run."""
     if weights is None or "weights_sha256" not in recorded:
         return
