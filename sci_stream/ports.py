@@ -6,7 +6,7 @@ only for the value types.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -143,7 +143,7 @@ class Denoiser(Protocol):
 
     name: str
 
-    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, sigma: float | torch.Tensor) -> torch.Tensor:
         """Denoise.
 
         Parameters
@@ -151,8 +151,8 @@ class Denoiser(Protocol):
         x
             (N, H, W) on the denoiser's device and in its dtype, nominally 0–1. Not modified.
         sigma
-            Noise standard deviation on the 0–1 scale, > 0. Where it differs between pixels, a
-            `sci_stream.recon.algorithms.noise_level.NoiseLevel`; a denoiser without a noise map uses it as a number.
+            Noise standard deviation on the 0–1 scale, > 0: () or a number. ``float(sigma)`` makes the host wait for a
+            GPU; `sci_stream.recon.algorithms.noise_level.on_device` does not.
 
         Returns
         -------
@@ -162,15 +162,36 @@ class Denoiser(Protocol):
 
 
 @runtime_checkable
+class LocalDenoiser(Denoiser, Protocol):
+    """A denoiser that takes the level of each pixel. Optional; of a `VideoDenoiser` the same holds for its videos."""
+
+    takes_relative: bool
+
+    def __call__(
+        self, x: torch.Tensor, sigma: float | torch.Tensor, relative: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Denoise, as `Denoiser`.
+
+        Parameters
+        ----------
+        relative
+            The level at each pixel as a multiple of σ, (P, H, W), for all images of a plane; a batch holds equally many
+            images of each plane. None if it is the same everywhere.
+        """
+        ...
+
+
+@runtime_checkable
 class RecordableDenoiser(Denoiser, Protocol):
-    """A denoiser whose work on a device can be recorded (CUDA graph) and replayed with another σ.
+    """A denoiser whose work on a device can be recorded (CUDA graph) and replayed with another σ. Optional.
 
     It reads σ from the device (`sci_stream.recon.algorithms.noise_level.on_device`), does not synchronise, and its work
-    depends on nothing but its input, σ and its form.
+    depends on nothing but its input and σ.
     """
 
-    def graph_key(self, sigma: float) -> Hashable:
-        """Return a key of the work at this level: levels with equal keys differ in nothing but σ."""
+    @property
+    def recordable(self) -> bool:
+        """Whether that is so. False where its arithmetic depends on the level: then it reads σ as a number."""
         ...
 
 
@@ -182,7 +203,7 @@ class VideoDenoiser(Denoiser, Protocol):
     frequencies in between (`sci_stream.recon.denoisers.temporal`).
     """
 
-    def denoise_video(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+    def denoise_video(self, x: torch.Tensor, sigma: float | torch.Tensor) -> torch.Tensor:
         """Denoise P videos of B frames each.
 
         Parameters
@@ -190,7 +211,7 @@ class VideoDenoiser(Denoiser, Protocol):
         x
             (P, B, H, W), otherwise as for a batch of frames. P is 1, or 4 for the planes of a Bayer mosaic; B ≥ 1.
         sigma
-            As for a batch of frames; a level that differs from place to place is (P, H, W), the same for all frames.
+            As for a batch of frames; all frames of a plane have the same.
 
         Returns
         -------

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.noise_level import NoiseLevel
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.denoisers.temporal import cosines
 from sci_stream.recon.engine import Engine
@@ -99,8 +98,8 @@ def gain_db(path: Path) -> float:
     noisy = truth + SIGMA * torch.randn(truth.shape, generator=torch.Generator().manual_seed(0))
     frames, video = (make_denoiser(name, CPU) for name in PRIORS)
     with torch.inference_mode():
-        by_frame = frames(noisy, NoiseLevel(SIGMA))
-        by_video = video.denoise_video(noisy.unsqueeze(0), NoiseLevel(SIGMA))[0]
+        by_frame = frames(noisy, SIGMA)
+        by_video = video.denoise_video(noisy.unsqueeze(0), SIGMA)[0]
     return float(10 * torch.log10((by_frame - truth).square().mean() / (by_video - truth).square().mean()))
 
 

@@ -16,7 +16,6 @@ from sci_stream.config.fields import (
     OptionalPath,
     Section,
 )
-from sci_stream.recon.algorithms.schedule import Shape
 
 
 class ReconstructSection(Section):
@@ -77,19 +76,13 @@ class ReconstructSection(Section):
         description="Type of the reconstructed video in messages and in the recording.",
         json_schema_extra=EXPERT,
     )
-    solver: Literal["gap", "admm"] | None = Field(
-        default=None,
-        examples=["gap"],
-        description="gap, or admm, which down-weights the measurement by gamma; unset: gap.",
-        json_schema_extra=EXPERT,
-    )
     sigma_first: float | None = Field(
         default=None,
         gt=0,
         le=1,
         examples=[0.2],
-        description="Noise level σ of the first iteration, on the 0–1 scale. An upper limit where linear_start "
-        "applies: the closer the initial estimate, the lower σ. Unset: chosen for the denoiser.",
+        description="Highest noise level σ of the first iteration, on the 0–1 scale: the closer the initial estimate, "
+        "the lower σ. Unset: chosen for the denoiser.",
         json_schema_extra=EXPERT,
     )
     sigma_last: float | None = Field(
@@ -97,72 +90,8 @@ class ReconstructSection(Section):
         gt=0,
         le=1,
         examples=[0.03],
-        description="Noise level σ of the last iteration, on the 0–1 scale. Where linear_start applies, the upper "
-        "limit for 16 or more iterations; K < 16 iterations end at √(16/K) times it. Unset: chosen "
-        "for the denoiser.",
-        json_schema_extra=EXPERT,
-    )
-    sigma_shape: Shape | None = Field(
-        default=None,
-        strict=False,
-        examples=["geometric"],
-        description="Decrease of σ: geometric (a constant factor), or stepwise (four plateaus); unset: geometric.",
-        json_schema_extra=EXPERT,
-    )
-    gamma: float | None = Field(
-        default=None,
-        ge=0,
-        le=1e6,
-        examples=[0.3],
-        description="γ of admm: how strongly the measurement is down-weighted, relative to Σφ²; unset: 0.3.",
-        json_schema_extra=EXPERT,
-    )
-    accelerate: bool = Field(
-        default=True,
-        description="Accumulate the residual (accelerated GAP): better in fewer iterations.",
-        json_schema_extra=EXPERT,
-    )
-    relaxation: float | None = Field(
-        default=None,
-        ge=0,
-        lt=2,
-        examples=[1.0],
-        description="α of accelerated GAP: weight of the accumulated residual; unset: chosen for the denoiser.",
-        json_schema_extra=EXPERT,
-    )
-    weigh_noise: bool = Field(
-        default=True,
-        description="Weight each measured pixel by its noise, as estimated from each snapshot and by the calibration; "
-        "false: fit every pixel exactly.",
-        json_schema_extra=EXPERT,
-    )
-    correlated: int = Field(
-        default=4,
-        ge=0,
-        le=1000,
-        description="Number of iterations that treat the residual, where the scene moves, as errors correlated "
-        "between neighbouring pixels (only where linear_start applies); 0: every pixel independently, "
-        "as in the paper.",
-        json_schema_extra=EXPERT,
-    )
-    local_sigma: bool = Field(
-        default=True,
-        description="Denoise each region by the estimated error of the initial estimate there, with denoisers "
-        "that accept a σ map (FFDNet); false: the same σ everywhere.",
-        json_schema_extra=EXPERT,
-    )
-    along_time: bool | None = Field(
-        default=None,
-        examples=[True],
-        description="Denoise the temporal mean and the changes of groups of frames in every second iteration, "
-        "instead of single frames; unset: chosen for the denoiser.",
-        json_schema_extra=EXPERT,
-    )
-    linear_start: bool | None = Field(
-        default=None,
-        examples=[True],
-        description="Start a cold solve from the best linear estimate (LMMSE) of moving regions instead of the "
-        "static image everywhere: better in fewer iterations; unset: chosen for the denoiser.",
+        description="Highest noise level σ of the last iteration, on the 0–1 scale, for 16 or more iterations; K < 16 "
+        "iterations end at √(16/K) times it. Unset: chosen for the denoiser.",
         json_schema_extra=EXPERT,
     )
     cuda_graphs: bool = Field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 _IN_LAB = "The paper's own loop has it: sci_stream_lab.paper, of the package sci-stream-lab."
+_IN_PYTHON = "It is a setting for experiments: SolverSettings in Python, `--set` of `sci-stream bench`."
 _PAUSES = "A lost camera is reopened after 0.2 s, then twice as long each time, up to 10 s."
 
 REMOVED: Final = {
@@ -14,12 +15,22 @@ REMOVED: Final = {
     "experiment.exposure_s": "The calibration holds the exposure.",
     "preview.jpeg_quality": "The quality is 85; [preview] h264_mbit_per_s bounds the video.",
     "preview.most_viewers": "It is now max_viewers.",
+    "reconstruct.accelerate": "It is relaxation = 0 of SolverSettings, in Python.",
+    "reconstruct.along_time": _IN_PYTHON,
+    "reconstruct.correlated": _IN_PYTHON,
     "reconstruct.eta": _IN_LAB,
     "reconstruct.expert": "Write its keys in [reconstruct].",
+    "reconstruct.gamma": _IN_PYTHON,
     "reconstruct.lambda_rule": _IN_LAB,
+    "reconstruct.linear_start": _IN_PYTHON,
+    "reconstruct.local_sigma": _IN_PYTHON,
     "reconstruct.momentum": "[reconstruct] iterations and the denoiser decide.",
+    "reconstruct.relaxation": _IN_PYTHON,
     "reconstruct.restrain": "[reconstruct] iterations and the denoiser decide.",
+    "reconstruct.sigma_shape": "σ falls by a constant factor.",
+    "reconstruct.solver": _IN_PYTHON,
     "reconstruct.switch_at": _IN_LAB,
+    "reconstruct.weigh_noise": _IN_PYTHON,
     "reconstruct.xi": _IN_LAB,
     "record.movie_fps": "The film plays at 25 frames per second; `sci-stream export --fps` makes another.",
     "record.warn_free_mib": "The warning comes at eight times min_free_mib.",

@@ -22,11 +22,11 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.white import brightness_percentile, fit_white, white_level
 from sci_stream.ports import Denoiser
 from sci_stream.recon.backend.device import pick_device
+from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaults
-from sci_stream.recon.denoisers.half_precision import Precision
-from sci_stream.recon.denoisers.registry import chosen_denoiser, denoiser_spec, external_spec, make_denoiser
+from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.settings import SolverSettings, settings_for
+from sci_stream.recon.settings import SolverSettings, default_settings, settings_for
 
 AnyArray = Array | torch.Tensor
 AnyDenoiser = str | Callable[..., Any]
@@ -480,7 +480,7 @@ def _prior(denoiser: AnyDenoiser, weights: str | Path | None, device: torch.devi
     if isinstance(denoiser, str):
         path = None if weights is None else Path(weights)
         name = chosen_denoiser(denoiser, device, weights=path is not None)
-        return make_denoiser(name, device, path, Precision.AUTO), settings_for(denoiser_spec(name), device)
+        return make_denoiser(name, device, path, Precision.AUTO), default_settings(device, name)
     if not callable(denoiser):
         raise InputError(
             "The denoiser is invalid", expected="a name, a torch.nn.Module or a callable", got=type(denoiser).__name__
@@ -488,9 +488,8 @@ def _prior(denoiser: AnyDenoiser, weights: str | Path | None, device: torch.devi
     if weights is not None:
         raise InputError("weights apply to a denoiser that is given by name", got=f"weights with {denoiser!r:.60}")
     defaults = getattr(denoiser, "defaults", None)
-    wrapped = CallableDenoiser(denoiser, device)
-    spec = external_spec(lambda *_: wrapped, defaults if isinstance(defaults, DenoiserDefaults) else DenoiserDefaults())
-    return wrapped, settings_for(spec, device)
+    known = defaults if isinstance(defaults, DenoiserDefaults) else DenoiserDefaults()
+    return CallableDenoiser(denoiser, device), settings_for(known, device)
 
 
 def _adjusted(settings: SolverSettings, options: ArrayOptions) -> SolverSettings:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,30 +13,23 @@ import numpy.typing as npt
 import torch
 
 from sci_stream.calibration.compatibility import require_matching_snapshot
+from sci_stream.errors import ConfigError
 from sci_stream.model import Snapshot, SolveReport, Start
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import projection_fault
 from sci_stream.optics.mask_errors import MaskCorrection
-from sci_stream.ports import Denoiser, MemoryReducible
-from sci_stream.recon.algorithms.gap import CorrelatedResidual, Denoise, Problem, noise_variance_ratio
-from sci_stream.recon.algorithms.noise_level import ladder_on_device
-from sci_stream.recon.algorithms.schedule import LEAST_SIGMA, AnytimeSchedule, Budget, levels_by_graph_key
+from sci_stream.ports import Denoiser, LocalDenoiser, MemoryReducible, RecordableDenoiser
+from sci_stream.recon.algorithms.admm import admm
+from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, gap, noise_variance_ratio
+from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget, SigmaSchedule
 from sci_stream.recon.backend.async_solve import AsyncSolve
-from sci_stream.recon.backend.cuda_graph import (
-    MOST_PIXELS,
-    MOST_PIXELS_AT_ONCE,
-    CudaGraphStep,
-    Graphs,
-    Recorder,
-    record_cuda_graph,
-)
+from sci_stream.recon.backend.cuda_graph import MAX_PIXELS, Graphs, Recorder, record_cuda_graph
+from sci_stream.recon.backend.fused_gap import fused_gap
 from sci_stream.recon.backend.memory import within_memory
 from sci_stream.recon.backend.transfers import Stopwatch, Transfers, solve_clock
 from sci_stream.recon.denoisers.temporal import cycled_denoisers, ending_on_frames
-from sci_stream.recon.factory import make_solver, solver_step
-from sci_stream.recon.fused_gap import fused_gap
 from sci_stream.recon.initialization.error_map import InitialErrorMap
-from sci_stream.recon.initialization.initializer import REASONS, Initializer, InitialState, call_directly
+from sci_stream.recon.initialization.initializer import REASONS, Initializer, InitialState, Past
 from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.noise_estimation import estimate_noise
@@ -46,36 +38,31 @@ from sci_stream.recon.settings import SolverSettings
 Watch = Callable[[torch.Tensor], None]
 """Called with the video after each iteration; must not write to it."""
 
+SOLVERS = {"gap": gap, "admm": admm}
+"""The algorithms by name."""
+
 # Counts beyond this multiple of full scale are no light: such pixels are left out, as those that are not finite, since
 # squares of floats near the largest overflow.
-_MOST_Y = 1e6
+_MAX_Y = 1e6
+
+# Step between the numbers of iterations of which solves are recorded.
+_RUNG = 0.8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Estimate:
+class Estimate(NamedTuple):
     """The result of a solve on the device.
 
-    ``planes`` (P, B, h, w); ``video`` (B, H, W) in the engine's dtype, memory that nothing else uses; ``finite``, ():
-    False if the solve diverged, and ``planes`` is the still image instead; ``facts``, (5,): the residual
-    ‖y − Φv‖₂/‖y‖₂, ``finite``, the place of the reason for the start in ``reasons``, and the noise and its part due to
-    the masks (`SolveReport`), NaN if unknown; ``iterations`` spent.
+    ``planes`` (P, B, h, w); ``video`` (B, H, W) in the engine's dtype; ``finite``, (): False if the solve diverged, and
+    ``planes`` is the still image instead; ``facts``, (5,): the residual ‖y − Φv‖₂/‖y‖₂, ``finite``, the place of the
+    reason for the start in `REASONS`, and the noise and its part due to the masks (`SolveReport`), NaN if unknown;
+    ``iterations`` spent.
     """
 
     planes: torch.Tensor
     video: torch.Tensor
     finite: torch.Tensor
     facts: torch.Tensor
-    reasons: tuple[str, ...]
     iterations: int
-    saturated_fraction: float
-
-
-class _Upload(NamedTuple):
-    """A snapshot on the device: counts as y, (H, W), and which are saturated, None where that is not known."""
-
-    y: torch.Tensor
-    saturated: torch.Tensor | None
-    saturated_fraction: float
 
 
 class Engine:
@@ -124,34 +111,30 @@ class Engine:
         recorder: Recorder | None = None,
         cuda_graphs: bool = True,
     ) -> None:
+        if settings.solver not in SOLVERS:
+            raise ConfigError("Unknown solver", expected=f"one of {', '.join(SOLVERS)}", got=repr(settings.solver))
         self.calibration = calibration
         self.settings = settings
         self.device = device
         self._denoiser = denoiser
         self._priors = cycled_denoisers(denoiser, calibration.n_frames, device, along_time=settings.along_time)
+        self._recordable = isinstance(denoiser, RecordableDenoiser) and denoiser.recordable
         if recorder is None and cuda_graphs and device.type == "cuda":
             recorder = record_cuda_graph(device)
-        self._graphs = None if recorder is None else Graphs(recorder)
-        self._recorded_step: CudaGraphStep | None = None
-        if self._graphs is not None:
-            self._recorded_step = CudaGraphStep(self._graphs, solver_step(settings))
-        self._algorithm = make_solver(settings, self._recorded_step)
-        small = calibration.phi.size <= MOST_PIXELS
-        self._call = call_directly if self._graphs is None or not small else self._graphs.call
+        recorded = self._recordable and calibration.phi.size <= MAX_PIXELS
+        self._graphs = Graphs(recorder) if recorder is not None and recorded else None
         self._transfers = Transfers(device)
         self._video_dtype = video_dtype
         self._between = between
         self._iteration_s: float | None = None
-        self._initializer = Initializer(settings, self._call)
+        self._initializer = Initializer(settings)
         self._start_s = 0.0
         with within_memory(calibration, device):
             self._masks = MaskStack(calibration, device, in_place=self._graphs is not None)
-        self._fused_fault = ""
-        self._whole = make_solver(settings) if self._is_one_graph() else None
-        if self._whole is not None and settings.solver == "gap":
-            lowest = min(settings.sigma_last, LEAST_SIGMA)
-            fused, self._fused_fault = fused_gap(denoiser, self._priors, self._masks.phi.shape, lowest, device)
-            self._whole = fused or self._whole
+        self._last_estimate, self._fused_fault = SOLVERS[settings.solver], ""
+        if self._graphs is not None and settings.solver == "gap":
+            fused, self._fused_fault = fused_gap(denoiser, self._priors, self._masks.phi.shape, device)
+            self._last_estimate = fused or gap
         self._solving = False
         self._correction: MaskCorrection | None = None
 
@@ -175,10 +158,10 @@ class Engine:
     def change_settings(self, settings: SolverSettings) -> None:
         """Solve with other numbers of iterations from the next snapshot on; all else must be as it was.
 
-        Whole solves are recorded again when the next one is due.
+        Solves are recorded again when the next one is due.
         """
-        if self._graphs is not None and settings.iterations != self.settings.iterations:
-            self._graphs.drop(self._whole_key)
+        if self._graphs is not None and settings != self.settings:
+            self._graphs.clear()
         self.settings = settings
 
     def reduce_memory(self) -> bool:
@@ -191,8 +174,6 @@ class Engine:
         released = self._initializer.forget("memory")
         if self._graphs is not None:
             released |= self._graphs.give_up("memory ran out")
-        if self._recorded_step is not None:
-            self._recorded_step.forget()
         if isinstance(self._denoiser, MemoryReducible):
             released |= self._denoiser.reduce_memory()
         if self.device.type == "cuda":
@@ -222,41 +203,22 @@ class Engine:
     def warm_up(self) -> float:
         """Solve two snapshots of a moving pattern, so that the first real one finds everything prepared.
 
-        Libraries are loaded and memory is allocated. Where work is recorded, all kinds of it are recorded here: both
-        starts; iterations with each prior, at levels of σ of each form, with and without neighbours; and whole solves.
+        Libraries are loaded and memory is allocated. Where solves are recorded, all of them are recorded here: with
+        either start, and of each number of iterations that is used under load.
 
         Returns
         -------
-        Seconds that one iteration takes, measured after the first solve.
+        Seconds that one iteration takes, measured when everything is prepared.
         """
-        first, second = (_moving_pattern(self.calibration, seq) for seq in range(2))
-        iterations = self.settings.min_iterations if self._graphs is None else self.settings.iterations
-        self.reconstruct(first, Budget(iterations))
-        if self._graphs is None:
-            _, report = self.reconstruct(second, Budget(iterations))
-        else:
-            self._record_iterations(first)
-            # First step by step, as under load, then at once; the last time everything is there.
-            for watch in (lambda _video: None, None, None):
-                self.forget()
-                for snapshot in (first, second):
-                    _, report = self.reconstruct(snapshot, Budget(iterations), watch=watch)
+        counts = [self.settings.min_iterations]
+        if self._graphs is not None:
+            counts = [*self._rungs(), self.settings.iterations]
+        for iterations in counts:
+            self.forget()
+            for seq in range(2):
+                _, report = self.reconstruct(_moving_pattern(self.calibration, seq), Budget(iterations))
         self.forget()
         return report.solve_ns / 1e9 / report.iterations
-
-    def _record_iterations(self, snapshot: Snapshot) -> None:
-        """Do an iteration of every kind that a solve can consist of."""
-        with within_memory(self.calibration, self.device), torch.inference_mode():
-            measurement = self.prepare(self._upload(snapshot))
-            start = self.initialize(snapshot, measurement, Budget(self.settings.iterations))
-            for prior in dict.fromkeys(self._priors):
-                problem = self._problem(measurement, start.error, (prior,))
-                sigmas = levels_by_graph_key(self.settings.schedule, prior.graph_key)
-                if problem.correlated is not None:
-                    problem = problem._replace(correlated=problem.correlated._replace(iterations=len(sigmas)))
-                    sigmas = [*sigmas, *sigmas]
-                for _ in self._algorithm(start.v, problem, sigmas):
-                    self._between()
 
     def reconstruct(
         self, snapshot: Snapshot, budget: Budget | None = None, *, watch: Watch | None = None
@@ -298,23 +260,22 @@ class Engine:
         if self._correction is not None:
             correction, self._correction = self._correction, None
             self.correct_masks(correction)
-        budget = budget or Budget(self.settings.iterations)
         stopwatch, began_s = Stopwatch(self.device), time.perf_counter()
+        budget = self._planned(budget or Budget(self.settings.iterations))
         on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
         self._solving = True
         try:
             with within_memory(self.calibration, self.device), torch.inference_mode(), on_device:
                 stopwatch.lap()
-                upload = self._upload(snapshot)
-                if self._graphs is not None and self._iteration_s:
-                    # A GPU takes the same time for each iteration: asking it how far it is would make it wait for the
-                    # host.
-                    budget = budget.planned(self._iteration_s, self.settings.min_iterations)
-                whole = self._whole is not None and watch is None and budget == Budget(self.settings.iterations)
-                if whole:
-                    estimate = self._solve_at_once(snapshot, upload)
+                y, saturated, saturated_fraction = self._upload(snapshot)
+                past, reason = self._initializer.past(snapshot)
+                tensors = (y, saturated, *(past or (None, None)))
+                replay = self._replay_of(budget) if watch is None else None
+                if replay is not None:
+                    self._between()
+                    estimate = replay(*tensors)
                 else:
-                    estimate = self._solve_step_by_step(snapshot, upload, budget, began_s, watch)
+                    estimate = self._solved(budget, began_s, watch, *tensors)
                 self._initializer.keep(snapshot, self._own(estimate.planes, estimate.video), estimate.finite)
                 stopwatch.lap()
                 arrival = self._transfers.download(estimate.video, estimate.facts)
@@ -327,10 +288,11 @@ class Engine:
             budget_limited=estimate.iterations < self.settings.iterations,
             solve_ns=0,
             residual=0.0,
-            saturated_fraction=estimate.saturated_fraction,
+            saturated_fraction=saturated_fraction,
             masks_at=self._masks.correction.to_text,
         )
-        return AsyncSolve(arrival, report, snapshot.truth, stopwatch, self._record_duration, estimate.reasons)
+        reasons = REASONS if past is not None else (reason,)
+        return AsyncSolve(arrival, report, snapshot.truth, stopwatch, self._record_duration, reasons)
 
     def _own(self, planes: torch.Tensor, video: torch.Tensor) -> torch.Tensor:
         """Return planes that the caller of a solve cannot change: on a CPU its array may be their memory."""
@@ -341,184 +303,174 @@ class Engine:
         """Store the duration of an iteration, to plan the next solve."""
         self._iteration_s = solve_s / report.iterations
 
-    def _upload(self, snapshot: Snapshot) -> _Upload:
-        """Start copying a snapshot to the device."""
+    def _upload(self, snapshot: Snapshot) -> tuple[torch.Tensor, torch.Tensor | None, float]:
+        """Start copying a snapshot to the device.
+
+        Returns
+        -------
+        Counts as y, (H, W); which are saturated, None where that is not known; and the fraction of these.
+        """
         counts, saturation_dn = snapshot.counts, self.calibration.saturation_dn
         measurement, black = self.calibration.measurement(counts), self._masks.correction.black
         y = self._transfers.upload(measurement - np.float32(black) if black else measurement)
         if saturation_dn is None:
-            return _Upload(y, None, 0.0)
+            return y, None, 0.0
         where = counts >= saturation_dn
-        return _Upload(y, self._transfers.upload(where), float(np.mean(where)))
+        return y, self._transfers.upload(where), float(np.mean(where))
 
-    # --- a whole solve as one recording
+    # --- a solve: the same work live and recorded
 
-    def _is_one_graph(self) -> bool:
-        """Return whether a solve of all iterations can be one recording: if nothing but tensors decides its course."""
-        settings = self.settings
-        levels = [levels_by_graph_key(settings.schedule, prior.graph_key) for prior in self._priors]
-        recordable = all(prior.graph_key(settings.sigma_first) is not None for prior in self._priors)
-        return (
-            self._graphs is not None
-            and self.calibration.phi.size <= MOST_PIXELS_AT_ONCE
-            and recordable
-            and all(len(each) == 1 for each in levels)
-        )
-
-    @property
-    def _whole_key(self) -> Hashable:
-        return "whole", self._masks.linear
-
-    def _solve_at_once(self, snapshot: Snapshot, upload: _Upload) -> Estimate:
-        """Solve by one replay: the device decides on the start and the levels of σ, and the host waits for nothing."""
-        self._between()
-        past, past_finite, reason = self._initializer.past(snapshot)
-        planes, video, finite, facts = self._call(
-            self._whole_key, self._solved, upload.y, upload.saturated, past, past_finite
-        )
-        reasons = (reason,) if past is None else REASONS
-        iterations, fraction = self.settings.iterations, upload.saturated_fraction
-        # Copies: the next replay overwrites what this one gave while it may still be on its way to the host.
-        return Estimate(planes, video.clone(), finite, facts.clone(), reasons, iterations, fraction)
-
-    def _solved(
+    def _solved(  # noqa: PLR0917 - recorded calls take tensors by position
         self,
+        budget: Budget,
+        began_s: float | None,
+        watch: Watch | None,
         y: torch.Tensor,
         saturated: torch.Tensor | None,
         past: torch.Tensor | None,
         past_finite: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return ``planes``, ``video``, ``finite`` and ``facts`` of an `Estimate`; no number leaves the device."""
-        assert self._whole is not None
-        iterations = self.settings.iterations
-        planes, r_inv, *others = self._measured(y, saturated)
-        measurement = Measurement(planes, self._masks.phi, r_inv, *others)
-        start = self._initializer.begin_on_device(measurement, self._masks.linear, iterations, past, past_finite)
-        problem = self._problem(measurement, start.error, ending_on_frames(self._priors, iterations))
-        sigmas = ladder_on_device(self.settings.schedule, start.sigma_first, start.sigma_last, iterations)
-        for estimate in self._whole(start.v, problem, sigmas):  # noqa: B007 - the last one is the result
-            pass
-        return self._result(estimate, measurement, start.still, start.reason)
+    ) -> Estimate:
+        """Solve; no number leaves the device, unless the denoiser or a time limit needs one.
 
-    def _result(
-        self, estimate: torch.Tensor, measurement: Measurement, still: torch.Tensor, reason: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return ``planes``, ``video``, ``finite`` and ``facts`` of an `Estimate` from the last iterate."""
+        ``began_s``, the clock when the solve began, is None for a recording, which is interrupted by nothing.
+        """
+        measurement = self.prepare(y, saturated)
+        before = None if past is None or past_finite is None else Past(past, past_finite)
+        start = self.initialize(measurement, before, budget.iterations)
+        still, reason = start.still, start.reason
+        progress = self._schedule(budget, began_s)
+        iterates = self.solve(
+            measurement,
+            start,
+            progress if began_s is None else self._interruptible(progress),
+            budget.iterations,
+            every=watch is not None,
+        )
+        del start  # a whole video, which only the first iteration needs
+        for estimate in iterates:
+            if watch is not None:
+                watch(self._masks.merged(estimate))
         # A diverged solve returns the still image, and its report says so, instead of NaN.
         finite = estimate.isfinite().all()
         planes = torch.where(finite, estimate, still)
-        residual = measurement.residual(planes)
-        facts = torch.stack((residual, finite.to(residual.dtype), reason, *measurement.noise_level()))
-        return planes, self._masks.merged(planes).to(self._video_dtype), finite, facts
+        video = self._masks.merged(planes).to(self._video_dtype)
+        noise, mismatch, residual = measurement.figures(planes)
+        facts = torch.stack((residual, finite.to(residual.dtype), reason, noise, mismatch))
+        return Estimate(planes, video, finite, facts, progress.taken)
 
-    # --- the three stages of a solve, step by step
+    def prepare(self, y: torch.Tensor, saturated: torch.Tensor | None = None) -> Measurement:
+        """Find the valid pixels of counts as y, (H, W), and the noise.
 
-    def _solve_step_by_step(
-        self, snapshot: Snapshot, upload: _Upload, budget: Budget, began_s: float, watch: Watch | None
-    ) -> Estimate:
-        measurement = self.prepare(upload)
-        start = self.initialize(snapshot, measurement, budget)
-        still, reason = start.still, start.reason
-        iterates, sigmas = self.solve(measurement, start, budget, began_s)
-        del start  # a whole video, which only the first iteration needs
-        for estimate in iterates:
-            if watch is not None:  # recorded iterations overwrite their estimates
-                watch(self._masks.merged(estimate if self._graphs is None else estimate.clone()))
-        result = self._result(estimate, measurement, still, measurement.y.new_zeros(()))
-        return Estimate(*result, (reason,), sigmas.taken, upload.saturated_fraction)
-
-    def prepare(self, upload: _Upload) -> Measurement:
-        """Find the valid pixels of a snapshot and its noise."""
-        key = "measurement", self.settings.weigh_noise
-        planes, r_inv, *others = self._call(key, self._measured, upload.y, upload.saturated)
-        return Measurement(planes, self._masks.phi, r_inv, *others)
-
-    def _measured(
-        self, y: torch.Tensor, saturated: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor]:
-        """Return the tensors of a `Measurement` except for the masks."""
-        masks, valid = self._masks, y.abs() < _MOST_Y  # false for NaN
+        That is the noise of the calibration or as the snapshot shows it, whichever is larger: masks that shifted or
+        blurred since calibration act as noise, which the calibrated variance does not contain.
+        """
+        masks, valid = self._masks, y.abs() < _MAX_Y  # false for NaN
         planes = masks.planes(torch.where(valid, y, 0.0))
         r_inv = r_inv_clipped = masks.r_inv * masks.planes(valid)
         if saturated is not None:
             r_inv = masks.r_inv * masks.planes(valid & ~saturated)
-        return planes, r_inv, *self._noise(planes, r_inv), r_inv_clipped
-
-    def _noise(self, y: torch.Tensor, r_inv: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        """Return the variance of y's noise, of the calibration or as the snapshot shows it, whichever is larger.
-
-        And by how much it grows with y beyond what the calibration accounts for, which errors of the masks cause.
-        """
         if not self.settings.weigh_noise:
-            return None, None
-        found = estimate_noise(y, self._masks.phi, r_inv)
-        if self.calibration.noise is None:
-            return found
-        # Masks that shifted or blurred since calibration act as noise, which the calibrated variance does not contain.
-        offset, slope = self.calibration.noise
-        noise = torch.maximum(found.variance, y.clamp_min(0.0).mul_(slope).add_(offset))
-        return noise, (found.slope - slope).clamp_min_(0.0)
+            return Measurement(planes, masks.phi, r_inv, r_inv_clipped=r_inv_clipped)
+        noise, mismatch = estimate_noise(planes, masks.phi, r_inv)
+        if self.calibration.noise is not None:
+            offset, slope = self.calibration.noise
+            noise = torch.maximum(noise, planes.clamp_min(0.0).mul_(slope).add_(offset))
+            mismatch = (mismatch - slope).clamp_min_(0.0)
+        return Measurement(planes, masks.phi, r_inv, noise, mismatch, r_inv_clipped)
 
-    def initialize(self, snapshot: Snapshot, measurement: Measurement, budget: Budget) -> InitialState[float, str]:
-        """Find the start of the solve, warm or cold."""
+    def initialize(self, measurement: Measurement, past: Past | None = None, iterations: int = 0) -> InitialState:
+        """Find the start of a solve of this many iterations at most, or the settings': warm, or cold without past."""
         began_s = time.perf_counter()
-        start = self._initializer.begin(snapshot, measurement, self._masks.linear, budget.iterations)
+        iterations = iterations or self.settings.iterations
+        start = self._initializer.begin(measurement, self._masks.linear, past, iterations)
         self._start_s = time.perf_counter() - began_s
         return start
 
     def solve(
-        self, measurement: Measurement, start: InitialState[float, str], budget: Budget, began_s: float
-    ) -> tuple[Iterator[torch.Tensor], AnytimeSchedule]:
-        """Return the iterates from the start until the budget is spent, and their schedule, which counts them.
-
-        ``began_s`` is the clock when the solve began.
-        """
-        settings = dataclasses.replace(self.settings, sigma_first=start.sigma_first, sigma_last=start.sigma_last)
-        sigmas = AnytimeSchedule(
-            settings.schedule,
-            budget,
-            min_iterations=settings.min_iterations,
-            iteration_s=self._iteration_s,
-            clock=solve_clock(self.device),
-            started_s=began_s,
-        )
-        priors = ending_on_frames(self._priors, budget.iterations)
-        problem = self._problem(measurement, start.error, priors)
-        return self._algorithm(start.v, problem, self._interruptible(sigmas)), sigmas
-
-    def _problem(
         self,
         measurement: Measurement,
-        error: InitialErrorMap | None,
-        priors: tuple[Denoise, ...],
+        start: InitialState,
+        progress: Iterable[float],
+        iterations: int,
+        *,
+        every: bool = True,
+    ) -> Iterator[torch.Tensor]:
+        """Return the estimates, (P, B, h, w), of at most this many iterations from the start; or the last one alone.
+
+        ``progress`` of each iteration, 0 to 1, gives its σ.
+        """
+        levels = start.levels
+        if not self._recordable:  # the denoiser reads each level: the host waits once for both ends
+            ends = [torch.as_tensor(sigma) for sigma in (levels.first, levels.last)]
+            levels = SigmaSchedule(*torch.stack(ends).cpu().unbind())
+        problem = self._problem(measurement, start.error, ending_on_frames(self._priors, iterations))
+        algorithm = SOLVERS[self.settings.solver] if every else self._last_estimate
+        return algorithm(start.v, problem, map(levels.sigma, progress))
+
+    def _problem(
+        self, measurement: Measurement, error: InitialErrorMap | None, priors: tuple[Callable[..., torch.Tensor], ...]
     ) -> Problem:
         """Return the problem for the algorithm, given the estimated error of the start."""
-        noise, correlated = measurement.noise, self._correlated(error)
+        noise, correlated = measurement.noise, None
+        # From ȳ all iterations project, as in the paper.
+        if error is not None and self.settings.correlated:
+            posterior_mean = self._masks.linear.first_iterations.posterior_mean
+            correlated = CorrelatedResidual(posterior_mean, error.moves, self.settings.correlated)
         if error is not None and noise is not None and measurement.mismatch is not None:
             noise, error = error.with_noise(noise, measurement.mismatch * measurement.y, measurement.r_inv)
         # From ȳ, where errors are not known, σ is the same everywhere, as in the paper.
         relative = error.levels() if self.settings.local_sigma and error is not None else None
         return Problem(
             *(measurement.y, measurement.phi, measurement.r_inv, priors),
-            relaxation=self.settings.relaxation if self.settings.accelerate else 0.0,
+            relaxation=self.settings.relaxation,
             gamma=self.settings.gamma,
             noise_ratio=noise_variance_ratio(noise, measurement.r_inv, relative),
             correlated=correlated,
-            relative=relative,
+            relative=relative if isinstance(self._denoiser, LocalDenoiser) else None,
         )
 
-    def _correlated(self, error: InitialErrorMap | None) -> CorrelatedResidual | None:
-        """Return the data step of the first iterations; from ȳ they project, as in the paper."""
-        if error is None or not self.settings.correlated:
-            return None
-        prior = self._masks.linear.first_iterations
-        return CorrelatedResidual(prior.posterior_mean, error.moves, self.settings.correlated)
+    def _schedule(self, budget: Budget, began_s: float | None) -> AnytimeSchedule:
+        """Return the progress of each iteration until the budget is spent, from the clock ``began_s`` on."""
+        return AnytimeSchedule(
+            budget,
+            min_iterations=self.settings.min_iterations,
+            iteration_s=self._iteration_s,
+            clock=solve_clock(self.device),
+            started_s=began_s,
+        )
 
-    def _interruptible(self, sigmas: Iterable[float]) -> Iterator[float]:
-        """Yield each σ after calling `between`."""
-        for sigma in sigmas:
+    def _interruptible(self, progress: Iterable[float]) -> Iterator[float]:
+        """Yield the progress of each iteration after calling `between`."""
+        for share in progress:
             self._between()
-            yield sigma
+            yield share
+
+    # --- recorded solves
+
+    def _rungs(self) -> list[int]:
+        """Return the numbers of iterations of which solves are recorded, from low to high."""
+        rungs, least = [self.settings.iterations], self.settings.min_iterations
+        while rungs[-1] > least:
+            rungs.append(max(least, int(_RUNG * rungs[-1])))
+        return rungs[::-1]
+
+    def _planned(self, budget: Budget) -> Budget:
+        """Return a budget with a time limit as a number of iterations, where solves are recorded.
+
+        A GPU takes the same time for each iteration: asking it how far it is would make it wait for the host.
+        """
+        if self._graphs is None or not self._iteration_s or budget.time_s is None:
+            return budget
+        planned = budget.planned(self._iteration_s, self.settings.min_iterations)
+        return Budget(max((rung for rung in self._rungs() if rung <= planned.iterations), default=planned.iterations))
+
+    def _replay_of(self, budget: Budget) -> Callable[..., Estimate] | None:
+        """Return a solve with this budget as one replay, in which the host never waits; None if it is not recorded."""
+        if self._graphs is None or self._graphs.fault:
+            return None
+        if budget.time_s is not None or budget.iterations not in self._rungs():
+            return None
+        return partial(self._graphs.call, budget.iterations, partial(self._solved, budget, None, None))
 
 
 def _moving_pattern(calibration: Calibration, seq: int) -> Snapshot:

@@ -46,21 +46,19 @@ class Measurement:
         y, phi, r_inv = (image[lattice].contiguous() for image in (self.y, self.phi, self.r_inv))
         return Measurement(y, phi, r_inv)
 
-    def residual(self, v: torch.Tensor) -> torch.Tensor:
-        """Return ‖y − Φv‖₂/‖y‖₂ over the pixels that take part in the projection, ()."""
-        y, part = self.y, self.r_inv > 0
-        difference: torch.Tensor = torch.linalg.vector_norm((y - forward(self.phi, v)) * part)
-        norm: torch.Tensor = torch.linalg.vector_norm(y * part)
-        dark = _DARK * y.numel() ** 0.5
-        return torch.where(norm > dark, difference / norm.clamp_min(dark), 0.0)
+    def figures(self, v: torch.Tensor) -> torch.Tensor:
+        """Return the root mean square of y's noise, of its part that grows with y, and of y − Φv, (3,).
 
-    def noise_level(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the root mean square of y's noise, and of its part that grows with y, relative to that of y, ()."""
-        y, noise, slope = self.y, self.noise, self.mismatch
-        if noise is None or slope is None:
-            unknown = y.new_full((), float("nan"))
-            return unknown, unknown
-        part = (self.r_inv > 0).to(y.dtype)
-        power = (y.square() * part).sum().clamp_min(_DARK**2 * y.numel())
-        grows = slope * y.clamp_min(0.0)
-        return ((noise * part).sum() / power).sqrt(), ((grows * part).sum() / power).sqrt()
+        Over the pixels that take part in the projection, relative to the root mean square of y; NaN if not known.
+        """
+        y, part = self.y, (self.r_inv > 0).to(self.y.dtype)
+        dark = _DARK * y.numel() ** 0.5
+        norm: torch.Tensor = torch.linalg.vector_norm(y * part)
+        noise = mismatch = y.new_full((), float("nan"))
+        if self.noise is not None and self.mismatch is not None:
+            power = (y.square() * part).sum().clamp_min(_DARK**2 * y.numel())
+            noise, grows = ((variance * part).sum() for variance in (self.noise, self.mismatch * y.clamp_min(0.0)))
+            noise, mismatch = (noise / power).sqrt(), (grows / power).sqrt()
+        difference: torch.Tensor = torch.linalg.vector_norm((y - forward(self.phi, v)) * part)
+        residual = torch.where(norm > dark, difference / norm.clamp_min(dark), 0.0)
+        return torch.stack((noise, mismatch, residual))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from sci_stream.errors import ConfigError
-from sci_stream.recon.algorithms.schedule import Shape, SigmaSchedule
-from sci_stream.recon.denoisers.registry import DenoiserSpec, denoiser_spec
+from sci_stream.recon.denoisers.external import DenoiserDefaults
+from sci_stream.recon.denoisers.registry import denoiser_spec
 
 # Iterations with the correlated data step. Tuned on twelve sequences: 4 iterations of it give 29.1, 30.1 and 30.35 dB
 # after 4, 8 and 12 iterations, none 28.05, 29.5 and 30.1; 6 gain nothing more (lab/research/correlated-errors.md).
@@ -24,8 +24,6 @@ class SolverSettings:
     ----------
     solver
         Name of the algorithm: ``"gap"``, or ``"admm"`` for noisy measurements.
-    accelerate
-        Accumulate the measurement's residual; False for the plain algorithm, which ignores α.
     relaxation
         α of `sci_stream.recon.algorithms.gap.gap`, 0 ≤ α < 2.
     gamma
@@ -36,8 +34,6 @@ class SolverSettings:
         Noise level of the first and the last iteration, 0–1 scale. With a linear start the first is lower if the start
         is better than that, and solves of few iterations end above ``sigma_last``; see
         `sci_stream.recon.initialization.initializer`.
-    sigma_shape
-        How σ falls between them.
     weigh_noise
         Weight the measurement by its noise: of the calibration, or as `sci_stream.recon.noise_estimation` finds it in
         the snapshot, whichever is larger; see `sci_stream.recon.algorithms.gap.data_weight`. False: fit every measured
@@ -64,13 +60,11 @@ class SolverSettings:
     """
 
     solver: str = "gap"
-    accelerate: bool = True
     relaxation: float = 1.0
     iterations: int = 40
     min_iterations: int = 4
     sigma_first: float = 50 / 255
     sigma_last: float = 6 / 255
-    sigma_shape: Shape = Shape.GEOMETRIC
     gamma: float = 0.3
     weigh_noise: bool = True
     along_time: bool = False
@@ -100,11 +94,6 @@ class SolverSettings:
                 hint="Divide levels on the 0–255 scale by 255.",
             )
 
-    @property
-    def schedule(self) -> SigmaSchedule:
-        """The noise levels as a schedule."""
-        return SigmaSchedule(self.sigma_first, self.sigma_last, self.sigma_shape)
-
 
 def default_settings(device: torch.device, denoiser: str, *, linear_start: bool | None = None) -> SolverSettings:
     """Return the settings that suit a prior on a device; ``linear_start`` if that is decided already.
@@ -114,19 +103,22 @@ def default_settings(device: torch.device, denoiser: str, *, linear_start: bool 
     ConfigError
         If there is no such denoiser.
     """
-    return settings_for(denoiser_spec(denoiser), device, linear_start=linear_start)
+    return settings_for(denoiser_spec(denoiser).defaults, device, linear_start=linear_start)
 
 
-def settings_for(spec: DenoiserSpec, device: torch.device, *, linear_start: bool | None = None) -> SolverSettings:
-    """Return the settings that suit a denoiser of this description; see `default_settings`."""
-    linear = spec.linear_start if linear_start is None else linear_start
+def settings_for(
+    defaults: DenoiserDefaults, device: torch.device, *, linear_start: bool | None = None
+) -> SolverSettings:
+    """Return the settings that suit a denoiser with these defaults; see `default_settings`."""
+    linear = defaults.linear_start if linear_start is None else linear_start
+    on_gpu = device.type == "cuda" and defaults.gpu_iterations
     return SolverSettings(
-        relaxation=spec.relaxation,
-        iterations=spec.iterations_on(device),
-        min_iterations=spec.min_iterations,
-        sigma_first=spec.sigma_first if linear else spec.sigma_still,
-        sigma_last=spec.sigma_last,
-        along_time=spec.along_time,
+        relaxation=defaults.relaxation,
+        iterations=on_gpu or defaults.iterations,
+        min_iterations=defaults.min_iterations,
+        sigma_first=defaults.sigma_first if linear else defaults.sigma_still,
+        sigma_last=defaults.sigma_last,
+        along_time=defaults.along_time,
         linear_start=linear,
         correlated=_CORRELATED_ITERATIONS,
         local_sigma=True,

@@ -18,9 +18,9 @@ from sci_stream.optics.displacement import Displacement
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import Budget
+from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.budget import BudgetController
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.registry import IdentityDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights
@@ -311,8 +311,8 @@ def test_plain_and_accelerated_iterations_differ(
     calibration = make_calibration()
     snapshot = expose(calibration, make_video())
     scores = []
-    for accelerate in (True, False):
-        settings = dataclasses.replace(TV, accelerate=accelerate)
+    for relaxation in (1.0, 0.0):
+        settings = dataclasses.replace(TV, relaxation=relaxation)
         scores.append(_engine(calibration, settings).reconstruct(snapshot)[1].psnr_db)
     assert scores[0] != scores[1]
 

@@ -15,7 +15,6 @@ from sci_stream.recon.settings import SolverSettings, default_settings
 def test_every_denoiser_has_defaults_on_every_device(denoiser: str, device: str) -> None:
     settings = default_settings(torch.device(device), denoiser)
     assert 1 <= settings.min_iterations <= settings.iterations
-    assert settings.schedule.ladder(settings.iterations)[-1] == settings.sigma_last
 
 
 def test_slow_prior_has_fewer_iterations_on_slow_device() -> None:
@@ -25,9 +24,8 @@ def test_slow_prior_has_fewer_iterations_on_slow_device() -> None:
 
 def test_single_frame_denoisers_run_along_time_by_default() -> None:
     along_time = {name for name in DENOISERS if default_settings(torch.device("cpu"), name).along_time}
-    finished_by_frames = {"video", "video-lite"}
-    # identity does nothing
-    assert along_time == {"ffdnet", "ffdnet-lite", "tv", *finished_by_frames}
+    # The frame prior of video-lite finishes its solves; identity does nothing.
+    assert along_time == {"ffdnet", "ffdnet-lite", "tv", "video-lite"}
 
 
 def test_unknown_denoiser_lists_the_known_ones() -> None:

@@ -267,7 +267,7 @@ def bench_speed(
     """Measure the time per iteration and snapshot by size, and the time to the published result."""
     import torch
 
-    from sci_stream.recon.denoisers.half_precision import Precision
+    from sci_stream.recon.backend.half_precision import Precision
     from sci_stream_lab.bench.speed.solve_times import SIZES, parse_sizes
     from sci_stream_lab.bench.speed.speed import SpeedPlan, bench, plot
 

@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 
-from sci_stream.recon.algorithms.noise_level import sigma_map
+from sci_stream.recon.algorithms.noise_level import Sigma, sigma_map
 from sci_stream.recon.denoisers.external import DenoiserDefaults
 
 Shrink = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -63,6 +63,7 @@ class PatchGroupDenoiser(ABC):
     """A denoiser that changes groups of similar patches, in one frame or through all frames of a video."""
 
     name: str
+    takes_relative = True
     search: ClassVar[Search]
     defaults = DenoiserDefaults(
         sigma_first=50 / 255,
@@ -80,9 +81,9 @@ class PatchGroupDenoiser(ABC):
     def shrink(self, patches: torch.Tensor, sigma: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Denoise groups of patches; see `Shrink`."""
 
-    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
-        """Denoise (N, H, W), each frame by itself; see `sci_stream.ports.Denoiser`."""
-        levels = sigma_map(sigma, x)
+    def __call__(self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None) -> torch.Tensor:
+        """Denoise (N, H, W), each frame by itself; see `sci_stream.ports.LocalDenoiser`."""
+        levels = sigma_map(sigma, relative, x)
         each = len(x) // len(levels) if levels.ndim else 1
         return torch.stack(
             [
@@ -91,9 +92,9 @@ class PatchGroupDenoiser(ABC):
             ]
         )
 
-    def denoise_video(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+    def denoise_video(self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None) -> torch.Tensor:
         """Denoise (P, B, H, W), with patches of all frames in a group; see `sci_stream.ports.VideoDenoiser`."""
-        levels = sigma_map(sigma, x)
+        levels = sigma_map(sigma, relative, x)
         return torch.stack(
             [self._filtered(video, levels[n] if levels.ndim else levels) for n, video in enumerate(x.unbind(0))]
         )

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from sci_stream.ports import Denoiser, MemoryReducible, VideoDenoiser
+from sci_stream.ports import Denoiser, LocalDenoiser, MemoryReducible, VideoDenoiser
+from sci_stream.recon.algorithms.noise_level import Sigma
 
 
 class SequenceDenoiser:
@@ -26,22 +27,25 @@ class SequenceDenoiser:
     Section 5; PnP-WNNM-FFDNet in Table 1.
     """
 
+    takes_relative = True
+
     def __init__(self, first: Denoiser, then: Denoiser, switch_sigma: float) -> None:
         self.name = f"{first.name}+{then.name}"
         self._first = first
         self._then = then
         self._switch_sigma = switch_sigma
 
-    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
-        """Denoise (N, H, W); see `sci_stream.ports.Denoiser`."""
-        return self._at(sigma)(x, sigma)
+    def __call__(self, x: torch.Tensor, sigma: Sigma, *relative: torch.Tensor) -> torch.Tensor:
+        """Denoise (N, H, W); see `sci_stream.ports.LocalDenoiser`."""
+        prior = self._at(sigma)
+        return prior(x, sigma, *_taken(prior, relative))
 
-    def denoise_video(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+    def denoise_video(self, x: torch.Tensor, sigma: Sigma, *relative: torch.Tensor) -> torch.Tensor:
         """Denoise (P, B, H, W), each frame by itself where a prior sees no others; see `VideoDenoiser`."""
         prior = self._at(sigma)
         if isinstance(prior, VideoDenoiser):
-            return prior.denoise_video(x, sigma)
-        return prior(x.flatten(0, 1), sigma).view(x.shape)
+            return prior.denoise_video(x, sigma, *_taken(prior, relative))
+        return self(x.flatten(0, 1), sigma, *relative).view(x.shape)
 
     def reduce_memory(self) -> bool:
         """Reduce the memory of both; see `sci_stream.ports.MemoryReducible`."""
@@ -50,5 +54,10 @@ class SequenceDenoiser:
             released |= isinstance(prior, MemoryReducible) and prior.reduce_memory()
         return released
 
-    def _at(self, sigma: float) -> Denoiser:
+    def _at(self, sigma: Sigma) -> Denoiser:
         return self._first if sigma > self._switch_sigma else self._then
+
+
+def _taken(prior: Denoiser, relative: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Return the map of levels if the prior takes one."""
+    return relative if isinstance(prior, LocalDenoiser) else ()

@@ -30,7 +30,6 @@ class VariantDefaults:
 DEFAULTS = {
     "ffdnet": VariantDefaults(1e-3),
     "ffdnet-lite": VariantDefaults(3e-3),
-    "video": VariantDefaults(2e-3, batch=32, decay_share=0.35, held_out=2),
     "video-lite": VariantDefaults(2e-3, batch=32, decay_share=0.35, held_out=2),
     UNROLLED: VariantDefaults(2e-3, batch=32, held_out=2),
 }

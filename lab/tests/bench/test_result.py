@@ -120,8 +120,8 @@ def test_environment_names_machine_and_versions() -> None:
     assert {"python", "numpy", "torch"} <= set(here.versions)
 
 
-def test_solver_settings_are_written_with_enums_as_words(tmp_path: Path) -> None:
+def test_solver_settings_are_written(tmp_path: Path) -> None:
     result = dataclasses.replace(RESULT, settings=solver_settings("tv", None, SolverSettings()))
     write_json(result, tmp_path / "out.json")
     settings = json.loads((tmp_path / "out.json").read_text())["settings"]
-    assert (settings["denoiser"], settings["weights"], settings["sigma_shape"]) == ("tv", "", "geometric")
+    assert (settings["denoiser"], settings["weights"], settings["solver"]) == ("tv", "", "gap")

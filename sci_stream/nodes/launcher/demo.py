@@ -18,7 +18,7 @@ from sci_stream.config.toml_text import table_text
 from sci_stream.errors import EnvironmentFault
 from sci_stream.nodes.runtime.runtime_folder import demo_rig_file, make_private_folder
 from sci_stream.recon.backend.device import describe_device, pick_device
-from sci_stream.recon.denoisers.half_precision import Precision
+from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser
 from sci_stream.recon.settings import default_settings
 

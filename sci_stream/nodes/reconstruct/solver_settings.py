@@ -16,9 +16,10 @@ from sci_stream.config.error_messages import validate_options
 from sci_stream.config.runtime_parameters import declare
 from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import Denoiser
+from sci_stream.recon.backend.half_precision import Precision
+from sci_stream.recon.denoisers.external import Weights
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.denoisers.half_precision import Precision
-from sci_stream.recon.denoisers.registry import DENOISERS, Weights, chosen_denoiser, make_denoiser
+from sci_stream.recon.denoisers.registry import DENOISERS, chosen_denoiser, make_denoiser
 from sci_stream.recon.settings import SolverSettings, default_settings
 
 log = logging.getLogger(__name__)
@@ -26,16 +27,18 @@ log = logging.getLogger(__name__)
 _ID_DIGITS = 12
 # The identity denoiser, for tests.
 _NO_PRIOR = "identity"
-# Solver settings of a rig; the fields have the same names in both classes.
-_FROM_RIG = tuple(
-    field.name for field in dataclasses.fields(SolverSettings) if field.name in ReconstructSection.model_fields
+# Keys of a rig that are solver settings and whose default depends on the denoiser.
+_LEFT_OPEN = tuple(
+    field.name
+    for field in dataclasses.fields(SolverSettings)
+    if (key := ReconstructSection.model_fields.get(field.name)) is not None and key.default is None
 )
-# Keys whose default depends on the denoiser.
-_LEFT_OPEN = tuple(name for name in _FROM_RIG if ReconstructSection.model_fields[name].default is None)
 
 
 def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoiser, SolverSettings]:
     """Return the denoiser on its device and the settings: the rig's, with device-dependent defaults.
+
+    A subclass of the section may have further fields of `SolverSettings`, as in experiments.
 
     Raises
     ------
@@ -44,8 +47,9 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoi
     """
     weights = section.weights
     name = chosen_denoiser(section.denoiser, device, weights=weights is not None)
-    settings = default_settings(device, name, linear_start=section.linear_start)
-    given = {field: value for field in _FROM_RIG if (value := getattr(section, field)) is not None}
+    settings = default_settings(device, name, linear_start=getattr(section, "linear_start", None))
+    names = (field.name for field in dataclasses.fields(SolverSettings))
+    given = {name: value for name in names if (value := getattr(section, name, None)) is not None}
     if "iterations" in given and "min_iterations" not in given:
         given["min_iterations"] = min(settings.min_iterations, given["iterations"])
     settings = dataclasses.replace(settings, **given)
@@ -83,7 +87,7 @@ def solver_id(output: Mapping[str, int | float | str]) -> str:
 def offered_priors(given: ReconstructSection, prior: str) -> tuple[str, ...]:
     """Return the available denoisers: the rig's own and those shipped with the product."""
     own = _own_prior(given, prior)
-    free = [name for name, spec in DENOISERS.items() if name != _NO_PRIOR and not spec.offline]
+    free = [name for name in DENOISERS if name != _NO_PRIOR]
     return tuple(sorted({own, prior, *free}))
 
 

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from sci_stream.optics.forward import forward
-from sci_stream.recon.algorithms.gap import Problem, State, Step, data_step_gaussian, iterate
-from sci_stream.recon.algorithms.noise_level import local_sigma, on_device
+from sci_stream.recon.algorithms.gap import Problem, data_step_gaussian
+from sci_stream.recon.algorithms.noise_level import Sigma, on_device
 
 
-def admm_step(state: State, sigma: float, problem: Problem) -> State:
-    """Do one iteration of `admm`; ``state.accumulated`` is u."""
-    v, u, iteration = state.v, state.accumulated, state.iteration
+def admm_iteration(
+    v: torch.Tensor, u: torch.Tensor, problem: Problem, sigma: Sigma, k: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return v and u after iteration k, from 0, of `admm`: new tensors."""
     y, phi, r_inv = problem.y, problem.phi, problem.r_inv
     # 1/(R + γ) computed from 1/R, which is 0 at pixels without a measurement, so that they keep v − u.
     ridge = 1.0 + problem.gamma * r_inv
@@ -26,14 +27,14 @@ def admm_step(state: State, sigma: float, problem: Problem) -> State:
     x = v - u
     residual = y - forward(phi, x)
     projected = torch.addcmul(x, phi, (residual * r_inv / ridge).unsqueeze(-3))
-    first = problem.correlated_at(iteration)
-    x = projected if first is None else data_step_gaussian(x, projected, residual, r_inv, first)
-    v = problem.denoise(iteration)(x + u, local_sigma(sigma, problem.relative))
-    return State(v, u + (x - v), None if problem.observe is None else x, iteration + 1)
+    correlated = problem.correlated_at(k)
+    x = projected if correlated is None else data_step_gaussian(x, projected, residual, r_inv, correlated)
+    v = problem.denoise(x + u, sigma, k)
+    return v, u + (x - v)
 
 
-def admm(v: torch.Tensor, problem: Problem, sigmas: Iterable[float], step: Step = admm_step) -> Iterator[torch.Tensor]:
-    r"""Return an iterator over the denoised estimates v of all iterations, as long as there is a σ for the next.
+def admm(v: torch.Tensor, problem: Problem, sigmas: Iterable[Sigma]) -> Iterator[torch.Tensor]:
+    r"""Yield the denoised estimate v of each iteration, as long as there is a σ for the next.
 
     ::
 
@@ -49,7 +50,7 @@ def admm(v: torch.Tensor, problem: Problem, sigmas: Iterable[float], step: Step 
 
     Parameters
     ----------
-    v, sigmas, step
+    v, sigmas
         As for `sci_stream.recon.algorithms.gap.gap`.
     problem
         y, Φ, the prior and γ, with which pixels without a valid measurement keep v − u. With γ = 0, x fits the
@@ -64,4 +65,7 @@ def admm(v: torch.Tensor, problem: Problem, sigmas: Iterable[float], step: Step 
     PnP-ADMM for SCI, the three sub-problems of Section 3. Scaled form: Boyd et al., "Distributed optimization and
     statistical learning via the alternating direction method of multipliers", Found. Trends Mach. Learn. 3 (2011).
     """
-    return iterate(State(v, accumulated=torch.zeros_like(v)), problem, sigmas, step)
+    u = torch.zeros_like(v)
+    for k, sigma in enumerate(sigmas):
+        v, u = admm_iteration(v, u, problem, sigma, k)
+        yield v

@@ -12,13 +12,10 @@ from typing import NamedTuple
 import torch
 
 from sci_stream.optics.forward import accumulate_and_project, forward
-from sci_stream.recon.algorithms.noise_level import local_sigma, on_device
+from sci_stream.recon.algorithms.noise_level import Sigma, on_device
 
-Denoise = Callable[[torch.Tensor, float], torch.Tensor]
-"""D_σ on whole videos: (…, B, H, W), σ on the 0–1 scale → the same shape, not aliasing its input."""
-
-Observe = Callable[[torch.Tensor, torch.Tensor], None]
-"""Called with x^(k+1) and v^(k+1) after each iteration, (…, B, H, W) both; read-only and never changed later."""
+Denoise = Callable[..., torch.Tensor]
+"""D_σ on whole videos: (…, B, H, W), σ → the same shape, not aliasing its input; see `Problem.relative`."""
 
 PosteriorMean = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Residual, (…, H, W), and the mask of measured pixels, 1 or 0, → posterior mean of the frames' error, (…, B, H, W)."""
@@ -55,52 +52,36 @@ class Problem(NamedTuple):
     correlated: CorrelatedResidual | None = None
     """Data step of the first iterations; None if all of them project."""
     relative: torch.Tensor | None = None
-    """(…, H, W), σ at each pixel as a multiple of σ, for a prior with a noise map; None for σ everywhere."""
-    observe: Observe | None = None
+    """(…, H, W), σ at each pixel as a multiple of σ, the third argument of priors with a noise map; None for σ
+    everywhere."""
 
     def correlated_at(self, iteration: int) -> CorrelatedResidual | None:
         """Return the correlated data step of an iteration, from 0; None for the projection alone."""
         return self.correlated if self.correlated is not None and iteration < self.correlated.iterations else None
 
-    def denoise(self, iteration: int) -> Denoise:
-        """Return the denoiser of an iteration, from 0."""
+    def denoise(self, x: torch.Tensor, sigma: Sigma, iteration: int) -> torch.Tensor:
+        """Return D_σ(x) of an iteration, from 0."""
+        prior = self.prior(iteration)
+        return prior(x, sigma) if self.relative is None else prior(x, sigma, self.relative)
+
+    def prior(self, iteration: int) -> Denoise:
+        """Return D of an iteration, from 0."""
         return self.priors[iteration % len(self.priors)]
 
-    def weight(self, sigma: float) -> torch.Tensor | None:
-        """Return the weight of each measured pixel at a σ, see `data_weight`; None for 1."""
+    def weight(self, sigma: Sigma) -> torch.Tensor | None:
+        """Return w, the weight of each measured pixel at a σ, see `data_weight`; None for 1."""
         return None if self.noise_ratio is None else data_weight(self.noise_ratio, sigma)
 
 
-class State(NamedTuple):
-    """State between two iterations: v, (…, B, H, W), and an accumulated residual.
-
-    That is y_acc, (…, H, W), of GAP, and u, (…, B, H, W), of ADMM. And x, (…, B, H, W), if it is observed, else None;
-    and the number of iterations so far.
-    """
-
-    v: torch.Tensor
-    accumulated: torch.Tensor
-    x: torch.Tensor | None = None
-    iteration: int = 0
-
-
-Step = Callable[[State, float, Problem], State]
-"""One iteration at a σ: `gap_step`, `admm_step`, or the CUDA graph of one of them (`CudaGraphStep`).
-
-It modifies no state that it was given, but a recorded step returns v in memory that its next call overwrites, unless
-x is observed.
-"""
-
-
-def gap_step(state: State, sigma: float, problem: Problem) -> State:
-    """Do one iteration of `gap`."""
-    v, y_acc, iteration = state.v, state.accumulated, state.iteration
-    y, phi, r_inv, weight = problem.y, problem.phi, problem.r_inv, problem.weight(sigma)
-    x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=problem.relaxation, weight=weight)
-    if (correlated := problem.correlated_at(iteration)) is not None:
-        x = data_step_gaussian(v, x, (y_acc - forward(phi, v)) * (1.0 if weight is None else weight), r_inv, correlated)
-    d = problem.denoise(iteration)(x, local_sigma(sigma, problem.relative))
-    return State(d, y_acc, None if problem.observe is None else x, iteration + 1)
+def gap_iteration(
+    v: torch.Tensor, y_acc: torch.Tensor, problem: Problem, sigma: Sigma, k: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return v and y_acc after iteration k, from 0, of `gap`: new tensors."""
+    y, phi, r_inv, w = problem.y, problem.phi, problem.r_inv, problem.weight(sigma)
+    x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=problem.relaxation, weight=w)
+    if (correlated := problem.correlated_at(k)) is not None:
+        x = data_step_gaussian(v, x, (y_acc - forward(phi, v)) * (1.0 if w is None else w), r_inv, correlated)
+    return problem.denoise(x, sigma, k), y_acc
 
 
 def data_step_gaussian(
@@ -121,14 +102,14 @@ def data_step_gaussian(
     return projected.lerp_(changed, correlated.where.unsqueeze(-3))
 
 
-def gap(v: torch.Tensor, problem: Problem, sigmas: Iterable[float], step: Step = gap_step) -> Iterator[torch.Tensor]:
-    r"""Return an iterator over the denoised estimates d of all iterations, as long as there is a σ for the next.
+def gap(v: torch.Tensor, problem: Problem, sigmas: Iterable[Sigma]) -> Iterator[torch.Tensor]:
+    r"""Yield the denoised estimate v of each iteration, as long as there is a σ for the next.
 
     ::
 
         y_acc ← y_acc + α (y − Φv)
         x ← v + Φᵀ(ΦΦᵀ)⁻¹(y_acc − Φv)
-        v ← d = D_σ(x)
+        v ← D_σ(x)
 
     With α = 0 that is the paper's Algorithm 1, with α = 1 its accelerated form. α beyond 1 saves iterations
     at high σ and oscillates at low σ: 1.86 gains in the first ten iterations with FFDNet, and loses seven decibels with
@@ -155,35 +136,23 @@ def gap(v: torch.Tensor, problem: Problem, sigmas: Iterable[float], step: Step =
     v
         (…, B, H, W), the start v⁰. Not modified. See `cold_start`.
     problem
-        y, Φ, the prior and α. If it observes, x and d of every iteration, before d is yielded.
+        y, Φ, the prior and α.
     sigmas
         σ_k of each iteration, consumed one at a time.
-    step
-        Implementation of an iteration.
 
     Yields
     ------
-    d, (…, B, H, W), which the caller must not write to. With `gap_step` it stays as it is; a recorded step reuses its
-    memory (see `Step`).
+    v, (…, B, H, W), which the caller must not write to.
 
     References
     ----------
     PnP-GAP, Algorithm 1, Eqs. for x^(k+1) and v^(k+1); acceleration after Liao, Li, Carin, "Generalized alternating
     projection for weighted-ℓ2,1 minimization", SIAM J. Imaging Sci. 7 (2014).
     """
-    return iterate(State(v, accumulated=problem.y), problem, sigmas, step)
-
-
-def iterate(state: State, problem: Problem, sigmas: Iterable[float], step: Step) -> Iterator[torch.Tensor]:
-    """Yield v after every iteration, as long as there is a σ for the next; see `gap`."""
-    for sigma in sigmas:
-        state = step(state, sigma, problem)
-        if problem.observe is not None:
-            assert state.x is not None
-            problem.observe(state.x, state.v)
-            # A whole video, which nothing needs during the next iteration.
-            state = state._replace(x=None)
-        yield state.v
+    y_acc = problem.y
+    for k, sigma in enumerate(sigmas):
+        v, y_acc = gap_iteration(v, y_acc, problem, sigma, k)
+        yield v
 
 
 ERROR_PER_SIGMA = 2.0
@@ -211,7 +180,7 @@ def noise_variance_ratio(
     return ratio if relative is None else ratio / relative.square()
 
 
-def data_weight(noise_ratio: torch.Tensor, sigma: float) -> torch.Tensor:
+def data_weight(noise_ratio: torch.Tensor, sigma: Sigma) -> torch.Tensor:
     r"""Return w = σ²/(σ² + ½ n²/R), (…, H, W): the share of the residual that is attributed to v.
 
     An error of v with variance s² gives y − Φv the variance R s² + n². The linear minimum mean square error estimate

@@ -2,87 +2,44 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
-
-class Shape(StrEnum):
-    """Course of σ from its first to its last value."""
-
-    GEOMETRIC = "geometric"
-    """By a constant factor an iteration, λ_{k+1} = ξ λ_k."""
-    STEPWISE = "stepwise"
-    """In a few equally long plateaus, as in the published code."""
+from sci_stream.recon.algorithms.noise_level import Sigma
 
 
 @dataclass(frozen=True, slots=True)
 class SigmaSchedule:
-    """Noise levels σ of a solve as a function of its progress.
+    """Noise levels σ of a solve, falling by a constant factor: the paper's λ_{k+1} = ξ λ_k with λ = σ².
 
     Parameters
     ----------
     first, last
-        σ of the first and the last iteration on the 0–1 scale, first ≥ last > 0.
-    shape
-        See `Shape`. Geometric beats plateaus at small budgets.
-    plateaus
-        Number of levels of a stepwise schedule, spaced geometrically.
-
-    Raises
-    ------
-    ValueError
-        If the levels rise or are not positive.
+        σ of the first and the last iteration on the 0–1 scale, first ≥ last > 0; numbers, or () on the device.
     """
 
-    first: float
-    last: float
-    shape: Shape = Shape.GEOMETRIC
-    plateaus: int = 4
+    first: Sigma
+    last: Sigma
 
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.first) and self.first >= self.last > 0):
-            raise ValueError(f"sigma must fall: expected first >= last > 0, got {self.first} and {self.last}")
-        if self.plateaus < 1:
-            raise ValueError(f"expected at least one plateau, got {self.plateaus}")
-
-    def sigma(self, progress: float) -> float:
+    def sigma(self, progress: float) -> Sigma:
         """Return σ at a point of the solve, ``progress`` from 0 (first iteration) to 1 (last)."""
-        return self.last if progress >= 1.0 else float(self.first * (self.last / self.first) ** self.exponent(progress))
+        if progress >= 1.0:
+            return self.last
+        level: Sigma = self.first * (self.last / self.first) ** progress
+        return level
 
-    def exponent(self, progress: float) -> float:
-        """Return e of σ = first·(last/first)^e at a point of the solve; the same for all first and last levels."""
-        if progress >= 1.0 or self.shape is Shape.GEOMETRIC:
-            return min(progress, 1.0)
-        level = min(int(progress * self.plateaus), self.plateaus - 1)
-        return level / (self.plateaus - 1) if self.plateaus > 1 else 1.0
-
-    def ladder(self, iterations: int) -> tuple[float, ...]:
+    def ladder(self, iterations: int) -> tuple[Sigma, ...]:
         """Return σ of every iteration of a solve of known length; the last one is `last`.
 
         >>> SigmaSchedule(0.4, 0.1).ladder(3)
         (0.4, 0.2, 0.1)
         """
-        return tuple(self.sigma(advance_at(k, iterations)) for k in range(iterations))
-
-
-def advance_at(k: int, iterations: int) -> float:
-    """Return the progress at iteration k of a solve of known length: 0 at the first, 1 at the last."""
-    return k / (iterations - 1) if iterations > 1 else 1.0
+        return tuple(self.sigma(k / (iterations - 1) if iterations > 1 else 1.0) for k in range(iterations))
 
 
 LEAST_SIGMA = 1 / 255
 """Lowest level of a solve: one step of 8 bits. Where the start is nearly right, solves end below their last level."""
-
-_LEVELS_TRIED = 64
-
-
-def levels_by_graph_key(schedule: SigmaSchedule, graph_key: Callable[[float], Hashable]) -> list[float]:
-    """Return a level of σ for each graph key of a denoiser on the way down a schedule, from high to low."""
-    down = SigmaSchedule(schedule.first, min(schedule.last, LEAST_SIGMA)).ladder(_LEVELS_TRIED)
-    return list({graph_key(sigma): sigma for sigma in reversed(down)}.values())[::-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,17 +77,17 @@ class Budget:
 
 
 class AnytimeSchedule(Iterator[float]):
-    r"""Yield σ one iteration at a time, re-planned before each so that a solve always ends at the lowest σ.
+    r"""Yield the progress p of each iteration, 0 to 1, re-planned before each so that a solve always ends at 1.
 
-    With m iterations left, by count or by time, whichever ends first, progress p grows by (1 − p)/m: with unlimited
-    time that is exactly `SigmaSchedule.ladder`; when time runs out faster than planned, the remaining levels are passed
+    With m iterations left, by count or by time, whichever ends first, p grows by (1 − p)/m: with unlimited time that
+    is exactly `SigmaSchedule.ladder`; when time runs out faster than planned, the remaining levels are passed
     through in longer strides. If an iteration took so much longer than those before that the time is up with the lowest
     σ not yet reached, one more iteration is spent on it: a budget is overrun by one iteration at most.
 
     Parameters
     ----------
-    schedule, budget
-        Levels to pass through, and the number of iterations or the time for it.
+    budget
+        The number of iterations or the time.
     min_iterations
         Spent even if the time is up; ``budget.iterations`` still bounds them.
     iteration_s
@@ -143,7 +100,6 @@ class AnytimeSchedule(Iterator[float]):
 
     def __init__(
         self,
-        schedule: SigmaSchedule,
         budget: Budget,
         *,
         min_iterations: int = 1,
@@ -151,19 +107,20 @@ class AnytimeSchedule(Iterator[float]):
         clock: Callable[[], float] = time.perf_counter,
         started_s: float | None = None,
     ) -> None:
-        self._schedule = schedule
         self._budget = budget
         self._min_iterations = min(max(min_iterations, 1), budget.iterations)
         self._expected_s = iteration_s
         self._clock = clock
-        self._started_s = clock() if started_s is None else started_s
+        if started_s is None:  # a recorded solve has no time limit and cannot read a clock
+            started_s = 0.0 if budget.time_s is None else clock()
+        self._started_s = started_s
         self._first_iteration_s = self._started_s
         self._progress = 0.0
         self._taken = 0
 
     @property
     def taken(self) -> int:
-        """Number of levels yielded."""
+        """Number of iterations yielded."""
         return self._taken
 
     def __next__(self) -> float:
@@ -179,7 +136,7 @@ class AnytimeSchedule(Iterator[float]):
         if left == 1:
             self._progress = 1.0
         self._taken += 1
-        return self._schedule.sigma(self._progress)
+        return self._progress
 
     def _iterations_left(self) -> int:
         """Return the number of iterations that still fit, this one included."""

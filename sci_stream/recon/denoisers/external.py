@@ -20,6 +20,10 @@ import numpy as np
 import torch
 
 from sci_stream.errors import ConfigError, InputError, SciStreamError
+from sci_stream.ports import Denoiser, VideoDenoiser
+from sci_stream.recon.algorithms.noise_level import Sigma
+from sci_stream.recon.backend.half_precision import Precision
+from sci_stream.recon.denoisers.weights import FfdnetWeights
 
 GROUP = "sci_stream.denoisers"
 
@@ -33,15 +37,18 @@ class DenoiserDefaults:
     sigma_first, sigma_last
         Highest and lowest noise level that the denoiser is called with, 0–1 scale.
     sigma_still
-        ``sigma_first`` where solves begin with the same still image in all frames.
+        ``sigma_first`` where solves begin with the same still image in all frames, which is further from the truth.
     iterations, min_iterations
-        Iterations of a snapshot if time permits, and when it does not.
+        Iterations of a snapshot if time permits, and the fewest that give a recognisable picture.
+    gpu_iterations
+        As ``iterations``, on a GPU; 0 for the same.
     relaxation
         α of `sci_stream.recon.algorithms.gap.gap`, 0 ≤ α < 2.
     along_time
         Also denoise groups of frames along time, see `sci_stream.recon.denoisers.temporal`.
     linear_start
-        Begin with the linear estimate, see `sci_stream.recon.initialization.lmmse`.
+        Begin with the linear estimate, which costs about an iteration of a small network, see
+        `sci_stream.recon.initialization.lmmse`.
     """
 
     sigma_first: float = 30 / 255
@@ -49,18 +56,26 @@ class DenoiserDefaults:
     sigma_last: float = 10 / 255
     iterations: int = 20
     min_iterations: int = 4
+    gpu_iterations: int = 0
     relaxation: float = 1.0
     along_time: bool = True
     linear_start: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class DenoiserPlugin:
-    """A plug-in: ``make(device, weights)`` creates its denoiser."""
+Weights = Path | FfdnetWeights | None
+"""A checkpoint to load, a network already in memory, or none."""
 
-    make: Callable[[torch.device, Path | None], Callable[..., Any]]
-    takes_weights: bool
+
+@dataclass(frozen=True, slots=True)
+class DenoiserSpec:
+    """A denoiser by name: ``make(device, weights, precision)`` creates it.
+
+    ``takes_weights``: whether it accepts other weights than the shipped ones.
+    """
+
+    make: Callable[[torch.device, Weights, Precision], Denoiser]
     defaults: DenoiserDefaults
+    takes_weights: bool = False
 
 
 def plugin_names() -> list[str]:
@@ -68,7 +83,7 @@ def plugin_names() -> list[str]:
     return sorted({entry.name for entry in importlib.metadata.entry_points(group=GROUP)})
 
 
-def load_plugin(name: str) -> DenoiserPlugin | None:
+def load_plugin(name: str) -> DenoiserSpec | None:
     """Load a denoiser plug-in; None if ``name`` is neither an installed one nor of the form ``module:Class``.
 
     Raises
@@ -106,7 +121,11 @@ def load_plugin(name: str) -> DenoiserPlugin | None:
         )
     with_device, takes_weights = _parameters(name, factory)
 
-    def make(device: torch.device, weights: Path | None) -> Callable[..., Any]:
+    def make(device: torch.device, weights: Weights, _precision: Precision) -> Denoiser:
+        if isinstance(weights, FfdnetWeights):
+            raise ConfigError(
+                f"The denoiser {name!r} cannot use these weights", expected="a file that it reads", got="a network"
+            )
         arguments = (device,) if with_device else ()
         try:
             made = factory(*arguments) if weights is None else factory(*arguments, weights=weights)
@@ -118,9 +137,9 @@ def load_plugin(name: str) -> DenoiserPlugin | None:
             raise ConfigError(
                 f"The plug-in {name!r} returned no denoiser", expected="a callable", got=type(made).__name__
             )
-        return made  # type: ignore[no-any-return]  # callable() does not narrow to a signature
+        return made if isinstance(made, VideoDenoiser) else CallableDenoiser(made, device, name)
 
-    return DenoiserPlugin(make, takes_weights, defaults)
+    return DenoiserSpec(make, defaults, takes_weights)
 
 
 def _parameters(name: str, factory: Any) -> tuple[bool, bool]:
@@ -178,7 +197,7 @@ class CallableDenoiser:
         self._most_frames = sys.maxsize
         self._frames = 0
 
-    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, sigma: Sigma) -> torch.Tensor:
         """Denoise (N, H, W); see `sci_stream.ports.Denoiser`.
 
         Raises
@@ -187,7 +206,8 @@ class CallableDenoiser:
             If the function returns something else than finite images of the same shape.
         """
         chunk = self._frames = min(self._most_frames, len(x))
-        parts = [self._denoised(part, float(sigma)) for part in torch.split(x, chunk)]
+        level = float(sigma)
+        parts = [self._denoised(part, level) for part in torch.split(x, chunk)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def reduce_memory(self) -> bool:

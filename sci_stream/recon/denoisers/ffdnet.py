@@ -8,17 +8,18 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
-from sci_stream.recon.algorithms.noise_level import sigma_map
+from sci_stream.recon.algorithms.noise_level import Sigma, sigma_map
 from sci_stream.recon.backend.device import half_dtype, prepare_libraries
+from sci_stream.recon.backend.half_precision import Precision, round_network, scale_to_exact_biases
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
-from sci_stream.recon.denoisers.conv2d import convolve_mixed, pad_channels
-from sci_stream.recon.denoisers.half_precision import Precision, round_network, scale_to_exact_biases
-from sci_stream.recon.denoisers.network_stack import (
+from sci_stream.recon.backend.network_stack import (
     Layers,
     Stack,
     StackTrial,
+    convolve_mixed,
     fastest_stack,
     in_layers,
+    pad_channels,
     ways_to_try,
 )
 from sci_stream.recon.denoisers.weights import SUBPIXELS, FfdnetWeights
@@ -81,6 +82,8 @@ class FfdnetDenoiser:
     Zhang, Zuo, Zhang, "FFDNet: Toward a fast and flexible solution for CNN based image denoising", IEEE TIP 27 (2018).
     """
 
+    takes_relative = True
+
     def __init__(
         self,
         weights: FfdnetWeights,
@@ -106,14 +109,26 @@ class FfdnetDenoiser:
         if precision is Precision.AUTO and self.half is not None:
             self.half_from_sigma = self._lowest_sigma_in_half(device)
 
-    def graph_key(self, sigma: float) -> str:
-        """Return the precision of the network at this level; see `sci_stream.ports.RecordableDenoiser`."""
-        return "half" if sigma >= self.half_from_sigma else "full"
+    @property
+    def network(self) -> Network | None:
+        """The network, if it is one and the same at all levels of σ."""
+        if self.half_from_sigma == 0.0:
+            return self._half
+        return self._full if math.isinf(self.half_from_sigma) else None
 
-    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
-        """Denoise (N, H, W); see `sci_stream.ports.Denoiser`."""
-        network = self._half if self.graph_key(sigma) == "half" else self._full
-        level = network_sigma(sigma_map(sigma, x), x.shape[0])
+    @property
+    def recordable(self) -> bool:
+        """Whether one network serves all levels; see `sci_stream.ports.RecordableDenoiser`."""
+        return self.network is not None
+
+    def network_at(self, sigma: Sigma) -> Network:
+        """Return the network for a level, in 16 bits where its error is small against σ."""
+        return self.network or (self._half if sigma >= self.half_from_sigma else self._full)
+
+    def __call__(self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None) -> torch.Tensor:
+        """Denoise (N, H, W); see `sci_stream.ports.LocalDenoiser`."""
+        network = self.network_at(sigma)
+        level = network_sigma(sigma_map(sigma, relative, x), x.shape[0])
         out = torch.empty_like(x)
         self._frame_pixels = x.shape[1] * x.shape[2]
         sizes = plan_chunks(x.shape[0], self._frame_pixels, self.pixels_per_chunk)
@@ -136,12 +151,6 @@ class FfdnetDenoiser:
             return "float32"
         name = str(self.half).removeprefix("torch.")
         return f"{name} from σ = {255 * self.half_from_sigma:.3g}/255" if self.half_from_sigma > 0 else name
-
-    def network_from(self, lowest: float) -> Network | None:
-        """Return the network, if it is one and the same at all levels of σ from the lowest up."""
-        if self.graph_key(lowest) != self.graph_key(1.0):
-            return None
-        return self._half if self.graph_key(lowest) == "half" else self._full
 
     @property
     def stack_trials(self) -> tuple[StackTrial, ...]:

@@ -2,49 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from sci_stream.errors import ConfigError, WeightsError
-from sci_stream.ports import Denoiser, VideoDenoiser
+from sci_stream.ports import Denoiser
+from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.backend.device import is_large_gpu
-from sci_stream.recon.denoisers.external import (
-    CallableDenoiser,
-    DenoiserDefaults,
-    DenoiserPlugin,
-    load_plugin,
-    plugin_names,
-)
+from sci_stream.recon.backend.half_precision import Precision
+from sci_stream.recon.denoisers.external import DenoiserDefaults, DenoiserSpec, Weights, load_plugin, plugin_names
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import VARIANTS, shipped_weights
 from sci_stream.recon.denoisers.video_ffdnet import FinishedVideoFfdnetDenoiser
 from sci_stream.recon.denoisers.weights import VIDEO_INPUTS, FfdnetWeights, load_ffdnet
-
-Weights = Path | FfdnetWeights | None
-"""A checkpoint to load, a network already in memory, or none."""
 
 
 class IdentityDenoiser:
     """No prior, to measure everything else: returns a copy of its input for any σ."""
 
     name = "identity"
+    recordable = True
 
-    def graph_key(self, sigma: float) -> str:  # noqa: ARG002 - the port's signature
-        """Return the same for all levels; see `sci_stream.ports.RecordableDenoiser`."""
-        return self.name
-
-    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:  # noqa: ARG002 - the port's signature
+    def __call__(self, x: torch.Tensor, sigma: Sigma) -> torch.Tensor:  # noqa: ARG002 - the port's signature
         """Return a clone of ``x``."""
         return x.clone()
 
 
-# The networks that finish a solve with a video network, of the same work.
-_FINISHED_BY = {"video": "ffdnet", "video-lite": "ffdnet-lite"}
+# The network that finishes a solve with a video network, of the same work.
+_FINISHED_BY = {"video-lite": "ffdnet-lite"}
 
 
 def _network(name: str) -> Callable[[torch.device, Weights, Precision], Denoiser]:
@@ -57,8 +46,8 @@ def _network(name: str) -> Callable[[torch.device, Weights, Precision], Denoiser
                 f"These weights are not for the denoiser {name!r}",
                 expected=f"{VARIANTS[name].inputs} input channels",
                 got=network.kernels[0].shape[1],
-                hint="Weights with 25 input channels see neighbouring frames: use 'video-lite' or 'video'. Those with "
-                "5 do not: use 'ffdnet'.",
+                hint="Weights with 25 input channels see neighbouring frames: use 'video-lite'. Those with 5 do not: "
+                "use 'ffdnet'.",
             )
         if not network.sees_neighbours:
             return FfdnetDenoiser(network, device, precision, name=name)
@@ -73,74 +62,23 @@ def _loaded(weights: Path | FfdnetWeights) -> FfdnetWeights:
     return load_ffdnet(weights) if isinstance(weights, Path) else weights
 
 
-@dataclass(frozen=True, slots=True)
-class DenoiserSpec:
-    """Factory of a denoiser, and the best settings of GAP with it.
-
-    ``make(device, weights, precision)`` builds it; ``takes_weights``: whether it accepts other weights than the shipped
-    ones; ``sigma_first`` and ``sigma_last`` (0–1 scale) are its schedule, and ``sigma_still`` the first level if solves
-    start from ȳ everywhere, which is further from the truth; ``iterations`` by type of device without a time limit,
-    ``min_iterations`` the least for a recognisable picture; ``relaxation`` is GAP's α; ``along_time``: whether to
-    denoise along time as well; ``linear_start``: whether to use the LMMSE start, which costs about an iteration of a
-    small network; ``offline``: a running rig does not offer it, because its weights do not ship.
-    """
-
-    make: Callable[[torch.device, Weights, Precision], Denoiser]
-    takes_weights: bool
-    sigma_first: float
-    sigma_still: float
-    sigma_last: float
-    iterations: Mapping[str, int]
-    min_iterations: int
-    relaxation: float = 1.0
-    along_time: bool = False
-    linear_start: bool = False
-    offline: bool = False
-
-    def iterations_on(self, device: torch.device) -> int:
-        """Return the default number of iterations on this device."""
-        return self.iterations.get(device.type, self.iterations["cpu"])
-
-
-# Of FFDNet; those of other networks of its kind differ in the work that a device has time for.
-_FFDNET = DenoiserSpec(
-    make=_network("ffdnet"),
-    takes_weights=True,
-    sigma_first=30 / 255,
-    sigma_still=50 / 255,
-    sigma_last=10 / 255,
-    iterations={"cpu": 20, "cuda": 40},
-    min_iterations=4,
-    relaxation=1.5,
-    along_time=True,
-    linear_start=True,
-)
+_FFDNET = DenoiserDefaults(relaxation=1.5)
 
 DENOISERS: dict[str, DenoiserSpec] = {
     "tv": DenoiserSpec(
-        make=lambda *_: TvDenoiser(),
-        takes_weights=False,
-        sigma_first=25 / 255,
-        sigma_still=40 / 255,
-        sigma_last=6 / 255,
-        iterations={"cpu": 12, "cuda": 24},
-        min_iterations=4,
-        along_time=True,
-        linear_start=True,
+        lambda *_: TvDenoiser(),
+        DenoiserDefaults(
+            sigma_first=25 / 255, sigma_still=40 / 255, sigma_last=6 / 255, iterations=12, gpu_iterations=24
+        ),
     ),
-    "ffdnet": _FFDNET,
-    "ffdnet-lite": replace(_FFDNET, make=_network("ffdnet-lite"), iterations={"cpu": 20}),
-    "video-lite": replace(_FFDNET, make=_network("video-lite"), iterations={"cpu": 12}),
-    # No weights to tune with yet.
-    "video": replace(_FFDNET, make=_network("video"), offline=True),
+    "ffdnet": DenoiserSpec(_network("ffdnet"), replace(_FFDNET, gpu_iterations=40), takes_weights=True),
+    "ffdnet-lite": DenoiserSpec(_network("ffdnet-lite"), _FFDNET, takes_weights=True),
+    "video-lite": DenoiserSpec(_network("video-lite"), replace(_FFDNET, iterations=12), takes_weights=True),
     "identity": DenoiserSpec(
-        make=lambda *_: IdentityDenoiser(),
-        takes_weights=False,
-        sigma_first=1 / 255,
-        sigma_still=1 / 255,
-        sigma_last=1 / 255,
-        iterations={"cpu": 1},
-        min_iterations=1,
+        lambda *_: IdentityDenoiser(),
+        DenoiserDefaults(
+            *(1 / 255, 1 / 255, 1 / 255), iterations=1, min_iterations=1, along_time=False, linear_start=False
+        ),
     ),
 }
 
@@ -157,18 +95,16 @@ _IN_LAB = frozenset({"wnnm", "vbm4d"})
 
 
 def denoiser_spec(name: str) -> DenoiserSpec:
-    """Return the specification of a denoiser.
+    """Return the specification of a denoiser of this package or of a plug-in.
 
     Raises
     ------
     ConfigError
         If the name is unknown, or a plug-in cannot be imported.
     """
-    if name in DENOISERS:
-        return DENOISERS[name]
-    plugin = load_plugin(name)
-    if plugin is not None:
-        return _plugin_spec(name, plugin)
+    spec = DENOISERS.get(name) or load_plugin(name)
+    if spec is not None:
+        return spec
     hint = None
     if name in _IN_LAB:
         hint = "It is in another package: pip install sci-stream-lab, or `make install` in a checkout."
@@ -177,39 +113,6 @@ def denoiser_spec(name: str) -> DenoiserSpec:
     names = sorted({*DENOISERS, *plugin_names()})
     raise ConfigError(
         "Unknown denoiser", expected=f"one of {', '.join(names)}, or module:Class", got=repr(name), hint=hint
-    )
-
-
-def _plugin_spec(name: str, plugin: DenoiserPlugin) -> DenoiserSpec:
-    def make(device: torch.device, weights: Weights, _precision: Precision) -> Denoiser:
-        if isinstance(weights, FfdnetWeights):
-            raise ConfigError(
-                f"The denoiser {name!r} cannot use these weights", expected="a file that it reads", got="a network"
-            )
-        made = plugin.make(device, weights)
-        return made if isinstance(made, VideoDenoiser) else CallableDenoiser(made, device, name)
-
-    return external_spec(make, plugin.defaults, takes_weights=plugin.takes_weights)
-
-
-def external_spec(
-    make: Callable[[torch.device, Weights, Precision], Denoiser],
-    defaults: DenoiserDefaults,
-    *,
-    takes_weights: bool = False,
-) -> DenoiserSpec:
-    """Return the description of a denoiser from outside this package."""
-    return DenoiserSpec(
-        make=make,
-        takes_weights=takes_weights,
-        sigma_first=defaults.sigma_first,
-        sigma_still=defaults.sigma_still,
-        sigma_last=defaults.sigma_last,
-        iterations={"cpu": defaults.iterations},
-        min_iterations=defaults.min_iterations,
-        relaxation=defaults.relaxation,
-        along_time=defaults.along_time,
-        linear_start=defaults.linear_start,
     )
 
 

@@ -12,13 +12,12 @@ two (`cycled_denoisers`), at the cost of either alone::
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
 from typing import NamedTuple
 
 import torch
 
-from sci_stream.ports import Denoiser, FinishedByFrames, RecordableDenoiser, VideoDenoiser
-from sci_stream.recon.algorithms.noise_level import scaled
+from sci_stream.ports import Denoiser, FinishedByFrames, VideoDenoiser
+from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
 
 GROUPS = (2, 4, 8)
@@ -77,13 +76,9 @@ class FrameDenoiser:
     def __init__(self, prior: Denoiser) -> None:
         self._prior = prior
 
-    def graph_key(self, sigma: float) -> Hashable:
-        """Return the prior's key; see `sci_stream.ports.RecordableDenoiser`."""
-        return _graph_key(self._prior, sigma)
-
-    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, sigma: Sigma, *relative: torch.Tensor) -> torch.Tensor:
         """Denoise (…, B, H, W), not modified; returns a new tensor."""
-        return self._prior(x.flatten(0, -3), sigma).view(x.shape)
+        return self._prior(x.flatten(0, -3), sigma, *relative).view(x.shape)
 
     def as_matrix(self, n_frames: int, device: torch.device) -> FramesToImages:
         """Return the transform of the frames into images: the identity."""
@@ -97,13 +92,9 @@ class WholeVideoDenoiser:
     def __init__(self, prior: VideoDenoiser) -> None:
         self._prior = prior
 
-    def graph_key(self, sigma: float) -> Hashable:
-        """Return the prior's key; see `sci_stream.ports.RecordableDenoiser`."""
-        return _graph_key(self._prior, sigma)
-
-    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, sigma: Sigma, *relative: torch.Tensor) -> torch.Tensor:
         """Denoise (…, B, H, W), not modified; returns a new tensor."""
-        return self._prior.denoise_video(x.reshape(-1, *x.shape[-3:]), sigma).view(x.shape)
+        return self._prior.denoise_video(x.reshape(-1, *x.shape[-3:]), sigma, *relative).view(x.shape)
 
 
 class TemporalDctDenoiser:
@@ -146,22 +137,17 @@ class TemporalDctDenoiser:
                 values[band.rows] = value
         return FramesToImages.of(matrix, scale, offset, level)
 
-    def graph_key(self, sigma: float) -> Hashable:
-        """Return the prior's keys at all levels that are used."""
-        keys = tuple(_graph_key(self._prior, sigma * band.sigma) for band in self._bands)
-        return None if None in keys else keys
-
-    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, sigma: Sigma, *relative: torch.Tensor) -> torch.Tensor:
         """Denoise (…, B, H, W) float32, not modified; returns a new tensor."""
         frequencies = torch.empty_like(x)
         for frames, transform in self._groups:
             frequencies[..., frames, :, :] = transformed(transform, x[..., frames, :, :])
         rows_at_once = max(1, self._pixels_at_once * x.shape[-3] // x.numel())
         for band in self._bands:
-            level = scaled(sigma, band.sigma)
+            level = sigma * band.sigma
             for rows in torch.split(band.rows, rows_at_once):
                 images = frequencies.index_select(-3, rows).mul_(band.scale).add_(band.offset)
-                clean = self._prior(images.flatten(0, -3), level).view(images.shape)
+                clean = self._prior(images.flatten(0, -3), level, *relative).view(images.shape)
                 frequencies.index_copy_(x.ndim - 3, rows, clean.sub_(band.offset).div_(band.scale))
         for frames, transform in self._groups:
             frequencies[..., frames, :, :] = transformed(transform.mT, frequencies[..., frames, :, :])
@@ -243,8 +229,3 @@ def shared_turns(
     """
     finish = iterations // 3
     return (video,) * (iterations - finish) + tuple(frames[(k - finish) % len(frames)] for k in range(finish))
-
-
-def _graph_key(prior: Denoiser, sigma: float) -> Hashable:
-    """Return a prior's key; None if it cannot be recorded."""
-    return prior.graph_key(sigma) if isinstance(prior, RecordableDenoiser) else None

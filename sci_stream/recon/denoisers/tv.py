@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-from sci_stream.recon.algorithms.noise_level import on_device
+from sci_stream.recon.algorithms.noise_level import Sigma, on_device
 
 WEIGHT_PER_SIGMA = 0.65
 """w/σ. Best mean PSNR on photographs with white noise of σ 15–50 (of 255) lies between 0.5 and 0.7."""
@@ -37,6 +37,7 @@ class TvDenoiser:
     """
 
     name = "tv"
+    recordable = True
 
     def __init__(self, steps: int = 7) -> None:
         if steps < 1:
@@ -45,11 +46,7 @@ class TvDenoiser:
         self._most_frames = sys.maxsize
         self._frames = 0
 
-    def graph_key(self, sigma: float) -> str:  # noqa: ARG002 - the port's signature
-        """Return the same for all levels; see `sci_stream.ports.RecordableDenoiser`."""
-        return self.name
-
-    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, sigma: Sigma) -> torch.Tensor:
         """Denoise (N, H, W) with the weight 0.65 σ; see `sci_stream.ports.Denoiser`."""
         out = torch.empty_like(x)
         weight = WEIGHT_PER_SIGMA * on_device(sigma, x)

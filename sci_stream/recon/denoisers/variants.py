@@ -48,18 +48,15 @@ VARIANTS: dict[str, NetworkShape] = {
     "ffdnet": NetworkShape(layers=15, channels=64),
     # A tenth of the work. Channels in sixteens fill a vector register: 24 would cost a CPU the same time as 32.
     "ffdnet-lite": NetworkShape(layers=7, channels=32),
-    "video": NetworkShape(layers=15, channels=64, inputs=VIDEO_INPUTS),
     "video-lite": NetworkShape(layers=7, channels=32, inputs=VIDEO_INPUTS),
 }
-"""The published network, and a small one for CPUs and small GPUs; both with neighbouring frames as well."""
+"""The published network, and a small one for CPUs and small GPUs, which also sees neighbouring frames."""
 
 
-# The command that trains a variant. Minutes for the video networks are estimated from their operations on a data-centre
-# GPU (lab/research/video-prior.md); on a CPU `video` takes days.
+# The command that trains a variant.
 _TRAINED_BY = {
     "ffdnet": "`sci-stream train PHOTOS RUN --variant ffdnet --minutes 60`",
     "ffdnet-lite": "`sci-stream train PHOTOS RUN --variant ffdnet-lite --minutes 60`",
-    "video": "`sci-stream train PHOTOS RUN --variant video --clips CLIPS --minutes 36` on a data-centre GPU",
     "video-lite": "`sci-stream train PHOTOS RUN --variant video-lite --clips CLIPS --minutes 90`",
 }
 

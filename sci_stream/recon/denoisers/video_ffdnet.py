@@ -17,10 +17,10 @@ import functools
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
-from sci_stream.recon.algorithms.noise_level import sigma_map
+from sci_stream.recon.algorithms.noise_level import Sigma, sigma_map
+from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.backend.memory import plan_chunks
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser, frame_input, network_sigma, padded_to_even
-from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.weights import FRAME_INPUTS, SUBPIXELS, VIDEO_INPUTS, FfdnetWeights
 from sci_stream.recon.initialization.optical_flow import NEIGHBOURS, neighbour_velocities, neighbour_windows
 
@@ -40,10 +40,10 @@ class VideoFfdnetDenoiser(FfdnetDenoiser):
     video denoising", ICIP 2019.
     """
 
-    def denoise_video(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+    def denoise_video(self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None) -> torch.Tensor:
         """Denoise (P, B, H, W); see `sci_stream.ports.VideoDenoiser`."""
-        network = self._half if self.graph_key(sigma) == "half" else self._full
-        level = sigma_map(sigma, x)
+        network = self.network_at(sigma)
+        level = sigma_map(sigma, relative, x)
         n_videos, n_frames, height, width = x.shape
         padded = padded_to_even(x.flatten(0, 1).unsqueeze(1))
         out = torch.empty_like(x)
@@ -78,6 +78,11 @@ class FinishedVideoFfdnetDenoiser(VideoFfdnetDenoiser):
     ) -> None:
         super().__init__(weights, device, precision, name=name)
         self.frame_prior = frame_prior
+
+    @property
+    def recordable(self) -> bool:
+        """Whether both are; see `sci_stream.ports.RecordableDenoiser`."""
+        return super().recordable and self.frame_prior.recordable
 
     def reduce_memory(self) -> bool:
         """Reduce the memory of both; see `sci_stream.ports.MemoryReducible`."""

@@ -21,7 +21,6 @@ from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_p
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser
-from sci_stream.recon.algorithms.schedule import Shape
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.storage.recording.columns import OUTCOME_CODES
 from sci_stream.storage.recording.reader import Settings
@@ -217,8 +216,11 @@ def as_settings(described: Mapping[str, Any]) -> SolverSettings:
         If this version does not know them.
     """
     known = {name: value for name, value in described.items() if name in _SETTINGS}
+    # Earlier versions had other λ rules, which were no better than the schedule, and a switch for α = 0.
+    if described.get("accelerate") is False:
+        known["relaxation"] = 0.0
     try:
-        return SolverSettings(**known | {"sigma_shape": Shape(known.get("sigma_shape", Shape.GEOMETRIC))})
+        return SolverSettings(**known)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             "The recorded solver settings are not usable", got=error, hint="Choose another --denoiser."

@@ -25,7 +25,7 @@ def test_choices_are_rig_denoiser_and_shipped_ones() -> None:
     assert offered_priors(TV, "tv") == shipped
     assert offered_priors(OWN, "ffdnet") == shipped
     assert offered_priors(ReconstructSection(weights=Path("own.pth")), "ffdnet") == shipped
-    assert offered_priors(ReconstructSection(denoiser="wnnm"), "wnnm") == (*shipped, "wnnm")
+    assert offered_priors(ReconstructSection(denoiser="a:B"), "a:B") == ("a:B", *shipped)
 
 
 def test_rig_weights_belong_to_rig_denoiser() -> None:

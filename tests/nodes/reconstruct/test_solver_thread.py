@@ -240,13 +240,13 @@ def test_out_of_memory_costs_speed_or_one_snapshot(
     iterate = Engine.solve
     tries = 0
 
-    def exhausted(engine: Engine, *args: Any) -> Any:
+    def exhausted(engine: Engine, *args: Any, **options: Any) -> Any:
         nonlocal tries
         calls.append(0)
         if len(calls) >= 4 and (tries == 0 or not fits_with_less):  # after the two of the warm-up and snapshot 0
             tries += 1
             raise error
-        return iterate(engine, *args)
+        return iterate(engine, *args, **options)
 
     calls: list[int] = []
     monkeypatch.setattr(Engine, "solve", exhausted)

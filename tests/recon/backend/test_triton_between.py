@@ -69,28 +69,28 @@ for planes, n, height, width, gives_noise, local, weighted in cases:
 
 _IN_A_SOLVE = """
 import torch
-from sci_stream.recon.denoisers.conv2d import pad_channels
+from sci_stream.recon.backend.network_stack import pad_channels
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser, Network
-from sci_stream.recon.denoisers.network_stack import in_layers
+from sci_stream.recon.backend.network_stack import in_layers
 from sci_stream.recon.denoisers.temporal import cycled_denoisers
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import load_ffdnet
-from sci_stream.recon.fused_gap import _difference, fused_gap
+from sci_stream.recon.backend.fused_gap import _difference, fused_gap
 
 cpu = torch.device("cpu")
 weights = load_ffdnet(shipped_weights("ffdnet-lite"))
 prior = FfdnetDenoiser(weights, cpu, pixels_per_chunk=1500)
 priors = cycled_denoisers(prior, 7, cpu, along_time=True)
-assert fused_gap(prior, priors, torch.Size((2, 7, 12, 20)), 0.02, cpu) == (None, ""), "it takes five channels"
+assert fused_gap(prior, priors, torch.Size((2, 7, 12, 20)), cpu) == (None, ""), "it takes five channels"
 layers = [pad_channels(kernel, bias) for kernel, bias in zip(weights.kernels, weights.biases)]
 stack = in_layers([kernel for kernel, _ in layers], [bias for _, bias in layers])
 prior._full = prior._half = Network(stack, 8, torch.float32, gives_noise=weights.gives_noise)
-fused, why = fused_gap(prior, priors, torch.Size((2, 7, 12, 20)), 0.02, cpu)
+fused, why = fused_gap(prior, priors, torch.Size((2, 7, 12, 20)), cpu)
 assert fused is not None, why
 assert why == ""
 difference = _difference(fused, priors, 7, cpu)
 assert 0 < difference < 1e-5, difference
-assert fused_gap(prior, priors, torch.Size((2, 7, 13, 20)), 0.02, cpu) == (None, ""), "rows must be even"
+assert fused_gap(prior, priors, torch.Size((2, 7, 13, 20)), cpu) == (None, ""), "rows must be even"
 """
 
 _COMPILED = """
@@ -115,7 +115,7 @@ _ON_ITS_DEVICE = """
 import contextlib
 import torch
 from sci_stream.optics import triton_kernels
-from sci_stream.recon.backend import triton_between, triton_convolution
+from sci_stream.recon.backend import triton_between
 from sci_stream.recon.denoisers.temporal import FramesToImages
 
 entered, launched = [], []
@@ -131,17 +131,16 @@ class Kernel:
         return lambda *_: launched.append(bool(entered))
 
 torch.cuda.device_of = device_of
-for module in (triton_kernels, triton_between, triton_convolution):
+for module in (triton_kernels, triton_between):
     module._kernel = Kernel()
 v, y = torch.rand(1, 3, 4, 6), torch.rand(1, 4, 6)
 triton_kernels.accumulate_and_project(v, y, y, v, y, relaxation=1.0)
-triton_convolution.convolve_taps(torch.rand(1, 8, 4, 6), torch.rand(9, 8, 8), torch.rand(8), rectify=True)
 same = FramesToImages.of(torch.eye(3), torch.ones(3), torch.zeros(3), torch.ones(3))
 triton_between.between(
     *(torch.rand(3, 8, 2, 3), v, y, torch.rand(3, 8, 2, 3), same, same),
     phi=v, y=y, r_inv=y, sigma=torch.tensor(0.1), relaxation=1.0, gives_noise=True,
 )
-assert launched == [True, True, True], launched
+assert launched == [True, True], launched
 """
 
 

@@ -68,9 +68,7 @@ def test_superfluous_weights_are_refused(small_weights: dict[int, Path]) -> None
         make_denoiser("tv", CPU, small_weights[FRAME_INPUTS])
 
 
-@pytest.mark.parametrize(
-    ("name", "inputs"), [("ffdnet", VIDEO_INPUTS), ("video-lite", FRAME_INPUTS), ("video", FRAME_INPUTS)]
-)
+@pytest.mark.parametrize(("name", "inputs"), [("ffdnet", VIDEO_INPUTS), ("video-lite", FRAME_INPUTS)])
 def test_weights_of_the_other_kind_of_network_are_refused(
     small_weights: dict[int, Path], name: str, inputs: int
 ) -> None:

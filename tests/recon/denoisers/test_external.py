@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import textwrap
 from pathlib import Path
@@ -94,10 +93,9 @@ class TestPluginContract(DenoiserContract):
 
 @pytest.mark.usefixtures("plugin")
 def test_plugin_defaults_become_solver_settings() -> None:
-    spec = denoiser_spec("shrink")
-    assert (spec.sigma_last, spec.iterations_on(CPU), spec.along_time) == (0.02, 6, False)
-    defaults = dataclasses.asdict(DenoiserDefaults())
-    assert denoiser_spec("shrinking:Network").sigma_last == defaults["sigma_last"]
+    defaults = denoiser_spec("shrink").defaults
+    assert (defaults.sigma_last, defaults.iterations, defaults.along_time) == (0.02, 6, False)
+    assert denoiser_spec("shrinking:Network").defaults == DenoiserDefaults()
     denoiser, settings = make_prior(ReconstructSection(denoiser="shrinking:Shrink"), CPU)
     assert (denoiser.name, settings.iterations, settings.sigma_last) == ("shrinking:Shrink", 6, 0.02)
 
@@ -140,7 +138,7 @@ def test_unusable_plugin_is_refused(name: str, message: str) -> None:
         make_denoiser(name, CPU)
 
 
-@pytest.mark.parametrize("name", ["a.b:C", "a:b.c", "ffdnet"])
+@pytest.mark.parametrize("name", ["a.b:C", "ffdnet"])
 def test_rig_accepts_denoiser_names(name: str) -> None:
     assert ReconstructSection(denoiser=name).denoiser == name
 

@@ -9,10 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
-from sci_stream.recon.algorithms.noise_level import local_sigma
+from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers import ffdnet
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
 from sci_stream.recon.metrics import psnr
@@ -54,7 +53,7 @@ def test_sigma_may_vary_over_pixels_and_planes(chunk: int | None) -> None:
     denoise = FfdnetDenoiser(_weights(gives_noise=False), CPU, pixels_per_chunk=chunk)
     x = torch.rand(6, 12, 31, generator=torch.Generator().manual_seed(0))
     relative = torch.tensor([[1.0, 2.0], [0.5, 4.0]]).repeat_interleave(16, 1)[:, :31].view(2, 1, 31).expand(2, 12, 31)
-    found = denoise(x, local_sigma(0.1, relative))
+    found = denoise(x, 0.1, relative)
     for plane, left, right in ((0, 0.1, 0.2), (1, 0.05, 75 / 255)):  # no more than it was trained for
         frames = slice(3 * plane, 3 * plane + 3)
         torch.testing.assert_close(found[frames, :, :12], denoise(x[frames], left)[..., :12])
@@ -113,7 +112,9 @@ def fast_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_shipped_weights_run_in_16_bits_where_that_is_faster(fast_in_bfloat16: None) -> None:
     denoise = FfdnetDenoiser(load_ffdnet(shipped_weights("ffdnet-lite")), CPU, Precision.AUTO)
     assert denoise.arithmetic.startswith("bfloat16")
-    assert denoise.graph_key(0.2) == denoise.graph_key(10 / 255) == "half", "at every σ of the default schedule"
+    assert denoise.network_at(0.2) is denoise.network_at(10 / 255) is denoise._half, (
+        "at every σ of the default schedule"
+    )
 
 
 def test_weights_sensitive_to_rounding_keep_float32(fast_in_bfloat16: None) -> None:
@@ -134,7 +135,8 @@ def test_precision_follows_sigma_if_16_bits_need_high_levels(fast_in_bfloat16: N
     denoise = FfdnetDenoiser(weights, CPU, Precision.AUTO)
     assert 4 / 255 < denoise.half_from_sigma < 25 / 255
     assert denoise.arithmetic.startswith("bfloat16 from σ = ")
-    assert (denoise.graph_key(50 / 255), denoise.graph_key(2 / 255)) == ("half", "full")
+    assert (denoise.network_at(50 / 255), denoise.network_at(2 / 255)) == (denoise._half, denoise._full)
+    assert not denoise.recordable
     x = torch.rand(1, 16, 16, generator=torch.Generator().manual_seed(0))
     exact = FfdnetDenoiser(weights, CPU)
     assert torch.equal(denoise(x, 2 / 255), exact(x, 2 / 255))

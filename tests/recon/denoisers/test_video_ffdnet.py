@@ -9,10 +9,9 @@ import torch
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import FinishedByFrames, MemoryReducible, RecordableDenoiser, VideoDenoiser
-from sci_stream.recon.algorithms.noise_level import NoiseLevel
 from sci_stream.recon.algorithms.schedule import Budget
+from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.denoisers.half_precision import Precision
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.denoisers.temporal import WholeVideoDenoiser, cycled_denoisers, ending_on_frames
 from sci_stream.recon.denoisers.variants import NetworkShape
@@ -73,9 +72,9 @@ def test_denoise_video_any_size_keeps_its_shape(shape: tuple[int, ...]) -> None:
 
 def test_denoise_video_in_chunks_equals_the_whole() -> None:
     x = video(2, 7, 70, 31)
-    sigma = NoiseLevel(0.1, relative=0.5 + video(2, 70, 31, seed=2))
+    relative = 0.5 + video(2, 70, 31, seed=2)
     whole, chunks = make(), make(pixels_per_chunk=1)
-    torch.testing.assert_close(chunks.denoise_video(x, sigma), whole.denoise_video(x, sigma))
+    torch.testing.assert_close(chunks.denoise_video(x, 0.1, relative), whole.denoise_video(x, 0.1, relative))
 
 
 def test_denoise_video_planes_do_not_affect_each_other() -> None:

@@ -9,7 +9,6 @@ import torch
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import VideoDenoiser
-from sci_stream.recon.algorithms.noise_level import NoiseLevel
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.registry import IdentityDenoiser
 from sci_stream.recon.denoisers.temporal import WholeVideoDenoiser, cycled_denoisers
@@ -23,18 +22,24 @@ class TemporalMean:
     """Average each frame with its neighbours, and note the shapes of videos and σ maps."""
 
     name = "temporal-mean"
+    takes_relative = True
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, ...]] = []
         self.maps: list[tuple[int, ...]] = []
 
-    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, sigma: float | torch.Tensor) -> torch.Tensor:
         return self.denoise_video(x.unsqueeze(1), sigma).squeeze(1)
 
-    def denoise_video(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+    def denoise_video(
+        self,
+        x: torch.Tensor,
+        sigma: float | torch.Tensor,  # noqa: ARG002 - the port's signature
+        relative: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         self.seen.append(tuple(x.shape))
-        if isinstance(sigma, NoiseLevel) and sigma.relative is not None:
-            self.maps.append(tuple(sigma.relative.shape))
+        if relative is not None:
+            self.maps.append(tuple(relative.shape))
         before, after = torch.cat((x[:, :1], x[:, :-1]), 1), torch.cat((x[:, 1:], x[:, -1:]), 1)
         return (before + x + after) / 3
 
@@ -70,4 +75,4 @@ def test_engine_solves_with_a_video_denoiser(n_frames: int, size: int, bayer: st
     assert float(np.median(result)) == pytest.approx(0.5, abs=0.01)
     planes, side = (1, size) if phase is None else (4, size // 2)
     assert prior.seen == [(planes, n_frames, side, side)] * report.iterations
-    assert set(prior.maps) <= {(planes, side, side)}
+    assert set(prior.maps) == {(planes, side, side)}

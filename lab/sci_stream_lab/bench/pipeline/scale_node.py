@@ -18,6 +18,7 @@ from sci_stream.nodes.reconstruct.node import ReconstructNode
 from sci_stream.nodes.reconstruct.solver_thread import SolverThread
 from sci_stream.nodes.runtime.logs import set_up_logging
 from sci_stream.nodes.runtime.process import stop_on_signals
+from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.denoisers.registry import DENOISERS
 
 SLEEPING = "sleeping"
@@ -28,15 +29,12 @@ class SleepingDenoiser:
     """Return a copy of the input after a sleep, which needs no core."""
 
     name = SLEEPING
+    recordable = True
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
 
-    def graph_key(self, sigma: float) -> str:  # noqa: ARG002 - the port's signature
-        """Return the same for all levels; see `sci_stream.ports.RecordableDenoiser`."""
-        return self.name
-
-    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:  # noqa: ARG002 - the port's signature
+    def __call__(self, x: torch.Tensor, sigma: Sigma) -> torch.Tensor:  # noqa: ARG002 - the port's signature
         """Sleep, then return a clone of ``x``."""
         time.sleep(self._seconds)
         return x.clone()

@@ -19,10 +19,9 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.async_solve import AsyncSolve
+from sci_stream.recon.backend.network_stack import WAYS, Layers, StackTrial, fastest_stack, pad_channels
 from sci_stream.recon.backend.transfers import Stopwatch
-from sci_stream.recon.denoisers.conv2d import pad_channels
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.denoisers.network_stack import WAYS, Layers, StackTrial, fastest_stack
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings

@@ -13,9 +13,9 @@ import torch
 from sci_stream.errors import ConfigError
 from sci_stream.ports import Denoiser
 from sci_stream.recon.backend.device import describe_device, pick_device
+from sci_stream.recon.backend.half_precision import Precision
+from sci_stream.recon.backend.network_stack import CHOICE, StackTrial
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.denoisers.half_precision import Precision
-from sci_stream.recon.denoisers.network_stack import CHOICE, StackTrial
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.denoisers.variants import VARIANTS, shipped_weights, variant_shape
 from sci_stream.recon.denoisers.weights import VIDEO_INPUTS, FfdnetWeights, load_ffdnet

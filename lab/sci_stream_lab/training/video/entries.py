@@ -17,7 +17,7 @@ import torch
 
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import VideoDenoiser
-from sci_stream.recon.algorithms.noise_level import NoiseLevel, sigma_map
+from sci_stream.recon.algorithms.noise_level import Sigma, sigma_map
 from sci_stream.recon.denoisers.ffdnet import network_sigma
 from sci_stream.recon.denoisers.video_ffdnet import network_input
 from sci_stream.recon.engine import Engine
@@ -147,12 +147,10 @@ def sensed(
 
 def noisy_entry(drawn: NoisyVideo, denoiser: VideoDenoiser, device: torch.device) -> PoolEntry:
     """Return what the network sees of a noisy video."""
-    relative = None if drawn.relative is None else torch.from_numpy(drawn.relative).to(device).unsqueeze(0)
+    relative = () if drawn.relative is None else (torch.from_numpy(drawn.relative).to(device).unsqueeze(0),)
     recorder = IterateRecorder(denoiser, {0})
     with torch.inference_mode():
-        recorder.denoise_video(
-            torch.from_numpy(drawn.noisy).to(device).unsqueeze(0), NoiseLevel(drawn.sigma, relative=relative)
-        )
+        recorder.denoise_video(torch.from_numpy(drawn.noisy).to(device).unsqueeze(0), drawn.sigma, *relative)
         return recorder.entries(drawn.truth)[0]
 
 
@@ -177,6 +175,7 @@ class IterateRecorder:
     """A denoiser of videos that keeps what enters and leaves another one in the ``recorded`` calls, counted from 0."""
 
     name = "recorder"
+    takes_relative = True
 
     def __init__(self, denoiser: VideoDenoiser, recorded: Collection[int] = ()) -> None:
         self._denoiser = denoiser
@@ -188,16 +187,18 @@ class IterateRecorder:
         self._calls = 0
         self._iterates: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
 
-    def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
-        """Denoise (N, H, W); see `sci_stream.ports.Denoiser`."""
-        return self._denoiser(x, sigma)
+    def __call__(self, x: torch.Tensor, sigma: Sigma, *relative: torch.Tensor) -> torch.Tensor:
+        """Denoise (N, H, W); see `sci_stream.ports.LocalDenoiser`."""
+        return self._denoiser(x, sigma, *relative)
 
-    def denoise_video(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+    def denoise_video(self, x: torch.Tensor, sigma: Sigma, *relative: torch.Tensor) -> torch.Tensor:
         """Denoise (1, B, H, W); see `sci_stream.ports.VideoDenoiser`."""
-        denoised = self._denoiser.denoise_video(x, sigma)
+        denoised = self._denoiser.denoise_video(x, sigma, *relative)
         if self._calls in self._recorded:
             # Copies: the solver may write to both.
-            self._iterates.append((x[0].clone(), sigma_map(sigma, x).clone(), denoised[0].clone()))
+            self._iterates.append(
+                (x[0].clone(), sigma_map(sigma, relative[0] if relative else None, x).clone(), denoised[0].clone())
+            )
         self._calls += 1
         return denoised
 

@@ -14,7 +14,7 @@ import torch
 
 from lab.tests.training.pictures import CPU, picture
 from sci_stream import reconstruct
-from sci_stream.errors import ConfigError, WeightsError
+from sci_stream.errors import ConfigError
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.denoisers.variants import VARIANTS
 from sci_stream.recon.denoisers.video_ffdnet import VideoFfdnetDenoiser
@@ -154,19 +154,14 @@ def test_drawn_measurements_are_whole_numbers_of_a_sensor(scenes: Scenes) -> Non
 
 
 def test_trained_video_network_reconstructs(go: Train, tmp_path: Path, small_video: TrainingSettings) -> None:
-    go(tmp_path / "run", dataclasses.replace(small_video, variant="video", pool=4, noise_steps=2), steps=4)
+    go(tmp_path / "run", dataclasses.replace(small_video, pool=4, noise_steps=2), steps=4)
     path = tmp_path / "video.safetensors"
     export_weights(tmp_path / "run", path, licence="Apache-2.0", data=["Pictures"], clip_data=["Clips"])
     masks = np.random.default_rng(0).integers(0, 2, (4, 16, 16)).astype(np.float32)
     y = (masks * 0.5).sum(0)
-    found = reconstruct(y, masks, denoiser="video", weights=path, iterations=4, device="cpu")
+    found = reconstruct(y, masks, denoiser="video-lite", weights=path, iterations=4, device="cpu")
     assert found.video.shape == (4, 16, 16)
     assert np.isfinite(found.video).all()
-
-
-def test_missing_video_weights_name_the_training_command() -> None:
-    with pytest.raises(WeightsError, match=r"no weights for 'video'.*--variant video --clips CLIPS --minutes 36.*GPU"):
-        make_denoiser("video", CPU)
 
 
 def test_same_seed_gives_the_same_network(go: Train, tmp_path: Path, small_video: TrainingSettings) -> None:
@@ -243,4 +238,4 @@ def test_video_network_needs_clips_and_others_refuse_them(
 
 def test_videos_smaller_than_a_patch_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"clip_px is out of range; expected 64 to 1024; got 32"):
-        TrainingSettings(variant="video", clip_px=32)
+        TrainingSettings(variant="video-lite", clip_px=32)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sci_stream.recon.denoisers.conv2d import (
+from sci_stream.recon.backend.network_stack import (
     agrees_with_plain,
     convolve,
     convolve_fused,

@@ -1,4 +1,4 @@
-"""All convolutions of a network as one unit, in several ways, of which the fastest on a device is taken.
+"""All 3×3 convolutions of a network as one unit, in several ways, of which the fastest on a device is taken.
 
 The seam is the whole stack: features in, channels last and in the precision of the network, features out likewise. What
 comes before it and after it is the same for all ways. Each way must agree with the plain one before it is timed.
@@ -13,18 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
 from sci_stream.errors import ConfigError
 from sci_stream.recon.backend.transfers import Stopwatch
-from sci_stream.recon.denoisers.conv2d import (
-    ROUNDING_TOLERANCE,
-    Convolve,
-    agrees_with_plain,
-    convolve,
-    convolve_fused,
-    convolve_padded,
-    relative_error,
-)
 
 Stack = Callable[[torch.Tensor], torch.Tensor]
 """(N, C, h, w), channels last, in the dtype of the first kernel → (N, C', h, w)."""
@@ -39,6 +31,18 @@ _CALLS = 20
 # Shapes of features that a compiled stack is specialised to: chunks of frames and of temporal frequencies, of engines
 # of several calibrations. torch's own limit, 8, would silently end in uncompiled calls.
 _MOST_SHAPES = 64
+
+
+Convolve = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor]
+"""(features, kernel, bias, whether a ReLU follows) → features in the kernel's dtype, channels last."""
+
+# Channel count that the matrix units of a GPU need in 16 bits; other multiples use a slower path.
+_EIGHT = 8
+
+ROUNDING_TOLERANCE = 2e-2
+"""Relative error up to which two implementations agree, given sums of 576 products rounded to 16 bits in each layer."""
+# A faulty kernel may read memory that happens to be right once: each trial overwrites freed memory with NaN.
+_TRIALS = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +74,66 @@ class StackTrial:
         return f"{self.way}: {self.ms:.3g} ms, {self.flop_per_s / 1e12:.3g} TFLOP/s"
 
 
+def convolve(h: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, rectify: bool) -> torch.Tensor:
+    """Convolve, all in one dtype; gradients pass."""
+    h = F.conv2d(h, kernel, bias, padding=1)
+    return h.relu_() if rectify else h
+
+
+def convolve_mixed(h: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, rectify: bool) -> torch.Tensor:
+    """Convolve in the kernel's dtype, for features of any dtype."""
+    return convolve(h.to(kernel.dtype), kernel, bias, rectify)
+
+
+def convolve_padded(h: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, rectify: bool) -> torch.Tensor:
+    """Convolve in the kernel's dtype, with features padded to the kernel's channels; see `pad_channels`."""
+    return convolve(_prepared(h, kernel), kernel, bias, rectify)
+
+
+def convolve_fused(h: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor, rectify: bool) -> torch.Tensor:
+    """Like `convolve_padded` with bias and ReLU fused in cuDNN: features pass through memory once, not three times."""
+    h = _prepared(h, kernel)
+    if not rectify:
+        return convolve(h, kernel, bias, rectify)
+    return torch.cudnn_convolution_relu(h, kernel, bias, (1, 1), (1, 1), (1, 1), 1)
+
+
+def _prepared(h: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
+    missing = kernel.shape[1] - h.shape[1]
+    h = h.to(kernel.dtype)
+    return F.pad(h, (0, 0, 0, 0, 0, missing)) if missing else h
+
+
+def pad_channels(kernel: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pad a layer with zeros to multiples of eight channels, in and out; the added features are zero."""
+    more_out, more_in = -kernel.shape[0] % _EIGHT, -kernel.shape[1] % _EIGHT
+    return F.pad(kernel, (0, 0, 0, 0, 0, more_in, 0, more_out)), F.pad(bias, (0, more_out))
+
+
+def relative_error(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Return ‖found − wanted‖₂/‖wanted‖₂."""
+    wanted = wanted.float()
+    return float(torch.linalg.vector_norm(found.float() - wanted) / torch.linalg.vector_norm(wanted))
+
+
+def agrees_with_plain(way: Convolve, features: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor) -> bool:
+    """Return whether an implementation agrees with the plain one, regardless of the content of its output memory.
+
+    cuDNN computes α·output + convolution with α = 0 and an output that torch leaves uninitialised; a kernel that
+    multiplies NaN by 0 would fail only occasionally. So memory of the output's size is filled with NaN and freed right
+    before each of several trials: allocators reuse first what was freed last.
+    """
+    plain = convolve_padded(features, kernel, bias, True)
+    try:
+        for _ in range(_TRIALS):
+            torch.full_like(plain, torch.nan, dtype=features.dtype, memory_format=torch.channels_last)
+            if not relative_error(way(features, kernel, bias, True), plain) < ROUNDING_TOLERANCE:  # NaN too
+                return False
+    except (RuntimeError, AttributeError, TypeError):
+        return False
+    return True
+
+
 def in_layers(kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], way: Convolve = convolve) -> Stack:
     """Return the stack that does one layer after the other; gradients pass with the default."""
     last = len(kernels) - 1
@@ -95,14 +159,6 @@ def _cudnn(layers: Layers) -> Stack:
     return in_layers(layers.kernels, layers.biases, convolve_fused)
 
 
-def _triton(layers: Layers) -> Stack:
-    """Use our own kernel, once for each layer."""
-    triton_stack: Callable[..., Stack] = importlib.import_module(
-        "sci_stream.recon.backend.triton_convolution"
-    ).triton_stack
-    return triton_stack(layers.kernels, layers.biases)
-
-
 def _compiled(layers: Layers) -> Stack:
     """Compile by torch, which takes minutes for each shape of features when it is first seen; cached on disk."""
     # Our own graphs hold the stack with all else; one of its own would be a copy in and a copy out.
@@ -126,13 +182,12 @@ def _compile(layers: Layers, **how: Any) -> Stack:
 WAYS: dict[str, Callable[[Layers], Stack]] = {
     "plain": _plain,
     "cudnn": _cudnn,
-    "triton": _triton,
     "compiled": _compiled,
     "tensorrt": _tensorrt,
 }
 """Ways to make a stack of layers; each may raise where it is not available."""
 
-TRIED_AT_START = ("plain", "cudnn", "triton")
+TRIED_AT_START = ("plain", "cudnn")
 """Ways that take no minutes to prepare."""
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sci_stream.recon.denoisers.half_precision import round_kernel, round_network, scale_to_exact_biases
+from sci_stream.recon.backend.half_precision import round_kernel, round_network, scale_to_exact_biases
 
 HALVES = [torch.bfloat16, torch.float16]
 

@@ -1,6 +1,6 @@
 """GAP with FFDNet in which one kernel does everything between two runs of the network.
 
-The same algorithm as `sci_stream.recon.algorithms.gap`, for the whole solves of a GPU: between its iterations the state
+The same algorithm as `sci_stream.recon.algorithms.gap`, for recorded solves on a GPU: between its iterations the state
 is the network's output, not a video (`sci_stream.recon.backend.triton_between`).
 """
 
@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
 from sci_stream.optics.forward import accumulate_and_project, forward, gram_diag, inverse_gram
-from sci_stream.recon.algorithms.gap import Denoise, Problem, State, gap, gap_step, noise_variance_ratio
-from sci_stream.recon.algorithms.noise_level import NoiseLevel, on_device
+from sci_stream.recon.algorithms.gap import Denoise, Problem, gap, gap_iteration, noise_variance_ratio
+from sci_stream.recon.algorithms.noise_level import Sigma, on_device
 from sci_stream.recon.backend.memory import plan_chunks
-from sci_stream.recon.denoisers.conv2d import relative_error
+from sci_stream.recon.backend.network_stack import relative_error
 from sci_stream.recon.denoisers.ffdnet import MOST_TRAINED, FfdnetDenoiser, Network
-from sci_stream.recon.denoisers.temporal import GROUPS, FramesToImages, IterationDenoiser, WholeVideoDenoiser
+from sci_stream.recon.denoisers.temporal import FramesToImages, IterationDenoiser, WholeVideoDenoiser
 
 _CHANNELS = 8
 
@@ -28,7 +28,7 @@ _TOLERANCE = 1e-2
 
 
 class FusedGap:
-    """The algorithm, called as `sci_stream.recon.factory.Solve`.
+    """The algorithm, called as `sci_stream.recon.algorithms.gap.gap`.
 
     Parameters
     ----------
@@ -56,32 +56,31 @@ class FusedGap:
             assert not isinstance(each, WholeVideoDenoiser)
             self._transforms[each] = each.as_matrix(n_frames, device)
 
-    def __call__(self, v: torch.Tensor, problem: Problem, sigmas: Iterable[float]) -> Iterator[torch.Tensor]:
+    def __call__(self, v: torch.Tensor, problem: Problem, sigmas: Iterable[Sigma]) -> Iterator[torch.Tensor]:
         """Yield the last estimate only; see `sci_stream.recon.algorithms.gap.gap`."""
-        assert problem.observe is None, "what is observed would have to be a video"
-        state, levels = State(v, accumulated=problem.y), iter(sigmas)
-        # Iterations that explain by neighbours have a data step of their own.
+        y_acc, levels, k = problem.y, iter(sigmas), 0
+        # Iterations with the correlated residual have a data step of their own.
         first = 0 if problem.correlated is None else problem.correlated.iterations
-        for sigma in itertools.islice(levels, first):
-            state = gap_step(state, sigma, problem)
-        yield self._fused(state, levels, problem)
+        for k, sigma in enumerate(itertools.islice(levels, first), 1):
+            v, y_acc = gap_iteration(v, y_acc, problem, sigma, k - 1)
+        yield self._fused(v, y_acc, levels, problem, k)
 
-    def _fused(self, state: State, levels: Iterator[float], problem: Problem) -> torch.Tensor:
+    def _fused(
+        self, v: torch.Tensor, y_acc: torch.Tensor, levels: Iterator[Sigma], problem: Problem, k: int
+    ) -> torch.Tensor:
+        """Return the estimate after the iterations from k on."""
         sigma = next(levels, None)
         if sigma is None:
-            return state.v
+            return v
         y, phi, r_inv = problem.y, problem.phi, problem.r_inv
         relaxation, weight = problem.relaxation, problem.weight(sigma)
-        x, y_acc = accumulate_and_project(
-            state.v, state.accumulated, y, phi, r_inv, relaxation=relaxation, weight=weight
-        )
+        x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=relaxation, weight=weight)
         around = None if problem.relative is None else F.avg_pool2d(problem.relative, 2)
-        k = state.iteration
-        now = self._transforms[problem.denoise(k)]
+        now = self._transforms[problem.prior(k)]
         image, packed = self._packed(x, now, sigma, around)
         given = self._run(packed)
         for number, level in enumerate(levels, k + 1):
-            after = self._transforms[problem.denoise(number)]
+            after = self._transforms[problem.prior(number)]
             self._between(
                 *(given, image, y_acc, packed, now, after),
                 phi=phi,
@@ -101,7 +100,7 @@ class FusedGap:
         return now.frames(clean)
 
     def _packed(
-        self, x: torch.Tensor, now: FramesToImages, sigma: float, around: torch.Tensor | None
+        self, x: torch.Tensor, now: FramesToImages, sigma: Sigma, around: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the images for the network, (P, B, H, W), and its input, (P·B, 8, H/2, W/2)."""
         image = now.images(x)
@@ -124,15 +123,8 @@ class FusedGap:
         return whole.contiguous(memory_format=torch.channels_last)
 
 
-def _only_network(prior: FfdnetDenoiser, lowest: float) -> Network | None:
-    """Return the network of all levels, if there is one and it takes eight channels."""
-    # The means of the longest groups are denoised at the lowest levels.
-    network = prior.network_from(lowest * GROUPS[-1] ** -0.25)
-    return network if network is not None and network.channels == _CHANNELS else None
-
-
 def fused_gap(
-    prior: object, priors: Sequence[IterationDenoiser], planes: torch.Size, lowest: float, device: torch.device
+    prior: object, priors: Sequence[IterationDenoiser], planes: torch.Size, device: torch.device
 ) -> tuple[FusedGap | None, str]:
     """Return the algorithm with the kernel, if it serves; else None and why, empty where it is not meant to serve.
 
@@ -141,8 +133,8 @@ def fused_gap(
     """
     if not isinstance(prior, FfdnetDenoiser) or any(isinstance(each, WholeVideoDenoiser) for each in priors):
         return None, ""
-    network = _only_network(prior, lowest)
-    if network is None or planes[-1] % 2 or planes[-2] % 2:
+    network = prior.network
+    if network is None or network.channels != _CHANNELS or planes[-1] % 2 or planes[-2] % 2:
         return None, ""
     try:
         fused = FusedGap(prior, network, priors, planes[1], device)
@@ -163,7 +155,7 @@ def _difference(fused: FusedGap, priors: Sequence[IterationDenoiser], n_frames: 
     around = (0.5 + torch.rand((2, 12, 20), generator=generator)).to(device)
     y, r_inv = forward(phi, x), inverse_gram(gram_diag(phi))
     start = (y * r_inv).unsqueeze(1).expand_as(phi).clone()
-    levels = [NoiseLevel(sigma, torch.tensor(sigma, device=device)) for sigma in (0.1, 0.08, 0.06, 0.05)]
+    levels = list(torch.tensor((0.1, 0.08, 0.06, 0.05), device=device))
     noise_ratio = noise_variance_ratio(torch.full_like(y, 1e-3), r_inv, around)
     problem = Problem(y, phi, r_inv, tuple(priors), relaxation=1.5, noise_ratio=noise_ratio, relative=around)
     *_, wanted = gap(start, problem, levels)
