@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from sci_stream.security.curve import client_config
 from sci_stream.security.keys import read_key_pair
 from sci_stream.transport.pubsub import subscribe_status
 from sci_stream.transport.sockets import make_socket
+from tests.conftest import RigMaker
 from tests.e2e.conftest import CommandHere
-from tests.e2e.kit import RunningRig, assert_accounted_for, write_rig
+from tests.e2e.kit import PATIENCE_S, assert_accounted_for, write_rig
 from tests.hostile_messages import hostile_messages
-
-pytestmark = pytest.mark.rig
+from tests.rig_in_process import RigInProcess
 
 
 def keys(folder: Path, command: CommandHere) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def keys(folder: Path, command: CommandHere) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def unknown_peers(rig: RunningRig) -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
+def unknown_peers(rig: RigInProcess) -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
     """Connect without encryption to every address of a rig: one sender, one listener."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     options = {"max_message_bytes": 1 << 20, "heartbeat_s": 1.0, "send_queue": 10_000, "receive_queue": 8}
@@ -54,25 +55,27 @@ def unknown_peers(rig: RunningRig) -> Iterator[tuple[zmq.Socket[bytes], zmq.Sock
         context.destroy(linger=0)
 
 
-@pytest.mark.slow  # `tests/chaos/test_mutated_messages.py` sends unknown peers' messages to an encrypted rig as well
-def test_encrypted_rig_rejects_unknown_keys(tmp_path: Path, command_here: CommandHere) -> None:
+def test_encrypted_rig_rejects_unknown_keys(
+    tmp_path: Path, command_here: CommandHere, rig_in_process: RigMaker, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
     security = keys(tmp_path, command_here)
-    with RunningRig(tmp_path, {"security": security}, "--snapshots", "30") as rig:
-        own = client_config(read_key_pair(tmp_path / "key"), str(security["sink_key"]))
-        for report in subscribe_status(rig.rig.network.taps, timeout_s=60.0, configure=own):
-            if report.status.get("ledger.reconstructed", 0) >= 2:
-                break
-        with unknown_peers(rig) as (sender, listener):
-            for case in hostile_messages():
-                with contextlib.suppress(zmq.Again):  # ZeroMQ stops retrying a peer that rejects the handshake
-                    sender.send_multipart(case.frames or [b""], zmq.NOBLOCK)
-            summary = rig.finish()
-            assert not listener.poll(0), "the taps sent nothing to an unknown peer"
-    ledger = assert_accounted_for(summary)
-    assert ledger["reconstructed"] == 30
+    rig = rig_in_process({"security": security}, snapshots=8)
+    rig.reconstruct(2)
+    own = client_config(read_key_pair(tmp_path / "key"), str(security["sink_key"]))
+    status = next(subscribe_status(rig.rig.network.taps, timeout_s=PATIENCE_S, configure=own)).status
+    assert status["ledger.reconstructed"] == 2
+    with unknown_peers(rig) as (sender, listener):
+        for case in hostile_messages():
+            with contextlib.suppress(zmq.Again):  # ZeroMQ stops retrying a peer that rejects the handshake
+                sender.send_multipart(case.frames or [b""], zmq.NOBLOCK)
+        rig.expose(6)
+        summary = rig.finish()
+        assert not listener.poll(0), "the taps sent nothing to an unknown peer"
+    assert assert_accounted_for(summary)["reconstructed"] == 8
     assert set(summary["wire_errors"]) <= {"handshake"}, "a message of an unknown peer was accepted"
     assert security["acquire_key"] in (tmp_path / "rig.toml").read_text()
-    assert read_key_pair(tmp_path / "key").secret.decode() not in rig.output
+    assert read_key_pair(tmp_path / "key").secret.decode() not in caplog.text
 
 
 def test_missing_key_names_command_to_create_it(tmp_path: Path, command_here: CommandHere) -> None:
