@@ -219,13 +219,15 @@ class CameraReader:
             self.opened = Opened(self._open_first(), self._camera.calibration())
             self._note_settings()
             self._wake()
-            # Between opening and starting the operator may already set the exposure.
-            while not self._may_start.wait(_REQUESTS_EVERY_S):
-                self._apply_requests()
-            if not self._stop.is_set():
-                self._driver_before.subtract(self._camera.counters())  # of earlier series
-                self._camera.start()
-                self._acquire()
+            self._driver_before.subtract(self._camera.counters())  # of earlier series
+            try:
+                self._await_start()
+                if not self._stop.is_set():
+                    self._camera.start()
+            except CameraLost as error:
+                self._recover(error)
+                self._await_start()
+            self._acquire()
         except SciStreamError as error:
             self.failure = error
         # Vendor libraries raise anything; whatever it is, the node must learn that the camera thread ended.
@@ -251,6 +253,18 @@ class CameraReader:
                 log.info("cannot reconnect the camera yet: %s", error)
                 wait_s = min(2 * wait_s, longest_s)
 
+    def _await_start(self) -> None:
+        """Wait until the camera may start; the operator may already set the exposure."""
+        while not self._may_start.wait(_REQUESTS_EVERY_S):
+            self._apply_requests()
+
+    def _recover(self, error: CameraLost) -> None:
+        """Note that the camera is lost, and reconnect it."""
+        log.warning("camera lost: %s", error)
+        self._note("lost")
+        self.lost = str(error)
+        self._reopen()
+
     def _acquire(self) -> None:
         while not self._stop.is_set() and (self._most == 0 or self._seq < self._most):
             if time.monotonic() - self._counted_s > _COUNT_S:
@@ -260,10 +274,7 @@ class CameraReader:
                 self._apply_requests()
                 frame = self._camera.read(self._read_timeout_s)
             except CameraLost as error:
-                log.warning("camera lost: %s", error)
-                self._note("lost")
-                self.lost = str(error)
-                self._reopen()
+                self._recover(error)
                 continue
             if frame is not None:
                 self._accept(frame)

@@ -213,6 +213,20 @@ def test_lost_camera_is_reopened_in_a_new_epoch(reader: MakeReader) -> None:
     assert (new.counts["lost"], new.counts["reopened"]) == (1, 1)
 
 
+def test_camera_lost_before_its_first_start_is_reopened(reader: MakeReader) -> None:
+    class LostAtStart(ScriptedCamera):
+        def start(self) -> None:
+            super().start()
+            if self.calls.count("start") == 1:
+                raise CameraLost("unplugged since it was opened")
+
+    new = reader(LostAtStart([0, 1]))
+    captured = run_to_the_end(new)
+    assert new.failure is None
+    assert [(each.seq, each.epoch) for each in captured] == [(0, 1), (1, 1)]
+    assert (new.counts["lost"], new.counts["reopened"]) == (1, 1)
+
+
 def test_stop_ends_wait_for_lost_camera(reader: MakeReader) -> None:
     camera = ScriptedCamera([0, CameraLost("unplugged"), 1])
     camera.fails_to_open = 1_000_000
