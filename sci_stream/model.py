@@ -500,10 +500,17 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The features of a camera, in its own order, and driver options that restore its present state."""
+    """The features of a camera, in its own order, and driver options.
+
+    ``options`` restore its present state. ``suggested`` are a good start for a rig: they select the camera, and set its
+    best format and all that spoils a measurement. ``trigger`` is an example with a line that the camera has, None
+    without.
+    """
 
     features: tuple[Feature, ...]
     options: Mapping[str, object]
+    suggested: Mapping[str, object] = field(default_factory=dict)
+    trigger: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,18 +150,23 @@ def check(rig: RigPath) -> None:
 def config_init(
     path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("rig.toml"),
     driver: Annotated[str, typer.Option(help="Camera driver to write it for.")] = "simulated",
+    camera: Annotated[
+        str, typer.Option(help="Serial number, user-defined name or id of a camera to write it for.", metavar="SERIAL")
+    ] = "",
     every_key: Annotated[bool, typer.Option("--all", help="Also list the keys that are rarely needed.")] = False,
     force: Force = False,
 ) -> None:
     """Write a commented example rig file."""
     from sci_stream.config import example_toml
     from sci_stream.nodes.runtime.camera_drivers import load_driver
+    from sci_stream.tools.cameras import suggested_options
 
     options = load_driver(driver).Options
     if path.exists() and not force:
         raise ConfigError(f"{path} exists", hint="Choose another name, or use --force to overwrite it.")
+    values, examples = suggested_options(driver, camera) if camera else ({}, {})
     try:
-        path.write_text(example_toml(driver, options, every_key=every_key))
+        path.write_text(example_toml(driver, options, every_key=every_key, values=values, examples=examples))
     except OSError as error:
         raise ConfigError(f"{path} cannot be written", got=error.strerror) from None
     typer.echo(f"wrote {path}; next: sci-stream check {path}")

@@ -27,7 +27,14 @@ _PREAMBLE = """\
 _REST = "# Keys that are rarely needed are left out: sci-stream config init --all writes them too.\n"
 
 
-def example_toml(driver: str = "simulated", options: type[BaseModel] | None = None, *, every_key: bool = False) -> str:
+def example_toml(
+    driver: str = "simulated",
+    options: type[BaseModel] | None = None,
+    *,
+    every_key: bool = False,
+    values: Mapping[str, object] | None = None,
+    examples: Mapping[str, object] | None = None,
+) -> str:
     """Return a rig file with its keys, their descriptions and their defaults.
 
     Parameters
@@ -38,6 +45,8 @@ def example_toml(driver: str = "simulated", options: type[BaseModel] | None = No
         Model of the driver's options, to list them too; None to leave them out.
     every_key
         Also list the keys that are rarely needed.
+    values, examples
+        Values of driver options in place of their defaults, and examples in place of those of unset options.
     """
     text = _PREAMBLE if every_key else _PREAMBLE + _REST
     for name, field in Rig.model_fields.items():
@@ -47,7 +56,8 @@ def example_toml(driver: str = "simulated", options: type[BaseModel] | None = No
         if name == "camera":
             text += _entries({"driver": section.model_fields["driver"]}, {"driver": driver})
             text += f"\n# Options of the {driver} camera.\n[camera.options]\n"
-            text += "" if options is None else _options_text("camera.options", options, every_key)
+            if options is not None:
+                text += _options_text("camera.options", options, every_key, values or {}, examples or {})
         else:
             text += _entries(_listed(section, every_key), {})
     return text
@@ -57,7 +67,13 @@ def _listed(model: type[BaseModel], every_key: bool) -> dict[str, FieldInfo]:
     return {key: field for key, field in model.model_fields.items() if every_key or not is_expert(field)}
 
 
-def _options_text(name: str, options: type[BaseModel], every_key: bool) -> str:
+def _options_text(
+    name: str,
+    options: type[BaseModel],
+    every_key: bool,
+    values: Mapping[str, object],
+    examples: Mapping[str, object],
+) -> str:
     """Return the entries of a driver's options, sub-tables last."""
     fields = _listed(options, every_key)
     tables = {
@@ -65,16 +81,20 @@ def _options_text(name: str, options: type[BaseModel], every_key: bool) -> str:
         for key, field in fields.items()
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
     }
-    text = _entries({key: field for key, field in fields.items() if key not in tables}, {})
+    text = _entries({key: field for key, field in fields.items() if key not in tables}, values, examples)
     for key, table in tables.items():
         comment = _comment(fields[key].description or "")
-        text += f"\n{comment}[{name}.{key_text(key)}]\n" + _options_text(f"{name}.{key_text(key)}", table, every_key)
+        inner, path = values.get(key), f"{name}.{key_text(key)}"
+        chosen = inner if isinstance(inner, Mapping) else {}
+        text += f"\n{comment}[{path}]\n" + _options_text(path, table, every_key, chosen, {})
     return text
 
 
-def _entries(fields: Mapping[str, FieldInfo], changed: Mapping[str, str]) -> str:
+def _entries(
+    fields: Mapping[str, FieldInfo], values: Mapping[str, object], examples: Mapping[str, object] | None = None
+) -> str:
     """Return one line per key, its description behind it where it fits, else above it."""
-    entries = {key: _entry(key, field, changed.get(key)) for key, field in fields.items()}
+    entries = {key: _entry(key, field, values.get(key), (examples or {}).get(key)) for key, field in fields.items()}
     column = max((len(entry) for entry in entries.values() if len(entry) < _WIDTH // 3), default=0)
     text = ""
     for key, entry in entries.items():
@@ -83,16 +103,17 @@ def _entries(fields: Mapping[str, FieldInfo], changed: Mapping[str, str]) -> str
     return text
 
 
-def _entry(key: str, field: FieldInfo, changed: str | None) -> str:
-    if changed is not None:
-        return f"{key_text(key)} = {value_text(changed)}"
+def _entry(key: str, field: FieldInfo, chosen: object, example: object) -> str:
+    if chosen is not None:
+        return f"{key_text(key)} = {value_text(chosen)}"
     if field.is_required():
         return f'{key_text(key)} = ""  # must be set'
     default = field.get_default(call_default_factory=True, validated_data={})
     if default is not None:
         return f"{key_text(key)} = {value_text(default)}"
-    example = value_text(field.examples[0]) if field.examples else ""
-    return f"# {key_text(key)} = {example}".rstrip()
+    if example is None and field.examples:
+        example = field.examples[0]
+    return f"# {key_text(key)} = {'' if example is None else value_text(example)}".rstrip()
 
 
 def _comment(text: str) -> str:

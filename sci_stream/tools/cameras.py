@@ -20,7 +20,7 @@ from sci_stream.file_guard import writing
 from sci_stream.model import Array, CameraCapabilities, CameraFrame, FoundCamera, FoundProducer
 from sci_stream.nodes.runtime.camera_drivers import driver_names, load_driver
 from sci_stream.parameters import Value
-from sci_stream.ports import Camera, CameraFinder
+from sci_stream.ports import Camera, CameraFinder, FeatureLister
 
 log = logging.getLogger(__name__)
 
@@ -91,11 +91,13 @@ def choose(query: str, drivers: Sequence[FoundDriver]) -> tuple[str, FoundCamera
     fitting = [(name, c) for name, c in cameras if query in (c.serial, c.user_defined_name, c.id)]
     if len(fitting) == 1:
         return fitting[0]
-    lines = [f"\n  {c.vendor} {c.model}, serial {c.serial!r}, id {c.id!r}" for _, c in fitting or cameras]
+    lines = [
+        f"\n  {c.vendor} {c.model}, serial {c.serial!r}, id {c.id!r}, driver {name}" for name, c in fitting or cameras
+    ]
     if fitting:
-        raise ConfigError(
-            f"{len(fitting)} cameras match {query!r}", hint=f"Found:{''.join(lines)}\nGive the id of one."
-        )
+        names = sorted({name for name, _ in fitting})
+        remedy = "Give the id of one." if len(names) == 1 else f"Choose a driver: --driver {' or '.join(names)}."
+        raise ConfigError(f"{len(fitting)} cameras match {query!r}", hint=f"Found:{''.join(lines)}\n{remedy}")
     lines += [f"\n  {p.path}: {p.problem}" for driver in drivers for p in driver.producers if p.problem]
     raise CameraError(
         f"There is no camera {query!r}",
@@ -107,6 +109,31 @@ def make_found_camera(driver: str, camera: FoundCamera) -> Camera:
     """Make a camera that was found, not open and without configuration."""
     loaded = load_driver(driver)
     return loaded(validate_options(loaded.Options, camera.options, f"the camera {camera.serial}"))
+
+
+def suggested_options(driver: str, query: str) -> tuple[Mapping[str, object], Mapping[str, object]]:
+    """Return options of a rig file for a camera that is there, and examples for unset ones.
+
+    Parameters
+    ----------
+    driver
+        Name of the driver.
+    query
+        Serial number, user-defined name or id of the camera.
+
+    Raises
+    ------
+    CameraError
+        If there is no such camera, or its features cannot be read.
+    ConfigError
+        If there are several, or the driver cannot look for cameras.
+    """
+    name, found = choose(query, find_cameras([], driver))
+    camera = make_found_camera(name, found)
+    if not isinstance(camera, FeatureLister):
+        return found.options, {}
+    inspection = camera.inspect()
+    return inspection.suggested, {} if inspection.trigger is None else {"trigger": inspection.trigger}
 
 
 # Frames stay in memory, so that writing them does not disturb the measurement.

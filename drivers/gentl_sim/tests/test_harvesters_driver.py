@@ -26,6 +26,7 @@ from sci_stream.tools.calibrate import CalibrationPlan, with_camera_settings
 from sci_stream.tools.cameras import ChunkValues, grab
 from sci_stream_drivers.genicam.formats import FORMATS
 from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
+from sci_stream_drivers.harvesters.producers import _NEEDED
 
 MakeHarvestersCamera = Callable[..., HarvestersCamera]
 SIZE = 512
@@ -417,3 +418,13 @@ def test_camera_of_two_producers_is_chosen_by_producer(producer: Path, tmp_path:
         assert camera.open().serial == "SIM0001"
     finally:
         camera.close()
+
+
+def test_producer_that_crashes_is_listed_beside_the_others(tmp_path: Path, producer: Path) -> None:
+    functions = "".join(f'extern "C" void {name}() {{ abort(); }}\n' for name in _NEEDED)
+    (tmp_path / "crash.cpp").write_text("#include <cstdlib>\n" + functions)
+    subprocess.run(["g++", "-shared", "-fPIC", "-o", tmp_path / "crash.cti", tmp_path / "crash.cpp"], check=True)
+    broken, good = HarvestersCamera.find([tmp_path / "crash.cti", producer])
+    assert "crashes (exit status -6)" in broken.problem
+    assert not broken.interfaces
+    assert [camera.serial for each in good.interfaces for camera in each.cameras]

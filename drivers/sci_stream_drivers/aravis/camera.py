@@ -51,8 +51,10 @@ class AravisCamera(GenicamCamera[AravisOptions, "Device"]):
     Options: ClassVar[type[AravisOptions]] = AravisOptions
 
     @staticmethod
-    def find(places: Sequence[Path]) -> list[FoundProducer]:  # noqa: ARG004  # there are no files of producers
-        """Find cameras; see `sci_stream.ports.CameraFinder`."""
+    def find(places: Sequence[Path]) -> list[FoundProducer]:
+        """Find cameras; see `sci_stream.ports.CameraFinder`. Aravis has no files of producers to search."""
+        if places:
+            return []
         lib = aravis()
         by_transport: dict[str, list[FoundCamera]] = {}
         for camera, protocol in _cameras(lib):

@@ -25,7 +25,15 @@ from sci_stream_drivers.genicam.frame_ids import CameraClock, RestartDetector, f
 from sci_stream_drivers.genicam.library import feature, library, message_of
 from sci_stream_drivers.genicam.node_map import choices_of
 from sci_stream_drivers.genicam.options import FeatureSetting, GenicamOptions
-from sci_stream_drivers.genicam.standard_features import EXPOSURE, feature_named, frame_rate_hz, settings, spoilers
+from sci_stream_drivers.genicam.standard_features import (
+    EXPOSURE,
+    feature_named,
+    frame_rate_hz,
+    settings,
+    spoilers,
+    suggested_features,
+    trigger_line,
+)
 from sci_stream_drivers.genicam.stream import Connection, ImageFormat, RawFrame, Stream
 
 log = logging.getLogger(__name__)
@@ -106,11 +114,14 @@ class GenicamCamera(abc.ABC, Generic[O, C]):
         connection = self._connect()
         try:
             configure(connection.node_map, self._options, connection.name)
-            options = {
-                **self._selection(connection),
-                "features": node_map.present_settings(connection.node_map),
-            }
-            return Inspection(tuple(node_map.features(connection.node_map)), options)
+            nodes, selection = connection.node_map, self._selection(connection)
+            line = trigger_line(nodes)
+            return Inspection(
+                features=tuple(node_map.features(nodes)),
+                options={**selection, "features": node_map.present_settings(nodes)},
+                suggested={**selection, "features": suggested_features(nodes)},
+                trigger=None if line is None else {"source": line, "activation": "RisingEdge"},
+            )
         except library().transport_errors as error:
             raise CameraError(f"The features of {connection.name} cannot be read", got=message_of(error)) from None
         finally:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sci_stream.parameters import Kind, Parameter, Value
+from sci_stream_drivers.genicam.formats import FORMATS, PixelFormat
 from sci_stream_drivers.genicam.library import feature
-from sci_stream_drivers.genicam.node_map import access_of, describe, kind_of
+from sci_stream_drivers.genicam.node_map import access_of, choices_of, describe, kind_of
 
 _NUMBERS = ("integer", "float")
 
@@ -191,3 +192,42 @@ def _differs(value: Any, harmless: Value) -> bool:
     if isinstance(harmless, float) and isinstance(value, int | float):
         return abs(value - harmless) > 1e-6
     return bool(value != harmless)
+
+
+# Formats with more bits than converters have only add padding.
+_CONVERTER_BITS = 12
+
+
+def suggested_features(node_map: Any) -> list[list[Value]]:
+    """Return the settings that a measurement needs: the best pixel format, and every spoiler switched off."""
+    settings: list[list[Value]] = []
+    choices = [FORMATS[name] for name in choices_of_feature(node_map, "PixelFormat") if name in FORMATS]
+    if choices:
+        settings.append(["PixelFormat", max(choices, key=_merit).name])
+    for spoiler in SPOILERS:
+        switches = _SWITCHED_BY.get(spoiler.feature, ())
+        if any(_settable(node_map, switch) for switch in switches) or not _settable(node_map, spoiler.feature):
+            continue
+        settings.append([spoiler.feature, spoiler.harmless])
+    return settings
+
+
+def _merit(form: PixelFormat) -> tuple[int, bool, bool, int]:
+    """Return a key that is largest for the best format: most bits, in the fewest bytes."""
+    bits = min(form.bit_depth, _CONVERTER_BITS)
+    # A colour camera computes its grey formats from several pixels.
+    return bits, form.bayer is not None, form.bit_depth <= _CONVERTER_BITS, -form.bits_per_pixel
+
+
+def trigger_line(node_map: Any) -> str | None:
+    """Return the first input line that can trigger a camera; None without one."""
+    return next((name for name in choices_of_feature(node_map, "TriggerSource") if name.startswith("Line")), None)
+
+
+def choices_of_feature(node_map: Any, name: str) -> tuple[str, ...]:
+    """Return the values of an enumeration that can be chosen now; none without such a feature."""
+    return choices_of(node_map.get_node(name)) if node_map.has_node(name) else ()
+
+
+def _settable(node_map: Any, name: str) -> bool:
+    return bool(node_map.has_node(name)) and access_of(node_map.get_node(name)) == "RW"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +27,8 @@ _ATTRIBUTES = {
     "id": "id_",
 }
 _TIMEOUT_MS = 1000
+# Producers of GigE cameras wait a second for each network interface.
+_SEARCH_S = 30.0
 _ACCESS = {1: "free", 2: "read only", 3: "no access", 4: "in use", 5: "open", 6: "open, read only"}
 
 
@@ -39,8 +45,39 @@ def find_cameras(places: Sequence[Path]) -> list[FoundProducer]:
         If the required packages are not installed.
     """
     library()
-    found = [_search(path) for path in producer_files(places)]
-    return _selectable(found)
+    # Each in a process of its own: a producer that crashes or hangs must not hide the others.
+    context = multiprocessing.get_context("spawn")
+    searches = []
+    for path in producer_files(places):
+        answer, end = context.Pipe(duplex=False)
+        process = context.Process(target=_search_into, args=(path, end), daemon=True)
+        process.start()
+        end.close()
+        searches.append((path, process, answer))
+    deadline_s = time.monotonic() + _SEARCH_S
+    return _selectable([_answer_of(*search, deadline_s) for search in searches])
+
+
+def _answer_of(path: Path, process: BaseProcess, answer: Connection, deadline_s: float) -> FoundProducer:
+    """Return the result of a search in another process, or its failure."""
+    try:
+        if answer.poll(max(0.0, deadline_s - time.monotonic())):
+            found: FoundProducer = answer.recv()
+            return found
+        problem = f"the producer does not answer within {_SEARCH_S:g} s"
+    except EOFError:
+        process.join(1.0)
+        problem = f"the producer crashes (exit status {process.exitcode})"
+    finally:
+        answer.close()
+        process.kill()
+        process.join()
+    return FoundProducer(str(path), "", "", "", (), problem)
+
+
+def _search_into(path: Path, end: Connection) -> None:
+    """Search with one producer and send the result."""
+    end.send(_search(path))
 
 
 def _search(path: Path) -> FoundProducer:

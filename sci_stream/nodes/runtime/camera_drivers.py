@@ -24,15 +24,15 @@ def load_driver(name: str) -> CameraDriver:
     Raises
     ------
     ConfigError
-        If there is none of that name, or its import fails.
+        If there is none of that name, or it cannot be imported.
     """
     for entry in importlib.metadata.entry_points(group=GROUP, name=name):
         try:
             return cast(CameraDriver, entry.load())
-        except ImportError as error:
+        except Exception as error:  # a plug-in may raise anything when it is imported
             raise ConfigError(
                 f"Cannot import the camera driver {name!r} ({entry.value})",
-                got=error,
+                got=f"{type(error).__name__}: {error}",
                 hint="Install its dependencies; for GenICam cameras: pip install 'sci-stream[genicam]'.",
             ) from error
     known = driver_names()

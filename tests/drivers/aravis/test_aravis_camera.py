@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sci_stream.cli.rigs import config_init
+from sci_stream.config import load_rig
 from sci_stream.errors import CameraError, CameraLost, ConfigError
 from sci_stream.model import CameraFrame
+from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import save_calibration
 from sci_stream.testing.cameras import CameraContract
@@ -138,6 +141,22 @@ def test_camera_is_listed_inspected_and_selected(source: FakeCamera, make: Calla
         make(selector={"serial": "another"}).open()
     with pytest.raises(ConfigError, match="names that users gave"):
         make(selector={"user_defined_name": "left"}).open()
+
+
+def test_config_init_writes_a_rig_for_the_camera(source: FakeCamera, tmp_path: Path) -> None:
+    path = tmp_path / "rig.toml"
+    config_init(path, driver="aravis", camera="SCIGV1")
+    rig = load_rig(path)
+    assert rig.camera.driver == "aravis"
+    assert rig.camera.options["selector"] == {"serial": "SCIGV1"}
+    features = dict(rig.camera.options["features"])
+    assert features["PixelFormat"] == "Mono16"
+    assert '# trigger = {source = "Line' in path.read_text()
+    made = make_camera(rig)
+    try:
+        assert made.open().pixel_format == "Mono16"
+    finally:
+        made.close()
 
 
 def test_camera_that_is_switched_off_is_lost(source: FakeCamera, make: Callable[..., AravisCamera]) -> None:

@@ -17,6 +17,8 @@ from sci_stream_drivers.genicam.standard_features import (
     frame_rate_hz,
     settings,
     spoilers,
+    suggested_features,
+    trigger_line,
 )
 from tests.drivers.genicam.node_maps import ARCHIVE, made_up, real_cameras
 
@@ -92,6 +94,30 @@ def test_harmless_value_removes_every_finding() -> None:
     assert not list(spoilers(nodes))
 
 
+@pytest.mark.parametrize(
+    ("formats", "best"),
+    [
+        (["Mono8", "Mono12", "Mono12Packed", "RGB8Packed"], "Mono12Packed"),
+        (["Mono16", "Mono8"], "Mono16"),
+        (["Mono8", "Mono12", "BayerRG8", "BayerRG12p"], "BayerRG12p"),
+        (["Mono8", "Mono10", "YUV422Packed"], "Mono10"),
+    ],
+    ids=["packed of 12 bits", "more than 12", "mosaic of a colour camera", "10 bits"],
+)
+def test_suggested_format_has_the_most_bits_in_the_fewest_bytes(formats: list[str], best: str) -> None:
+    assert suggested_features(made_up({"PixelFormat": formats})) == [["PixelFormat", best]]
+
+
+def test_suggested_settings_switch_off_what_could_spoil() -> None:
+    nodes = made_up({"GammaEnable": False, "Gamma": 1.0, "GainAuto": ["Off", "Continuous"], "LUTEnable": False})
+    assert suggested_features(nodes) == [["GammaEnable", False], ["LUTEnable", False], ["GainAuto", "Off"]]
+
+
+def test_trigger_line_is_one_that_the_camera_has() -> None:
+    assert trigger_line(made_up({"TriggerSource": ["Software", "Line1", "Line2"]})) == "Line1"
+    assert trigger_line(made_up({"TriggerSource": ["Software"]})) is None
+
+
 def test_real_cameras_offer_exposure_gain_and_rate(data_dir: Path) -> None:
     """Of 119 node maps at most four lack a name for a quantity that their camera has."""
     if not (data_dir / ARCHIVE).is_file():
@@ -105,7 +131,7 @@ def test_real_cameras_offer_exposure_gain_and_rate(data_dir: Path) -> None:
             has = any(name.lower().startswith(word) and not name.startswith("GainAuto") for name in names)
             missing[quantity.name] += has and quantity.find(nodes) is None
             assert feature_named(nodes, quantity.name)
-        list(spoilers(nodes))
-        settings(nodes)
+        for read in (spoilers, settings, suggested_features):
+            list(read(nodes))
     assert cameras == 119
     assert max(missing.values()) <= 4, missing
