@@ -45,9 +45,6 @@ Array = npt.NDArray[Any]
 COUNTS: Final = ("uint8", "uint16", "float32")
 VIDEO: Final = ("float16", "float32")
 
-# A parsed JSON object. Any, because a recursive union would need a cast at every nested access.
-JsonObject = dict[str, Any]
-
 
 class BayerPhase(enum.StrEnum):
     """Colours of the top-left 2×2 pixels of the sensor, read row by row."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
-from sci_stream.model import JsonObject
 
-
-def read_journal(path: Path) -> list[JsonObject]:
+def read_journal(path: Path) -> list[dict[str, Any]]:
     """Return the events of a journal, oldest first, without a line that a crash cut off."""
     events = []
     for line in path.read_text().splitlines():

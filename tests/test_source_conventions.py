@@ -61,7 +61,7 @@ def test_texts_use_no_clause_as_a_noun() -> None:
 
 
 def test_few_annotations_are_dictionaries_of_anything() -> None:
-    """State has a type; JSON is `JsonObject`, at the edges alone."""
+    """State has a type; dictionaries of anything stand at the edges alone, and have no alias."""
     pattern = re.compile(r"(?:dict|Mapping)\[str, (?:Any|object)\]")
     assert sum(len(pattern.findall(path.read_text())) for path in _modules()) <= MAX_UNTYPED
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from sci_stream.model import JsonObject
 from sci_stream.recon.denoisers.variants import NetworkShape
 from sci_stream.recon.denoisers.weights import VIDEO_INPUTS
 from sci_stream_lab.training.checkpoint import SessionRecord
@@ -47,7 +47,7 @@ class ModelCard:
     licence: str
     data: Sequence[str]
     n_images: int
-    settings: JsonObject
+    settings: Mapping[str, Any]
     sessions: Sequence[SessionRecord]
     begun_with: str
     step: int

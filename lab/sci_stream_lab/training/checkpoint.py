@@ -6,13 +6,12 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import BinaryIO, TypedDict, cast
+from typing import Any, BinaryIO, TypedDict, cast
 
 import torch
 
 from sci_stream.errors import FileFormatError
 from sci_stream.file_guard import writing
-from sci_stream.model import JsonObject
 from sci_stream.recon.denoisers.weights import read_pickled
 from sci_stream.storage.output import complete_output
 from sci_stream_lab.training.learner import LearnerState
@@ -51,7 +50,7 @@ class Checkpoint(TypedDict):
     clips to learn from, none in checkpoints from before there were any.
     """
 
-    settings: JsonObject
+    settings: dict[str, Any]
     data_id: str
     n_images: int
     clips: list[str]

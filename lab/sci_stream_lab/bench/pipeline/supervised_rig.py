@@ -17,7 +17,6 @@ from typing import Any
 from sci_stream.config import load_rig
 from sci_stream.config.toml_text import table_text
 from sci_stream.errors import EnvironmentFault, TransportError
-from sci_stream.model import JsonObject
 from sci_stream.nodes.launcher.demo import free_port
 from sci_stream.nodes.launcher.supervisor import Supervisor
 from sci_stream.nodes.runtime.process import StopRequest
@@ -127,7 +126,7 @@ class SupervisedRig:
         self._stop = StopRequest()
         self.lines: deque[str] = deque(maxlen=_LINES)
         """The last log lines of supervisor and nodes."""
-        self.latest: JsonObject = {}
+        self.latest: dict[str, Any] = {}
         """The last report of the sink."""
         self.supervisor = Supervisor(
             *(self.rig, path, self._stop, self.lines.append),
