@@ -1,6 +1,6 @@
 """How a reported quantity is recorded, summarised, exported and shown, declared once as metadata of its field.
 
-`sci_stream.model.SolveReport` and `sci_stream.model.CalibrationHealth` declare their quantities. Columns of a
+`sci_stream.reports.SolveReport` and `sci_stream.reports.CalibrationHealth` declare their quantities. Columns of a
 recording, ``inspect``, the summary and the status of a series, ``/metrics`` and the live page iterate over
 `quantities_of`.
 """

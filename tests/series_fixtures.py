@@ -7,18 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from sci_stream.model import (
-    BayerPhase,
-    Policy,
-    Reconstruction,
-    SeriesInfo,
-    Snapshot,
-    SnapshotId,
-    SolveReport,
-    StageTimes,
-    Start,
-)
+from sci_stream.model import BayerPhase, Policy, Reconstruction, SeriesInfo, Snapshot, SnapshotId, StageTimes
 from sci_stream.optics.calibration import Calibration
+from sci_stream.reports import SolveReport, Start
 
 B, H, W = 3, 16, 24
 

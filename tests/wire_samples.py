@@ -4,19 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from sci_stream.model import (
-    BayerPhase,
-    CalibrationHealth,
-    Policy,
-    Reconstruction,
-    SeriesInfo,
-    Snapshot,
-    SnapshotId,
-    SolveReport,
-    StageTimes,
-    Start,
-)
+from sci_stream.model import BayerPhase, Policy, Reconstruction, SeriesInfo, Snapshot, SnapshotId, StageTimes
 from sci_stream.optics.calibration import Calibration
+from sci_stream.reports import CalibrationHealth, SolveReport, Start
 from sci_stream.wire import (
     Accepted,
     CalibrationMissing,

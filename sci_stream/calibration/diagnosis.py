@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.calibration.mask_order import SHUFFLED
-from sci_stream.model import CalibrationHealth, Snapshot, SolveReport
+from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
+from sci_stream.reports import CalibrationHealth, SolveReport
 
 WITHHELD = "mismatch"
 """In place of the reason for the start, in reports of snapshots whose video is withheld."""

@@ -14,11 +14,12 @@ from sci_stream.calibration.mask_errors import MaskErrorEstimator
 from sci_stream.calibration.mask_order import SHUFFLED, UNKNOWN, MaskOrderDetector, is_cycle, thumbnails
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
 from sci_stream.calibration.mask_shuffle import ShuffleDetector
-from sci_stream.model import Array, CalibrationHealth, Snapshot, SnapshotId
+from sci_stream.model import Array, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
 from sci_stream.optics.mask_errors import MAX_MASKS, NO_CORRECTION, MaskCorrection
 from sci_stream.parameters import Value
+from sci_stream.reports import CalibrationHealth
 
 # One noisy snapshot gives the shift to some hundredths of a pixel (lab/research/shift-tracking.md): correcting less
 # than this is not much better than ignoring it. The lower limit for switching off again is hysteresis.

@@ -12,8 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from sci_stream.model import CalibrationHealth, SolveReport
 from sci_stream.quantities import quantities_of
+from sci_stream.reports import CalibrationHealth, SolveReport
 
 PREFIX: Final = "sci_stream_"
 

@@ -17,7 +17,7 @@ import torch
 from sci_stream.calibration.diagnosis import findings, is_withheld, withhold
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.errors import CalibrationError, InputError
-from sci_stream.model import Array, BayerPhase, Snapshot, SolveReport
+from sci_stream.model import Array, BayerPhase, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.white import brightness_percentile, fit_white, white_level
 from sci_stream.ports import Denoiser
@@ -27,6 +27,7 @@ from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaul
 from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings, default_settings, settings_for
+from sci_stream.reports import SolveReport
 
 AnyArray = Array | torch.Tensor
 AnyDenoiser = str | Callable[..., Any]

@@ -14,7 +14,7 @@ import torch
 
 from sci_stream.calibration.compatibility import require_matching_snapshot
 from sci_stream.errors import ConfigError
-from sci_stream.model import Snapshot, SolveReport, Start
+from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import projection_fault
 from sci_stream.optics.mask_errors import MaskCorrection
@@ -34,6 +34,7 @@ from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.noise_estimation import estimate_noise
 from sci_stream.recon.settings import SolverSettings
+from sci_stream.reports import SolveReport, Start
 
 Watch = Callable[[torch.Tensor], None]
 """Called with the video after each iteration; must not write to it."""

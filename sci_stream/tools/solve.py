@@ -16,10 +16,11 @@ import numpy.typing as npt
 from sci_stream.errors import InputError
 from sci_stream.imaging.rendering import encode_png, render, render_counts
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Array, SolveReport
+from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.array_interface import ArrayOptions, ArraySolver, Progress, as_series, real_array
 from sci_stream.recon.backend.device import describe_device
+from sci_stream.reports import SolveReport
 from sci_stream.storage.image_stacks import Stack, write_tiff, write_zarr
 from sci_stream.storage.measurement_file import Measurements
 from sci_stream.storage.output import complete_output

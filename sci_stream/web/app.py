@@ -37,8 +37,8 @@ from sci_stream.clock import unix_ns
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.errors import EnvironmentFault, SciStreamError
 from sci_stream.imaging.rendering import no_data_jpeg
-from sci_stream.model import CalibrationHealth, SolveReport
 from sci_stream.quantities import page_texts
+from sci_stream.reports import CalibrationHealth, SolveReport
 from sci_stream.web.controls import Ask, answer
 from sci_stream.web.display import Display
 from sci_stream.web.downloads import routes

@@ -9,11 +9,12 @@ import torch
 
 from sci_stream.calibration.diagnosis import findings, is_withheld, withhold
 from sci_stream.calibration.monitor import CalibrationMonitor, relative_gain
-from sci_stream.model import CalibrationHealth, Snapshot, SolveReport, Start
+from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
+from sci_stream.reports import CalibrationHealth, SolveReport, Start
 from tests.calibration.moved_masks import Rig
 
 CPU = torch.device("cpu")

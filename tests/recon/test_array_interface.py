@@ -12,8 +12,9 @@ import torch
 
 import sci_stream
 from sci_stream.errors import ConfigError, InputError
-from sci_stream.model import BayerPhase, Start
+from sci_stream.model import BayerPhase
 from sci_stream.optics.calibration import Calibration
+from sci_stream.reports import Start
 from tests.calibration.moved_masks import Rig
 
 B, H, W = 4, 32, 40

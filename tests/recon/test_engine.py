@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sci_stream.errors import CalibrationError, ConfigError, DeviceError
-from sci_stream.model import BayerPhase, Snapshot, Start
+from sci_stream.model import BayerPhase, Snapshot
 from sci_stream.optics import bayer
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import Displacement
@@ -27,6 +27,7 @@ from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import load_ffdnet
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings, default_settings
+from sci_stream.reports import Start
 
 CPU = torch.device("cpu")
 TV = dataclasses.replace(default_settings(CPU, "tv"), iterations=12)

@@ -11,11 +11,12 @@ import pytest
 import scipy.io
 import torch
 
-from sci_stream.model import Snapshot, SnapshotId, SolveReport
+from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
+from sci_stream.reports import SolveReport
 
 CPU = torch.device("cpu")
 

@@ -16,16 +16,7 @@ import torch
 import sci_stream
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import CalibrationError, ConfigError, FileFormatError, InputError, StorageError, WeightsError
-from sci_stream.model import (
-    BayerPhase,
-    Policy,
-    Reconstruction,
-    SeriesInfo,
-    Snapshot,
-    SnapshotId,
-    SolveReport,
-    StageTimes,
-)
+from sci_stream.model import BayerPhase, Policy, Reconstruction, SeriesInfo, Snapshot, SnapshotId, StageTimes
 from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_prior, solver_id
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
@@ -33,6 +24,7 @@ from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.engine import Engine
+from sci_stream.reports import SolveReport
 from sci_stream.storage.calibration_file import save_calibration
 from sci_stream.storage.recording import Recording, RecordingWriter
 from sci_stream.tools.compare import compare_recordings

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import zmq
 
-from sci_stream.model import Reconstruction, Snapshot, SnapshotId, SolveReport, StageTimes, Start
+from sci_stream.model import Reconstruction, Snapshot, SnapshotId, StageTimes
+from sci_stream.reports import SolveReport, Start
 from sci_stream.wire import Hello
 from tests.hostile_messages import HostileCase
 

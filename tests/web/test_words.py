@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sci_stream.model import CalibrationHealth, SolveReport
 from sci_stream.quantities import page_texts
+from sci_stream.reports import CalibrationHealth, SolveReport
 from sci_stream.web import app
 
 STATIC = Path(app.__file__).parent / "static"

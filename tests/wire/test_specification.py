@@ -8,7 +8,8 @@ from typing import get_args
 import pytest
 
 from sci_stream.field_types import FieldType
-from sci_stream.model import CalibrationHealth, SolveReport, StageTimes
+from sci_stream.model import StageTimes
+from sci_stream.reports import CalibrationHealth, SolveReport
 from sci_stream.wire import SCHEMA_VERSION, Goodbye, Limits, Reason, encode
 from sci_stream.wire.kinds import KINDS, MessageKind
 from sci_stream.wire.payload import DTYPES

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sci_stream.model import CalibrationHealth, SolveReport
+from sci_stream.reports import CalibrationHealth, SolveReport
 from sci_stream.wire.kinds import KINDS, MessageKind
 from sci_stream.wire.schema import type_name, types_of
 

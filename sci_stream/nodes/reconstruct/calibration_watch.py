@@ -9,9 +9,10 @@ import numpy as np
 from sci_stream.calibration.diagnosis import findings, is_withheld
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.config import CalibrationSection
-from sci_stream.model import Array, CalibrationHealth, Snapshot
+from sci_stream.model import Array, Snapshot
 from sci_stream.quantities import quantities_of
 from sci_stream.recon.engine import Engine
+from sci_stream.reports import CalibrationHealth
 
 log = logging.getLogger(__name__)
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sci_stream.errors import SciStreamError
-from sci_stream.model import Array, Snapshot, SolveReport, StageTimes
+from sci_stream.model import Array, Snapshot, StageTimes
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
+from sci_stream.reports import SolveReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,11 @@ import numpy as np
 from sci_stream.calibration.diagnosis import findings
 from sci_stream.delivery.ledger import Ledger
 from sci_stream.delivery.throughput import ThroughputMeter
-from sci_stream.model import CalibrationHealth, Reconstruction, SeriesInfo, SolveReport, StageTimes, Start
+from sci_stream.model import Reconstruction, SeriesInfo, StageTimes
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.parameters import SettingChange
 from sci_stream.quantities import InRun, Value, quantities_of
+from sci_stream.reports import CalibrationHealth, SolveReport, Start
 
 # Percentiles of a run of days would hide what the rig does now, and grow without bound.
 _RECENT = 4096

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from sci_stream.delivery.ledger import LedgerCounts
-from sci_stream.model import SolveReport
 from sci_stream.nodes.sink.recorder import RecorderState, RecorderStatus, RecordingChange
 from sci_stream.nodes.sink.statistics import CalibrationStatistics
 from sci_stream.parameters import ACTIONS_KEY, SET_KEY, SOLVER_KEY
 from sci_stream.quantities import gauges, live_values, quantities_of
+from sci_stream.reports import SolveReport
 from sci_stream.transport.results_server import ReportingPeer
 
 StatusValue = int | float | str

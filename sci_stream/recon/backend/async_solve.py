@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sci_stream.model import Array, SolveReport, Start
+from sci_stream.model import Array
 from sci_stream.recon.backend.transfers import Arrival, Stopwatch
 from sci_stream.recon.metrics import psnr
+from sci_stream.reports import SolveReport, Start
 
 
 @dataclass(eq=False)

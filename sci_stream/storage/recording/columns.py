@@ -10,10 +10,11 @@ from typing import Any
 import h5py
 import numpy as np
 
-from sci_stream.model import Array, CalibrationHealth, Reconstruction, SeriesInfo, SolveReport, Start
+from sci_stream.model import Array, Reconstruction, SeriesInfo
 from sci_stream.optics.mask_errors import correction_length
 from sci_stream.parameters import Value
 from sci_stream.quantities import Column, Quantity, quantities_of, text_column
+from sci_stream.reports import CalibrationHealth, SolveReport, Start
 from sci_stream.storage.recording.layout import GROWTH_ROWS
 
 # A block is one HDF5 chunk of a column. Eight blocks (4096 rows) in memory cover late and repeated rows; a row beyond

@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError
-from sci_stream.model import Array, SeriesInfo, SolveReport
+from sci_stream.model import Array, SeriesInfo
 from sci_stream.optics.calibration import Calibration
+from sci_stream.reports import SolveReport
 from sci_stream.storage.calibration_file import read_calibration
 from sci_stream.storage.hdf5 import read_attribute, read_text
 from sci_stream.storage.recording.columns import OUTCOME_CODES, OUTCOME_NAMES, cell_text, solve_report

@@ -17,7 +17,7 @@ from sci_stream.calibration.diagnosis import withhold
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import Ledger, Outcome
 from sci_stream.errors import CalibrationError, FileFormatError, InputError, StorageError
-from sci_stream.model import Reconstruction, Snapshot, SnapshotId, SolveReport, StageTimes, Start
+from sci_stream.model import Reconstruction, Snapshot, SnapshotId, StageTimes
 from sci_stream.nodes.runtime.process import versions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
@@ -25,6 +25,7 @@ from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.budget import BudgetController
 from sci_stream.recon.engine import Engine
+from sci_stream.reports import SolveReport, Start
 from sci_stream.storage.calibration_file import load_calibration
 from sci_stream.storage.recording import RecordingWriter
 from sci_stream.storage.recording.columns import START, recorded_chunks

@@ -1,4 +1,4 @@
-// Labels, units and digits of the reported quantities, as the sink node declares them (sci_stream/model.py).
+// Labels, units and digits of the reported quantities, as the sink node declares them (sci_stream/reports.py).
 
 import { get } from "./link.js";
 import { fixed, known, percent } from "./format.js";

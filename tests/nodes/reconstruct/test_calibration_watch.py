@@ -12,13 +12,13 @@ import torch
 
 from sci_stream.calibration.diagnosis import findings
 from sci_stream.config import CalibrationSection
-from sci_stream.model import CalibrationHealth
 from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
 from sci_stream.nodes.sink.statistics import CalibrationStatistics
 from sci_stream.optics.mask_errors import MaskCorrection, MaskError
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
+from sci_stream.reports import CalibrationHealth
 from tests.calibration.moved_masks import Rig
 
 CPU = torch.device("cpu")

@@ -33,8 +33,8 @@ RECORD_FOR_EVER = f"""
     import os, sys
     from pathlib import Path
     import numpy as np
-    from sci_stream.model import (
-        Policy, Reconstruction, SeriesInfo, Snapshot, SnapshotId, SolveReport, StageTimes, Start)
+    from sci_stream.model import Policy, Reconstruction, SeriesInfo, Snapshot, SnapshotId, StageTimes
+    from sci_stream.reports import SolveReport, Start
     from sci_stream.optics.calibration import Calibration
     from sci_stream.nodes.sink.recorder import SubmitResult, Recorder, RecorderOptions
 

@@ -9,17 +9,10 @@ import numpy as np
 import pytest
 
 from sci_stream.delivery.ledger import Ledger, Outcome
-from sci_stream.model import (
-    Policy,
-    Reconstruction,
-    SeriesInfo,
-    SnapshotId,
-    SolveReport,
-    StageTimes,
-    Start,
-)
+from sci_stream.model import Policy, Reconstruction, SeriesInfo, SnapshotId, StageTimes
 from sci_stream.nodes.launcher.run import result_lines
 from sci_stream.nodes.sink.statistics import SeriesStatistics, stage_seconds
+from sci_stream.reports import SolveReport, Start
 
 INFO = SeriesInfo("s-1", 1, "rig", Policy.LIVE, "camera", "7", 4, 6, "Mono12", 12, 2, "0" * 32)
 MS = 1_000_000

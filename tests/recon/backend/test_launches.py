@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from sci_stream.model import BayerPhase, Snapshot, Start
+from sci_stream.model import BayerPhase, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import Displacement
 from sci_stream.optics.mask_errors import MaskCorrection
@@ -23,6 +23,7 @@ from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.initialization.initializer import Past
 from sci_stream.recon.settings import default_settings
+from sci_stream.reports import Start
 from tests.recon.backend.stand_in import Device
 
 CPU = torch.device("cpu")

@@ -11,13 +11,14 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from sci_stream.model import BayerPhase, Snapshot, SnapshotId, SolveReport, Start
+from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.registry import IdentityDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
+from sci_stream.reports import SolveReport, Start
 
 CPU = torch.device("cpu")
 WARM = dataclasses.replace(default_settings(CPU, "tv"), iterations=6, warm_start=True)

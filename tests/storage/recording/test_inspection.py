@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sci_stream.cli.recording_tables import describe
-from sci_stream.model import CalibrationHealth
 from sci_stream.optics.displacement import Displacement
+from sci_stream.reports import CalibrationHealth
 from sci_stream.storage.recording import RecordingWriter
 from sci_stream.storage.recording.inspection import (
     ChunkSummary,

@@ -20,7 +20,7 @@ import numpy as np
 
 from sci_stream.clock import unix_ns
 from sci_stream.config import load_rig
-from sci_stream.model import Array, CameraCapabilities, CameraFrame, Snapshot, SolveReport, StageTimes, Start
+from sci_stream.model import Array, CameraCapabilities, CameraFrame, Snapshot, StageTimes
 from sci_stream.nodes.acquire.node import AcquireNode
 from sci_stream.nodes.reconstruct.node import ReconstructNode
 from sci_stream.nodes.reconstruct.solver import Ready, Result, Solved
@@ -28,6 +28,7 @@ from sci_stream.nodes.runtime.process import StopRequest, stop_on_signals
 from sci_stream.nodes.sink.node import SinkNode
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
+from sci_stream.reports import SolveReport, Start
 from sci_stream.transport.sockets import FOLDER_VARIABLE
 from sci_stream_lab.bench.environment import CpuTimeMeter, environment
 from sci_stream_lab.bench.pipeline.supervised_rig import RigTables, RunSummary, write_rig

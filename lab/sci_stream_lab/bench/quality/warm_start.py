@@ -20,13 +20,14 @@ import torch
 
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
-from sci_stream.model import Snapshot, Start
+from sci_stream.model import Snapshot
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings
+from sci_stream.reports import Start
 from sci_stream_lab.bench.datasets import Footage, psnr_of
 from sci_stream_lab.bench.environment import environment
 from sci_stream_lab.bench.result import (

@@ -13,7 +13,8 @@ from sci_stream.clock import unix_ns
 from sci_stream.config import PreviewSection
 from sci_stream.imaging.rendering import decode_jpeg
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Reconstruction, Snapshot, SolveReport, StageTimes, Start
+from sci_stream.model import Reconstruction, Snapshot, StageTimes
+from sci_stream.reports import SolveReport, Start
 from sci_stream.web.archive import CODED_EVERY_NS
 from sci_stream.web.h264 import SnapshotEncoder, decode
 from sci_stream.web.message import Picture, RenderedSnapshot, jpeg_picture, render_snapshot
