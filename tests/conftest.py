@@ -46,7 +46,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def rig_in_process(tmp_path: Path) -> Iterator[RigMaker]:
-    """Return a function that starts a `RigInProcess` in the folder of the test; what it started is stopped."""
+    """Return a function that starts a `RigInProcess` in the folder of the test, and stop each at its end."""
     from tests.rig_in_process import RigInProcess  # noqa: PLC0415 - torch, as above
 
     with contextlib.ExitStack() as started:

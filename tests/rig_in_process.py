@@ -32,7 +32,7 @@ _STATUS_S = 0.02
 
 
 class NodeThread:
-    """A node that runs in a thread until it is stopped; what it raises is kept."""
+    """A node that runs in a thread until it is stopped, and keeps its exception."""
 
     def __init__(self, name: str, run: Callable[[], None], stop: StopRequest) -> None:
         self.error: BaseException | None = None
@@ -58,7 +58,7 @@ class NodeThread:
         self.join()
 
     def join(self) -> None:
-        """Wait for the end of the node; raise what it raised."""
+        """Wait for the end of the node; raise its exception."""
         self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), f"{self._thread.name} still runs after {PATIENCE_S:g} s"
         error, self.error = self.error, None
@@ -161,7 +161,7 @@ class RigInProcess:
             f"{snapshots} more snapshots reconstructed",
         )
 
-    # --- what it does
+    # --- state
 
     @property
     def series(self) -> SeriesSession | None:

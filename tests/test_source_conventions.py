@@ -14,7 +14,7 @@ PACKAGES = ("sci_stream", "drivers/sci_stream_drivers")
 TESTS = ("tests", "lab/tests", "drivers/gentl_sim/tests")
 MAX_LINES = 44_500
 """Of Python in the wheel. An addition is paid for by a removal."""
-MAX_CLAUSES = 189
+MAX_CLAUSES = 0
 MAX_MODULES = 15
 MAX_UNTYPED = 40
 MAX_NAME = 60

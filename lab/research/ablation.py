@@ -61,7 +61,7 @@ class Series(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A rig, what is wrong with it, and how many scenes it takes; 0 for all."""
+    """A rig, its errors, and the number of scenes it takes; 0 for all."""
 
     name: str
     rig: OpticalSetup

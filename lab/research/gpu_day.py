@@ -24,7 +24,7 @@ from sci_stream_lab.bench.environment import environment
 from sci_stream_lab.training.checkpoint import load_checkpoint
 
 ITERATIONS = 8
-# Marks of the GPU path: what is measured, at least (or at most) what.
+# Marks of the GPU path: the quantity and its bound.
 LEAST_MATRIX_RATE, GOOD_MATRIX_RATE = 0.5, 0.7
 LEAST_BAYER_PER_S, LEAST_SMALL_PER_S = 25.0, 300.0
 MOST_LARGE_MIB = 24e9 / 2**20

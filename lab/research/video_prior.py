@@ -1,7 +1,7 @@
 """Reproduce the tables on flicker and on training clips of video-prior.md.
 
 ``python lab/research/video_prior.py flicker`` prints the spectrum along time of the error of a static and of a panning
-scene; ``python lab/research/video_prior.py clips`` what the network gains over the frame network on the clips that it
+scene; ``python lab/research/video_prior.py clips`` the gain of the network over the frame network on the clips that it
 was trained on, and on others. SCI_STREAM_DATA names the data.
 """
 

@@ -1,4 +1,4 @@
-"""The scripts of lab/research/: they import what is there."""
+"""The scripts of lab/research/: their imports exist."""
 
 from __future__ import annotations
 

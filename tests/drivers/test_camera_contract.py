@@ -1,4 +1,4 @@
-"""The contract of every camera, and what the cameras of this repository promise beyond it."""
+"""The contract of every camera, and further promises of the cameras of this repository."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_killed_acquire_node_resumes_live_series_from_spool(tmp_path: Path) -> N
 
 
 def kill_acquire_node(rig: RunningRig) -> None:
-    """Kill it and wait until the next one has acquired too: what it acquired survives, frames in between do not."""
+    """Kill it and wait until the next one has acquired too: its snapshots survive, frames in between do not."""
     rig.kill("acquire")
     wait_for(lambda: RESUMED.search(rig.output), "it resumes the series")
     resumed = RESUMED.search(rig.output)

@@ -27,7 +27,7 @@ def test_sigusr1_starts_next_series_and_sigint_ends_the_run(tmp_path: Path) -> N
         run.process.send_signal(signal.SIGINT)
         summary = run.finish()
         ledger = assert_accounted_for(summary)
-        assert ledger["acquired"] == ledger["reconstructed"], "what is in flight is reconstructed"
+        assert ledger["acquired"] == ledger["reconstructed"], "snapshots in flight are reconstructed"
         assert summary["ended"] == "stopped"
         assert run.nodes() == {}
         with run.recordings() as recordings:

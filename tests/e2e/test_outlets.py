@@ -109,7 +109,7 @@ def test_hostile_messages_are_refused_and_counted(live: RigInProcess) -> None:
             unknown.is_heard()
     live.wait_for_reconstructed(3)
     assert all(node.running for node in live.nodes.values())
-    live.wait_for(lambda: refused_by_acquire_node(live) == len(corpus), "the acquire node reports what it refused")
+    live.wait_for(lambda: refused_by_acquire_node(live) == len(corpus), "the acquire node reports its refusals")
     summary = live.finish()
     assert Counter(summary["wire_errors"]) == Counter(case.reason for case in corpus)
     ledger = assert_accounted_for(summary)

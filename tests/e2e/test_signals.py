@@ -71,5 +71,5 @@ def test_nodes_stop_after_supervisor_is_killed(tmp_path: Path, monkeypatch: pyte
             assert recording.clean
             assert recording.ledger is not None
             assert recording.ledger["closed"]
-    # What it left is in a run folder, which the next run deletes.
+    # Its files are in a run folder, which the next run deletes.
     assert not list(temporary.glob("sci-stream-*"))

@@ -291,7 +291,7 @@ def test_client_that_reads_slowly_is_ended_after_its_time_limit(node: Node, monk
 
 def test_exhausted_descriptors_are_one_clear_message(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    assert node.get("/healthz").status_code == 200, "it has loaded what it needs files for"
+    assert node.get("/healthz").status_code == 200, "it has loaded its files"
     with contextlib.ExitStack() as opened:
         client = opened.enter_context(socket.socket())
         client.settimeout(60.0)

@@ -1,4 +1,4 @@
-"""What the live page fetches: kept pictures, pixel values, stills, clips and recordings."""
+"""Requests of the live page: kept pictures, pixel values, stills, clips and recordings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def watch(url: str, codec: str) -> ClientConnection:
 
 
 def show(preview: WebPreview, viewer: ClientConnection, series, seq: int) -> tuple[dict, list[bytes]]:
-    """Publish a snapshot of a series at five snapshots a second and return what the viewer is sent of it."""
+    """Publish a snapshot of a series at five snapshots a second and return the viewer's message."""
     made = series.reconstruction(seq)
     times = replace(made.times, acquired_ns=1_000_000_000_000 + seq * INTERVAL_NS)
     preview.publish(replace(made, id=SnapshotId("run-1", 0, seq), times=times))

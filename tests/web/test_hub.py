@@ -1,4 +1,4 @@
-"""The hub of the live page: who watches, what each is sent, and what is kept without viewers."""
+"""The hub of the live page: viewers, their messages, and the state without viewers."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def small(bench: Bench) -> None:
 
 def count_incomplete(bench: Bench) -> None:
     class Incomplete(Callback):  # type: ignore[misc] # harvesters is untyped
-        def emit(self, context: object) -> None:  # noqa: ARG002 - what it is called with
+        def emit(self, context: object) -> None:  # noqa: ARG002 - the library passes it
             bench.incomplete += 1
 
     bench.acquirer.add_callback(bench.acquirer.Events.INCOMPLETE_BUFFER, Incomplete())
@@ -78,7 +78,7 @@ def test_lost_frames_leave_gaps_in_the_ids_and_in_the_picture(bench: Bench) -> N
     for _ in range(bench.stream_count("StreamOutputBufferCount")):
         got = bench.next()
         assert got is not None
-        assert got.data.view("<u2")[0] == 17 * got.frame_id % 4096  # what the camera saw at that time
+        assert got.data.view("<u2")[0] == 17 * got.frame_id % 4096  # the scene at that time
         seen.append(got.frame_id)
     gaps = int(np.sum(np.diff([-1, *seen, bench.get("SimExposedCount")]) - 1))
     assert gaps == bench.get("SimLostCount") == pytest.approx(30, rel=0.6)

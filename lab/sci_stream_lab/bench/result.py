@@ -74,7 +74,7 @@ class ResultTable(Generic[Row_co]):
 
 @dataclass(frozen=True)
 class BenchResult:
-    """Everything that one benchmark measured, with what is needed to judge and repeat it.
+    """Everything that one benchmark measured, with the means to judge and repeat it.
 
     ``tables`` has the figures, ``notes`` the lines printed below them, ``settings`` the parameters of the run. Each
     benchmark derives a class whose further fields have all figures by name, for programs; JSON has them too.
@@ -126,7 +126,7 @@ def write_json(result: BenchResult, path: Path) -> None:
 
 
 def _plain(value: object) -> object:
-    """Return what JSON does not know as what it knows."""
+    """Return a value that JSON has no type for as one that it has."""
     if isinstance(value, ResultTable):
         units = {column.key: column.unit for column in value.columns if column.unit}
         return {"title": value.title, "units": units}

@@ -135,7 +135,7 @@ def bench_paper(
     json_path: JsonPath = None,
     plot_path: Annotated[Path | None, _plot_option("quality over time ")] = None,
 ) -> None:
-    """Measure the paper's methods on published sets, next to what the paper prints. WNNM takes minutes per shot."""
+    """Measure the paper's methods on published sets, next to the paper's figures. WNNM takes minutes per shot."""
     from sci_stream_lab.bench.datasets import published
     from sci_stream_lab.bench.quality.paper_table import bench, chosen_methods, plot
 

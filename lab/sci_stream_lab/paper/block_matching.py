@@ -28,7 +28,7 @@ class BlockMatchingDenoiser(PatchGroupDenoiser):
     search = Search(patch=8, stride=4, radius=7, count=4, per_frame=True)
 
     def shrink(self, patches: torch.Tensor, sigma: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return groups of patches, (G, B·count, p²), without what is noise in their transform.
+        """Return groups of patches, (G, B·count, p²), without the noise in their transform.
 
         A group counts the more the fewer coefficients remain, of whose noise its patches keep a part.
         """

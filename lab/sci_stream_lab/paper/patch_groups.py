@@ -1,4 +1,4 @@
-"""Groups of similar patches in a video: what the non-local priors, WNNM and block matching, have in common.
+"""Groups of similar patches in a video, for the non-local priors, WNNM and block matching.
 
 For a reference patch every few pixels of every frame, the most similar patches in a window around it are found in all
 frames. A prior then changes the patches of each group, and every pixel becomes the weighted mean of all patches that

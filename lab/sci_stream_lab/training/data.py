@@ -31,7 +31,7 @@ class Samples:
     inputs
         (N, C, h, w), as `sci_stream.recon.denoisers.ffdnet.run_network` takes them.
     truth
-        (N, 1, 2h, 2w), what the network should give.
+        (N, 1, 2h, 2w), the targets of the network.
     weights
         (N,), weight of the squared error of each sample; None to learn from the mean absolute error.
     """
@@ -42,7 +42,7 @@ class Samples:
 
 
 class TrainingData(Protocol[_SamplesT_co, _WeightsT_contra]):
-    """Batches to learn from, and validation on what is held out."""
+    """Batches to learn from, and held-out images for validation."""
 
     @property
     def id(self) -> str:

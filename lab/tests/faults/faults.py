@@ -32,7 +32,7 @@ _CLOCK_ERROR_MS = 500.0
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault and what is expected of a rig that suffers it.
+    """One fault and the expected behaviour of a rig that suffers it.
 
     ``done`` describes the fault; ``inject`` causes it during the run and returns the outcome in words. ``tables``
     overrides tables of the rig, ``rate_hz`` and ``size_px`` belong to its camera; ``snapshots`` ends the run, 0 runs it
@@ -263,7 +263,7 @@ def faults_result(
     *,
     seed: int = 0,
 ) -> FaultsResult:
-    """Return the result of these outcomes; its notes say what is wrong, and which nodes were killed how often."""
+    """Return the result of these outcomes; its notes state the errors, and which nodes were killed how often."""
     here = environment()
     notes = [f"WRONG: {row.fault}: {row.wrong}" for row in rows if row.wrong]
     if kills is not None:

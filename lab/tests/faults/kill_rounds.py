@@ -204,7 +204,7 @@ def _switch(rig: RunningRig, on: bool) -> bool:
 
 
 def _wait_for_end(rig: RunningRig) -> list[str]:
-    """Wait until supervisor and nodes have ended; return what is wrong."""
+    """Wait until supervisor and nodes have ended; return the errors."""
     deadline_s = time.monotonic() + _PATIENCE_S
     while rig.process.poll() is None or rig.nodes():
         if time.monotonic() > deadline_s:
@@ -214,7 +214,7 @@ def _wait_for_end(rig: RunningRig) -> list[str]:
 
 
 def _account(rig: RunningRig, place: Path, recording: RecordingMode) -> tuple[LedgerFigures | None, list[str]]:
-    """Return the ledger of the summary, and what is wrong with it or with the recording."""
+    """Return the ledger of the summary, and the errors of it and of the recording."""
     path = place / "summary.json"
     if not path.exists() or not path.stat().st_size:
         return None, []
@@ -236,7 +236,7 @@ def _account(rig: RunningRig, place: Path, recording: RecordingMode) -> tuple[Le
 def _resume(
     place: Path, tables: Mapping[str, Any], recording: RecordingMode
 ) -> tuple[LedgerFigures | None, str, list[str]]:
-    """Run the rig of a cut run again; return its ledger, the words in which it resumes, and what is wrong."""
+    """Run the rig of a cut run again; return its ledger, the words in which it resumes, and the errors."""
     if not list((place / "spool").glob("*.spool")):
         return None, "", ["no spool is left"]
     with RunningRig(place, tables) as rig:

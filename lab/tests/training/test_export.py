@@ -81,7 +81,7 @@ def test_card_compares_other_networks(run: Path, photographs: Path, tmp_path: Pa
     card = _export(run, tmp_path / "lite.safetensors", TestPlan((photographs,), (other,)))
     assert "| photographs | σ 15 | σ 25 | σ 50 |" in card
     assert "| ffdnet-lite | " in card
-    assert "| other.safetensors | 24." in card  # 20 log10(255/15), what the noise alone gives
+    assert "| other.safetensors | 24." in card  # 20 log10(255/15), by the noise alone
 
 
 def test_card_marks_an_unfinished_run(photographs: Path, tmp_path: Path, small: TrainingSettings) -> None:

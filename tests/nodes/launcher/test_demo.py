@@ -1,4 +1,4 @@
-"""The rig that the demo writes for a machine: what it chooses, and what it says of it."""
+"""The rig that the demo writes for a machine: its choices, and the reasons that it prints."""
 
 from __future__ import annotations
 

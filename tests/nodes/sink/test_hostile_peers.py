@@ -1,4 +1,4 @@
-"""Valid messages with impossible content: the sink refuses them, and neither ends nor loses what it has confirmed."""
+"""Valid messages with impossible content: the sink refuses them, and neither ends nor loses confirmed data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The session of a series at the sink: what it receives, shows, records, acknowledges and counts."""
+"""The session of a series at the sink: it receives, shows, records, acknowledges and counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``sci-stream bench paper``: the paper's table of methods on published sets, ours next to what is printed."""
+"""``sci-stream bench paper``: the paper's table of methods on published sets, ours next to the printed figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MethodQuality:
 
     ``seconds_at`` are those of the first shot up to the end of each of its iterations, ``psnr_at`` its quality there:
     of the processor where one thread computes, so that other work on the machine does not count.
-    ``paper_*`` is what the paper prints, None or empty where it prints nothing.
+    ``paper_*`` are the printed figures, None or empty where there are none.
     """
 
     set_name: str
@@ -47,7 +47,7 @@ class MethodQuality:
 
     @property
     def difference_db(self) -> float | None:
-        """How much better ours is than what is printed, dB."""
+        """How much better ours is than the printed figure, dB."""
         return None if self.paper_psnr_db is None else self.psnr_db - self.paper_psnr_db
 
 

@@ -83,7 +83,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class PriorQuality:
-    """Means over the sets with one prior; ``gain_db`` is what it gains over the first one."""
+    """Means over the sets with one prior; ``gain_db`` is its gain over the first one."""
 
     prior: str
     psnr_db: float

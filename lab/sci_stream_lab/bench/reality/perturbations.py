@@ -1,4 +1,4 @@
-"""What is wrong with a rig's calibration: perturbations of the optics or the sensor that the calibration does not have.
+"""Errors of a rig's calibration: perturbations of the optics or the sensor that the calibration does not have.
 
 The levels are those of a rig that was calibrated with care and has since warmed up, been touched or refocused.
 """

@@ -29,7 +29,7 @@ DATA_VARIABLE = "SCI_STREAM_DATA"
 BAYER = BayerPhase.RGGB
 """Phase of the mosaics; the others differ in nothing that a reconstruction depends on."""
 
-# Motion of a panned photograph per frame, to the right and down, pixels. Faster, what is fine in it is lost and the
+# Motion of a panned photograph per frame, to the right and down, pixels. Faster, its fine structure is lost and the
 # masks do not matter: at 0.9 px the defaults give 19.0 dB with exact masks and 18.7 dB with every perturbation.
 _PAN_PX = (0.35, 0.2)
 # Relative magnification per frame, so that no two places move alike.

@@ -91,7 +91,7 @@ class Reconstructor:
 
 @contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Keep the node's log quiet: that a calibration is wrong is what is measured here, thousands of times."""
+    """Keep the node's log quiet: wrong calibrations are measured here, thousands of times."""
     log = logging.getLogger("sci_stream.nodes.reconstruct")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -2,11 +2,11 @@ r"""A solve of a few stages that is trained as a whole, for any masks, any numbe
 
 Each stage is a residual network at half resolution, whose features pass on to the next one, and a data step::
 
-    v, e² ← network(x, what the last data step changed, masks, noise; features)
+    v, e² ← network(x, change of the last data step, masks, noise; features)
     x     ← v + e²φ (y − Φv) / (Σ e²φ² + n²)
 
 The network also gives e², (B, H, W), the variance of the error that it expects at each pixel of each frame. The data
-step is the linear minimum mean square error correction with these variances: what the measurement still lacks goes to
+step is the linear minimum mean square error correction with these variances: the residual of the measurement goes to
 the frames that are likely to be wrong, and as much of it as is not noise. With n² = 0 the result fits the measurement
 exactly, whatever e² is. Frames exchange features by shifting channels along time, which needs no arithmetic and holds
 for any number of frames.

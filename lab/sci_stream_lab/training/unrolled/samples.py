@@ -60,7 +60,7 @@ def draw_sample(
 
 
 def _past(rng: np.random.Generator, truth: Video, masks: MaskPair) -> Video:
-    """Return what the solve of the preceding snapshot may have given: errors as its start has, but smaller."""
+    """Return a possible result of the preceding snapshot's solve: errors as its start has, but smaller."""
     start = started(_exposed(rng, truth, masks)[0], masks.known).start[0].numpy()
     return np.asarray(truth + np.float32(rng.uniform(*_PAST_ERROR)) * (start - truth), dtype=np.float32)
 

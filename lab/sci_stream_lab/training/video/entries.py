@@ -40,7 +40,7 @@ _LEAST_MSE = 1e-5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PoolEntry:
-    """What the network sees of a video.
+    """Inputs of the network for a video.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def sensed(
 
 
 def noisy_entry(drawn: NoisyVideo, denoiser: VideoDenoiser, device: torch.device) -> PoolEntry:
-    """Return what the network sees of a noisy video."""
+    """Return the network's inputs for a noisy video."""
     relative = () if drawn.relative is None else (torch.from_numpy(drawn.relative).to(device).unsqueeze(0),)
     recorder = IterateRecorder(denoiser, {0})
     with torch.inference_mode():
@@ -155,7 +155,7 @@ def noisy_entry(drawn: NoisyVideo, denoiser: VideoDenoiser, device: torch.device
 
 
 def solve_entries(drawn: CodedVideo, denoiser: VideoDenoiser, device: torch.device) -> list[PoolEntry]:
-    """Return what the network sees in solves of the product's engine; nothing of a solve that diverges."""
+    """Return the network's inputs in solves of the product's engine; none of a solve that diverges."""
     recorder = IterateRecorder(denoiser)
     # Not recorded as CUDA graphs: each calibration is used for a solve or two.
     settings = dataclasses.replace(

@@ -1,4 +1,4 @@
-"""The benchmark of recording reads back what it recorded, and its table holds every part."""
+"""The benchmark of recording reads back its recording, and its table holds every part."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A second reconstruct node joins a running rig: it takes its share, and nothing is lost or out of order.
 
-What it is worth and how soon it works are figures of the machine: `sci-stream bench scale` prints them.
+Its gain and its delay are figures of the machine: `sci-stream bench scale` prints them.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from sci_stream_lab.bench.quality.colour import CHART_SRGB, bench, chart_delta_e
 from sci_stream_lab.bench.result import print_result, write_json
 
 MEAN_DELTA_E, MOST_DELTA_E = 1.0, 2.0
-"""What the project promises: the difference of a patch of the chart, through the simulated optics and back."""
+"""The project's promise: the difference of a patch of the chart, through the simulated optics and back."""
 
 TV = ReconstructSection(denoiser="tv", iterations=16)
 

@@ -1,4 +1,4 @@
-"""The speed benchmark: its figures are consistent, and it names what it could not measure; no time is asserted."""
+"""The speed benchmark: its figures are consistent, and it names missing measurements; no time is asserted."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_bench_speed_unknown_plot_format_raises(tmp_path: Path) -> None:
 def test_time_to_quality_diverging_start_falls_back_to_still(published: Path) -> None:
     explosive = torch.zeros(4, 5, 3, 3)
     explosive[range(4), range(4), 1, 1] = 1.0
-    # Leaves images alone, but amplifies what is below black.
+    # Leaves images alone, but amplifies values below black.
     hidden = torch.zeros(8, 5, 3, 3)
     hidden[:4], hidden[4:] = explosive, -explosive
     out = torch.zeros(4, 8, 3, 3)

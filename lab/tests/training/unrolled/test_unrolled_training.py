@@ -86,7 +86,7 @@ def test_frames_reach_only_their_neighbours_in_a_block() -> None:
     coded = _sample(n_frames=8).coded
     changed = coded.start.clone()
     changed[:, 0] += 0.1
-    # What is measured nowhere changes by the network alone.
+    # Unmeasured pixels change by the network alone.
     blind = coded._replace(r_inv=torch.zeros_like(coded.r_inv))
     before, after = (estimates(c, stages, torch.float32)[0] for c in (blind, blind._replace(start=changed)))
     reached = (before - after).abs().amax((0, 2, 3)) > 0
