@@ -14,7 +14,6 @@ PACKAGES = ("sci_stream", "drivers/sci_stream_drivers")
 TESTS = ("tests", "lab/tests", "drivers/gentl_sim/tests")
 MAX_LINES = 44_500
 """Of Python in the wheel. An addition is paid for by a removal."""
-MAX_CLAUSES = 0
 MAX_MODULES = 15
 MAX_UNTYPED = 40
 MAX_NAME = 60
@@ -57,7 +56,7 @@ def test_texts_use_no_clause_as_a_noun() -> None:
                     if not found[0].endswith("?"):
                         line = text.count("\n", 0, found.start()) + 1
                         places.append(f"{path.relative_to(ROOT)}:{line}: {found[0][:60]!r}")
-    assert len(places) <= MAX_CLAUSES, "\n".join(places)
+    assert not places, "\n".join(places)
 
 
 def test_few_annotations_are_dictionaries_of_anything() -> None:

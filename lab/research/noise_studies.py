@@ -56,7 +56,7 @@ def solved(calibration: Calibration, snapshots: tuple[Snapshot, ...], estimator:
 
 
 def displaced(calibration: Calibration, snapshot: Snapshot, edge_px: float) -> tuple[Snapshot, np.ndarray]:
-    """Return the snapshot through masks of another scale, and the true variance of the residual of the calibrated ones."""
+    """Return the snapshot through masks of another scale, and the true variance of the calibrated ones' residual."""
     phi, truth = np.asarray(calibration.phi, np.float32), np.asarray(snapshot.truth, np.float32)
     unit = calibration.measurement(snapshot.counts).mean() / np.einsum("bhw,bhw->hw", phi, truth).mean()
     rows, columns = (axis - (SIZE - 1) / 2 for axis in np.mgrid[:SIZE, :SIZE].astype(float))

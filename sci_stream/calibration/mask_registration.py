@@ -388,8 +388,8 @@ def _median(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 def _information(information: F64, scores: F64, common: int, at: MaskCorrection) -> MaskInformation:
     """Return the evidence on the parameters after the ``common`` ones, which are eliminated.
 
-    Residuals are no white noise: texture and edges of a block are one error, not 64. What the scores of blocks scatter
-    more than their information says, the information is reduced by.
+    Residuals are no white noise: texture and edges of a block are one error, not 64. The information is
+    divided by the excess scatter of the blocks' scores.
     """
     first, single = slice(None, common), slice(common, None)
     ridge = 1e-9 * np.trace(information) / len(information) + _TINY

@@ -76,7 +76,7 @@ class DispatchQueue(Generic[T]):
             self._nodes[name] = _Node(credit)
 
     def leave(self, name: str) -> list[Entry[T]]:
-        """Remove a node and requeue what it held, in order of seq; return the entries that are given up."""
+        """Remove a node and requeue its entries, in order of seq; return the entries that are given up."""
         node = self._nodes.pop(name, None)
         self._owner = {block: owner for block, owner in self._owner.items() if owner != name}
         if node is None:

@@ -64,7 +64,7 @@ class Reconstructed:
     white
         Value of y that became 1.0 in the video: what a white frame adds through an open mask.
     faults
-        What is wrong with the masks, a sentence each, if the snapshots show it.
+        Errors of the masks that the snapshots show, a sentence each.
     """
 
     video: Any

@@ -11,7 +11,7 @@ explained together by
     E r_p² = (a + b ȳ_w) A_p + s_w² T_p
 
 with one a and one b ≥ 0 for the image (b by place: below), and one s_w² ≥ 0 for each window. A is 1, and T the sum of
-(Σφ)² and Σφ², each divided by its mean over the image; both less what the fit of the plane takes away. The estimate is
+(Σφ)² and Σφ², each divided by its mean over the image; both less the share of the fitted plane. The estimate is
 that of maximum likelihood, by Fisher's scoring: each step is a regression with the weights 1/(E r_p²)², so that windows
 without texture decide wherever there are some.
 

@@ -35,7 +35,7 @@ class CameraContract:
         """Return a camera, not yet open; each call returns an equal one."""
         raise NotImplementedError
 
-    # --- what it says
+    # --- capabilities
 
     def test_it_satisfies_the_protocol(self) -> None:
         """It has all methods."""
@@ -139,7 +139,7 @@ class CameraContract:
             np.testing.assert_array_equal(first.counts, before)
 
     def test_frame_is_owned_by_the_receiver(self) -> None:
-        """What the receiver does to a frame does not show in later ones."""
+        """Changes by the receiver of a frame do not show in later ones."""
         with self._made() as camera, self._made() as other:
             if not camera.open().finite:
                 return  # a live camera does not repeat itself

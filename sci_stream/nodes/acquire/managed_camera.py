@@ -149,7 +149,7 @@ class ManagedCamera:
             return dict(self._camera.counters())
 
     def stop(self) -> None:
-        """Stop delivering; log what the driver raises."""
+        """Stop delivering; log exceptions of the driver."""
         self._call_and_log("stop", self._camera.stop)
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 # Time servers correct smaller steps all the time; they matter to no figure.
 _NOTEWORTHY_STEP_S = 1.0
-# Time that a call of the driver may take beyond what it was given, once the camera is to stop.
+# Time that a call of the driver may take beyond its timeout, once the camera is to stop.
 _STOP_GRACE_S = 15.0
 # End reason of a series that was asked to stop.
 _STOPPED = "stopped"
@@ -186,7 +186,7 @@ class AcquireNode:
         self._link.send_due()
 
     def _note_safe(self, safe: list[Key], now_s: float) -> None:
-        """Release what the sink has confirmed."""
+        """Release confirmed snapshots."""
         for kind, _, seq in safe:
             if kind == "snapshot":
                 self._in_flight.confirm_raw(seq)

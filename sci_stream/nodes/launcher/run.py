@@ -39,7 +39,7 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
     make_camera(rig)  # created but not opened: report a wrong driver or option before any process starts
     # Like the nodes it must not wait for a reader: it restarts them.
     console = Console(file=cast(TextIO, LossyOutput(sys.stderr)), stderr=True)
-    # A run folder: a later run deletes what is left of one that was killed.
+    # A run folder: a later run deletes the rest of one that was killed.
     with stop_on_signals() as stop, RunFolder.in_memory() as scratch:
         account = _writable(summary) if summary is not None else scratch.path / "summary.json"
         supervisor = Supervisor(

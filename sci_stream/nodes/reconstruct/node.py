@@ -84,7 +84,7 @@ class ReconstructNode:
                 self._step(self._network.wait())
                 needed = self._stop.gentle and self._dispatch.connected
                 if self._stop and leave_s is None and not needed:
-                    # Credit 0: finish what is held, receive nothing more.
+                    # Credit 0: finish the snapshots in hand, receive no more.
                     self._dispatch.handshake(dataclasses.replace(self._hello, credit=0))
                     leave_s = time.monotonic() + self._rig.drain.timeout_s
         finally:

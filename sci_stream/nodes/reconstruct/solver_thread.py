@@ -210,7 +210,7 @@ class SolverThread:
 
     def _fail(self, snapshot: Snapshot | None, error: Exception) -> None:
         if isinstance(error, CaptureError):
-            snapshot = None  # the device is lost to this process: the node ends, and what it holds is sent again
+            snapshot = None  # the device is lost to this process: the node ends, and its snapshots are sent again
         if not isinstance(error, SciStreamError):
             log.error("solver failed", exc_info=error)
         self._put(Failed(snapshot, error))

@@ -112,7 +112,7 @@ class RunFolder:
 
     @classmethod
     def in_memory(cls) -> Self:
-        """Create a folder on the memory file system: what it holds is not written to a disk."""
+        """Create a folder on the memory file system: its files never reach a disk."""
         return cls(private_folder(memory_folder()))
 
     def __enter__(self) -> Self:

@@ -162,8 +162,8 @@ class SinkNode:
                 needed = self._stop.gentle and self._acquire_is_there()
                 if self._stop and stopping_s is None and not needed:
                     stopping_s = time.monotonic() + _GOODBYE_S
-            # Of a series that did not end here the saved ledger stays: a later run may resume it, and what it counts
-            # was acknowledged and is in no spool any more.
+            # Of a series that did not end here the saved ledger stays: a later run may resume it, and the snapshots
+            # that it counts were acknowledged and are in no spool any more.
             if self._series is not None:
                 self._end_series("the sink was stopped before the series ended")
             elif self._ended:
@@ -265,7 +265,7 @@ class SinkNode:
         self._server.reply(identity, Accepted(series=series, seq=seq, of=kind))
 
     def _acknowledge_safe(self, series: SeriesSession) -> None:
-        """Acknowledge what the recorder has written since."""
+        """Acknowledge snapshots that the recorder has written since."""
         for identity, accepted in series.take_acknowledgements():
             self._server.reply(identity, accepted)
 

@@ -106,7 +106,7 @@ class OperatorCommands:
         self._sent: dict[str, _Sent] = {}
         self._in_force: dict[tuple[str, str], SettingChange] = {}
         self.display: Display | None = None
-        """What the page shows, whose tone is set; None without a page."""
+        """The page's display, for its tone; None without a page."""
 
     def ask(self, node: str, action: str, parameters: Changes, who: str) -> Future[ControlAnswer]:
         """Request, from any thread, that a node sets parameters or performs an action.
@@ -307,7 +307,7 @@ def _is_meant(peer: ReportingPeer, node: str) -> bool:
 
 
 def _checked(request: _Request, peer: ReportingPeer) -> dict[str, Value]:
-    """Refuse in advance what the node would refuse, so that nothing is sent to any."""
+    """Refuse settings that the node would refuse, so that no node receives any."""
     parameters, actions = declarations(peer.status)
     node = peer.hello.node
     if request.action == "set":

@@ -260,7 +260,7 @@ class RecordingController:
         self.failure = ""
         """Why the recording of a resumed series could not be started; ``""`` if it was, or is not wanted."""
         self.switched: list[RecordingChange] = []
-        """What the operator did, for the summary."""
+        """Changes by the operator, for the summary."""
 
     @property
     def is_on(self) -> bool:

@@ -62,7 +62,7 @@ OnDurable = Callable[[Written], None]
 class RecorderOptions:
     """Recorder options.
 
-    ``folder`` must exist; the file is named after the series. ``raw`` and ``video`` select what is stored.
+    ``folder`` must exist; the file is named after the series. ``raw`` and ``video`` select the stored data.
     A new segment starts after ``segment_bytes`` or ``segment_s``; 0 for no limit.
     ``queue_bytes`` bounds the queue, ``batch_items`` one flush and thereby the loss in a crash.
     Below ``warn_free_bytes`` of free disk it warns, below ``floor_free_bytes`` it stops cleanly.

@@ -1,4 +1,4 @@
-"""The session of a running series at the sink: receives its messages, records them, and acknowledges what is safe."""
+"""The session of a running series at the sink: receives its messages, records them, and acknowledges safe ones."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Solvers = Mapping[str, Mapping[str, int | float | str]]
 
 
 class Receipt(enum.Enum):
-    """What the sender of a message may do."""
+    """Rights of the sender of a message."""
 
     ACKNOWLEDGED = "acknowledged"
     """The message is safe, or a duplicate of one that is: the sender may forget it."""
@@ -243,7 +243,7 @@ class SeriesSession:
                 return self._receive_dropped(sender, message, now_s)
 
     def take_acknowledgements(self) -> list[tuple[bytes, Accepted]]:
-        """Settle what the recorder has written; return the acknowledgements by receiver."""
+        """Settle the snapshots that the recorder has written; return the acknowledgements by receiver."""
         due: list[tuple[bytes, Accepted]] = []
         while not self._written.empty():
             key, written = self._written.get()
@@ -444,7 +444,7 @@ class SeriesSession:
         return self.ended_by is not None and not self._pending
 
     def close(self) -> RecordingStatus:
-        """Display what is left and close the recording with its ledger; return its status."""
+        """Display the remaining results and close the recording with its ledger; return its status."""
         self._show(self._reorder.flush())
         self.recording.close(self.ledger.counts().to_json())
         if self._movie is not None:

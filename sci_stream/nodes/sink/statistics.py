@@ -17,7 +17,7 @@ from sci_stream.parameters import SettingChange
 from sci_stream.quantities import InRun, Value, quantities_of
 from sci_stream.reports import CalibrationHealth, SolveReport, Start
 
-# Percentiles of a run of days would hide what the rig does now, and grow without bound.
+# Percentiles of a run of days would hide the present, and grow without bound.
 _RECENT = 4096
 # An operator judges by now: the headline latency of the page is that of the last seconds only.
 _HEADLINE_S = 10.0

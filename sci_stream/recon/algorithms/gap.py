@@ -206,7 +206,7 @@ def cold_start(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> torch
     -------
     (…, B, H, W), a new tensor.
     """
-    # R > 0 implies Σφ > 0, since φ is in [0, 1]; what is masked out here may be 0/0.
+    # R > 0 implies Σφ > 0, since φ is in [0, 1]; pixels masked out here may be 0/0.
     measured = r_inv > 0
     still = torch.where(measured, y / phi.sum(-3), 0.0)
     weight = measured.to(still.dtype)

@@ -181,7 +181,7 @@ class Graphs:
         Raises
         ------
         CaptureError
-            If the device refuses what the work is known to consist of.
+            If the device refuses an operation of the work.
         """
         key = key, tuple(None if tensor is None else (tensor.shape, tensor.dtype) for tensor in tensors)
         if not self.fault and key not in self._recordings:

@@ -98,7 +98,7 @@ def solve_bytes(n_frames: int, height: int, width: int, *, planes: int = 1, pixe
     and a chunk of temporal frequencies, in and out. The paper's adaptive rule holds one video more.
 
     Recorded work, of smaller videos only (`sci_stream.recon.backend.cuda_graph.MOST_PIXELS`), takes up to eight videos
-    more: the preceding video, both starts, and v with what the recordings share.
+    more: the preceding video, both starts, and v with the shared memory of the recordings.
     """
     frame = height * width
     videos = 25 * n_frames * frame  # six in float32 and one byte a pixel for the check that all is finite

@@ -5,7 +5,7 @@ noise, zeros. Between two of its runs lie the unshuffling of sub-pixels, the sub
 transform back, the data step of GAP, the temporal transform of the next iteration, and the packing of its input. Done
 one after the other these pass every pixel through memory 155 to 245 bytes at a time; here each program holds all frames
 of a few pixels, and moves 28: 4 of the network's output, 4 each of the image it was given and of the mask, read twice
-but the second time from the cache, and 4 and 4 of what the next run gets.
+but the second time from the cache, and 4 and 4 of the next run's inputs.
 """
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ class CallableDenoiser:
                 expected="finite images",
                 got=f"{invalid} such values of {out.numel()} at sigma = {sigma:.4g}",
             )
-        # The solver writes to what it is given, and keeps its own input.
+        # The solver writes to the returned array, and keeps its own input.
         shared = out.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
         return (out.clone() if shared else out).view(x.shape)
 

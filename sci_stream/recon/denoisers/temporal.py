@@ -224,7 +224,7 @@ def shared_turns(
     """Return the denoisers of a solve that a denoiser of videos begins; the turns of a frame prior are its last third.
 
     What all frames have in common looks like texture to a denoiser of videos, errors of the masks included. It finds
-    what moves; the frame prior then removes what it made up. On the real capture 4fan14 that leaves a fifth of the
+    motion; the frame prior then removes the artefacts. On the real capture 4fan14 that leaves a fifth of the
     false texture; Traffic loses 0.1 dB, Crash gains 0.1 (lab/research/video-prior.md).
     """
     finish = iterations // 3

@@ -153,7 +153,7 @@ def read_pickled(
     device: torch.device | str = "cpu",
     hint: str | None = None,
 ) -> object:
-    """Read a pickled checkpoint without running code from it, or filling the memory with what it declares.
+    """Read a pickled checkpoint without running code from it, or filling the memory with sizes that it declares.
 
     Raises
     ------

@@ -68,7 +68,7 @@ class InitialErrorMap(NamedTuple):
 def start_error(mispredicted: torch.Tensor, contrast: torch.Tensor, moves: torch.Tensor) -> InitialErrorMap:
     """Estimate the error of the frames from their prediction errors.
 
-    The mean of the frames is measured directly; what is wrong is their differences. Such an error of variance e²
+    The mean of the frames is measured directly; their differences are in error. Such an error of variance e²
     mispredicts y_p with the variance e² (Σφ² − (Σφ)²/B): grey masks that hardly differ hardly show it.
 
     Parameters

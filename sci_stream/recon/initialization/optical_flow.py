@@ -146,7 +146,7 @@ def solve_2x2(terms: torch.Tensor, damping: float, radius: int) -> torch.Tensor:
         (5, …, H, W): the products a·a, a·b, b·b, a·e, b·e of the derivatives a (rows), b (columns) and the error e that
         the step is to explain, e ≈ a·step_rows + b·step_columns.
     damping
-        λ added to the diagonal: what is not seen does not move.
+        λ added to the diagonal: unseen parts do not move.
     radius
         Of the window, in pixels of the field.
 

@@ -25,7 +25,7 @@ RECORDING_VERSION = 1
 GROWTH_ROWS = 64
 # SWMR allows no new object while rows are written: the ledger is replaced in place, so its size is fixed.
 LEDGER_BYTES = 1 << 16
-# Video as uint16 holds 0 to 2 in these steps: highlights beyond white are kept, what is below black becomes 0.
+# Video as uint16 holds 0 to 2 in these steps: highlights beyond white are kept, values below black become 0.
 VIDEO_U16_STEP = 2 / 65535
 
 

@@ -79,7 +79,7 @@ def _detector(entry: h5py.Group, info: SeriesInfo, calibration: Calibration, exp
         _quantity(detector, "count_time", calibration.exposure_ns / 1e9, "s")
     if info.frame_period_ns:
         _quantity(detector, "frame_time", info.frame_period_ns / 1e9, "s")
-    # A detector has one array: what the sensor measured, if it is there.
+    # A detector has one array: the sensor's counts, if they are there.
     for name in ("raw", "video"):
         if name in entry.file:
             detector["data"] = entry.file[name]

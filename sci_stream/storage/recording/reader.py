@@ -37,7 +37,7 @@ _MOST_SEQ = 2**48
 
 
 def _is_ledger(found: object) -> TypeGuard[StoredLedger]:
-    """Return whether what is stored as a ledger has counts where readers print and add them up."""
+    """Return whether a stored ledger has counts where readers print and add them up."""
     if not isinstance(found, dict) or not isinstance(dropped := found.get("dropped", {}), dict):
         return False
     counts = [found.get(name, 0) for name in ("acquired", "reconstructed", "raw_only", "camera_missed", "in_flight")]

@@ -197,7 +197,7 @@ def _add_rows(path: Path, series: str, written: WrittenRows) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCount:
-    """Snapshots whose reconstruction can be read back from the segments of a series, and what is wrong with these."""
+    """Snapshots whose reconstruction can be read back from the segments of a series, and the errors of these."""
 
     reconstructed: int
     problems: tuple[str, ...]

@@ -53,7 +53,7 @@ def test_rounding_keeps_kernel_sums(dtype: torch.dtype, seed: int, scale: float)
     error = (handed_on.double().sum((-2, -1)) - exact_sum).abs()
     plain = (kernel.to(dtype).double().sum((-2, -1)) - exact_sum).abs()
     assert float(error.mean()) < 0.25 * float(plain.mean())
-    # What is handed on is half a step at most, so no tap moves by more than one step of the largest.
+    # The remainder is half a step at most, so no tap moves by more than one step of the largest.
     step = torch.finfo(dtype).eps * kernel.abs().amax((-2, -1), keepdim=True)
     assert bool(((handed_on.float() - kernel).abs() <= step).all())
 
