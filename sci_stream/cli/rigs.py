@@ -68,13 +68,13 @@ def _run_rig(path: Path, *, snapshots: int, duration: float, summary: Path | Non
 @app.command()
 def acquire(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0) -> None:
     """Run the acquire node: the camera's host. SIGUSR1 ends the series and begins another, the camera stays open."""
-    from sci_stream.config import load_rig
     from sci_stream.nodes.acquire.series_loop import acquire_series
     from sci_stream.nodes.runtime.camera_drivers import make_camera
     from sci_stream.nodes.runtime.process import stop_on_signals
+    from sci_stream.nodes.runtime.runtime_folder import load_rig_of_run
 
     start_logging("acquire")
-    loaded = load_rig(rig)
+    loaded = load_rig_of_run(rig)
     calibration = None
     with stop_on_signals() as stop:
         if loaded.calibration.file:
@@ -91,13 +91,13 @@ def reconstruct(
     device: Annotated[str | None, typer.Option(help="Override the rig's device: cpu, cuda, cuda:N.")] = None,
 ) -> None:
     """Run one reconstruct node: one for each GPU."""
-    from sci_stream.config import load_rig
     from sci_stream.errors import CaptureError
     from sci_stream.nodes.runtime.process import limit_threads, restart_process, stop_on_signals
+    from sci_stream.nodes.runtime.runtime_folder import load_rig_of_run
 
     start_logging(f"reconstruct-{index}")
     # Before torch is imported, which takes seconds: an error in the rig file is reported at once.
-    loaded = load_rig(rig)
+    loaded = load_rig_of_run(rig)
     limit_threads()
     from sci_stream.nodes.reconstruct.node import ReconstructNode
     from sci_stream.nodes.reconstruct.solver_thread import SolverThread
@@ -114,12 +114,12 @@ def reconstruct(
 @app.command()
 def sink(rig: RigPath, summary: Summary = None) -> None:
     """Run the sink node: ledger, recording, live page."""
-    from sci_stream.config import load_rig
     from sci_stream.nodes.runtime.process import stop_on_signals
+    from sci_stream.nodes.runtime.runtime_folder import load_rig_of_run
     from sci_stream.nodes.sink.node import SinkNode
 
     start_logging("sink")
-    loaded = load_rig(rig)
+    loaded = load_rig_of_run(rig)
     with stop_on_signals() as stop:
         SinkNode(loaded, stop, summary=summary).run()
 

@@ -35,7 +35,7 @@ class Override:
     value: object
 
 
-def load_rig(path: str | Path, overrides: Mapping[str, str] | None = None) -> Rig:
+def load_rig(path: str | Path, overrides: Mapping[str, str] | None = None, *, text_from: Path | None = None) -> Rig:
     """Read a rig file.
 
     Parameters
@@ -45,6 +45,8 @@ def load_rig(path: str | Path, overrides: Mapping[str, str] | None = None) -> Ri
     overrides
         Environment variables; those named ``SCI_STREAM_RIG__SECTION__KEY`` take precedence over the file and are
         listed by `Rig.overridden`. None for this process' environment, ``{}`` for none.
+    text_from
+        A copy of the file to read in its place.
 
     Raises
     ------
@@ -53,7 +55,8 @@ def load_rig(path: str | Path, overrides: Mapping[str, str] | None = None) -> Ri
         section and key, expected and given value.
     """
     source = Path(path)
-    return parse_rig(_read_file(source), source=source.resolve(), overrides=overrides, name=str(path))
+    text = _read_file(text_from or source)
+    return parse_rig(text, source=source.resolve(), overrides=overrides, name=str(path))
 
 
 def parse_rig(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 from pathlib import Path
 
@@ -93,15 +92,14 @@ def test_broken_calibration_on_restart_ends_run_and_keeps_data(tmp_path: Path) -
         assert raws == list(range(ledger["acquired"]))
 
 
-@pytest.mark.slow
-def test_unclosed_series_keeps_spool_and_names_it(tmp_path: Path) -> None:
+def test_run_keeps_its_rig_file_and_masks(tmp_path: Path) -> None:
     masks = calibration_file(tmp_path)
     with RunningRig(tmp_path, {**RECORD, "calibration": {"file": str(masks)}}) as rig:
         rig.wait_for_count("reconstructed", 2)
         masks.write_bytes(b"")
+        (tmp_path / "rig.toml").write_text("[rig")
         rig.kill("acquire")
-        assert rig.wait() == 2
-        (line,) = [line for line in rig.output.splitlines() if "are kept in" in line]
-    kept = Path(line.split("are kept in ")[1].split(":")[0])
-    assert sorted(path.name for path in kept.iterdir()) == ["test.ledger", "test.spool"]
-    shutil.rmtree(kept)
+        rig.wait_for_count("reconstructed", 6)
+        rig.process.send_signal(signal.SIGTERM)
+        assert_accounted_for(rig.finish())
+        assert "resuming series" in rig.output

@@ -59,7 +59,7 @@ class CrashRecovery:
             # The spool is quarantined, not deleted: it is the only copy of those snapshots.
             if mismatch := _mismatch(self.recovered.info, info):
                 self.spool.close(over=False)
-                quarantine(self._path, mismatch)
+                quarantine(self._path, f"{self.recovered.info.series}: {mismatch}")
                 self.spool = self.recovered = None
             else:
                 self._first = self.recovered.confirmed

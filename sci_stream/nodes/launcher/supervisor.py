@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import glob
 import logging
 import os
 import shutil
@@ -19,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sci_stream.config import Rig
-from sci_stream.errors import EnvironmentFault, InputError
+from sci_stream.errors import EnvironmentFault, InputError, LedgerError
 from sci_stream.nodes.acquire.spool.spool import done_path, spool_path
 from sci_stream.nodes.runtime.process import (
     CLOSE_VARIABLE,
@@ -28,7 +27,7 @@ from sci_stream.nodes.runtime.process import (
     SPOOL_VARIABLE,
     StopRequest,
 )
-from sci_stream.nodes.runtime.runtime_folder import RunFolder, folders_left_behind
+from sci_stream.nodes.runtime.runtime_folder import FROZEN_VARIABLE, RunFolder, folders_left_behind, freeze
 from sci_stream.transport.sockets import FOLDER_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -106,7 +105,8 @@ class Supervisor:
         environment = {**os.environ, PARENT_VARIABLE: str(os.getpid()), "PYTHONUNBUFFERED": "1"}
         # In memory: a spool on a disk would be written back and slow the camera thread.
         self._folder = RunFolder.in_memory()
-        environment[FOLDER_VARIABLE] = str(self._folder.path)
+        environment[FOLDER_VARIABLE] = environment[FROZEN_VARIABLE] = str(self._folder.path)
+        freeze(rig, rig_path, self._folder.path)
         # The service manager that started this process monitors this one, not its nodes.
         environment.pop("NOTIFY_SOCKET", None)
         # Nodes share the cores: nodes that only move data need one thread, solvers divide the rest.
@@ -250,8 +250,8 @@ class Supervisor:
     def _remove_leftovers(self) -> None:
         """Delete what killed runs left behind; name what holds snapshots that exist nowhere else."""
         for folder in folders_left_behind(self._folder.path.parent):
-            if left := list(folder.glob("*.spool")):
-                size = sum(file.stat().st_blocks * 512 for file in left) >> 20
+            if spools := _spools(folder):
+                size = sum(file.stat().st_blocks * 512 for file in spools) >> 20
                 self._report(
                     f"a run that was killed left undelivered snapshots in {folder} ({size} MiB of memory): to resume "
                     f'its series, run its rig with [policy] spool = "{folder}"; to give them up: rm -r {folder}'
@@ -262,15 +262,15 @@ class Supervisor:
     def _clear_folder(self) -> None:
         """Delete the folder of this run unless it holds snapshots that exist nowhere else."""
         folder = self._folder.path
-        left = next(folder.glob("*.spool"), None)
-        if left is not None:
-            kept = Path(tempfile.mkdtemp(prefix="sci-stream-kept-", dir=folder.parent))
-            for file in folder.glob(f"{glob.escape(left.stem)}.*"):  # the spool, and the sink's ledger of the series
-                file.rename(kept / file.name)
+        if spools := _spools(folder):
+            place = Path(tempfile.mkdtemp(prefix="sci-stream-kept-", dir=folder.parent))
+            for file in (*spools, *folder.glob("*.ledger")):  # the spools, and the sink's ledger of the series
+                file.rename(place / file.name)
             self._report(
-                f"undelivered snapshots are kept in {kept}: to resume the series, run the rig "
-                f'with [policy] spool = "{kept}"'
+                f"undelivered snapshots are kept in {place}: to resume the series, run the rig "
+                f'with [policy] spool = "{place}"'
             )
+            self._fail_with(LedgerError.exit_status)
         self._folder.delete()
 
     def _end_acquire(self, grace_s: float) -> None:
@@ -348,3 +348,8 @@ class Supervisor:
             if child.process is not None:
                 child.process.wait()
                 child.process = None
+
+
+def _spools(folder: Path) -> list[Path]:
+    """Return the files with snapshots that exist nowhere else: spools, and those that could not be resumed."""
+    return [*folder.glob("*.spool"), *folder.glob("*.aside")]

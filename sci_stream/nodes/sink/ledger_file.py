@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,8 +59,11 @@ class LedgerFile:
     @classmethod
     def of(cls, rig: Rig, environment: Mapping[str, str] = os.environ) -> LedgerFile:
         """Return the ledger file of a rig: next to its spool, otherwise in this user's runtime folder."""
-        place = rig.policy.spool or environment.get(SPOOL_VARIABLE) or user_runtime_folder(environment)
-        return cls(private_folder(Path(place)) / f"{rig.rig.name}.ledger")
+        if place := rig.policy.spool or environment.get(SPOOL_VARIABLE):
+            return cls(private_folder(Path(place)) / f"{rig.rig.name}.ledger")
+        # Rigs of one name can share that folder, but not the address of their sinks.
+        address = re.sub(r"\W+", "-", rig.network.results)
+        return cls(private_folder(user_runtime_folder(environment)) / f"{rig.rig.name}-{address}.ledger")
 
     def read(self, series: str) -> SavedLedger | None:
         """Return the saved ledger of a series; None if there is none, or, with a warning, if it is damaged."""

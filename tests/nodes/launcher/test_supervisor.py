@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sci_stream.config import load_rig
+from sci_stream.errors import LedgerError
 from sci_stream.nodes.launcher.supervisor import EXIT_NODE_FAILED, Supervisor
 from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.nodes.runtime.runtime_folder import RunFolder
@@ -35,7 +36,7 @@ else:
 """
 
 
-def starts_of_acquire(folder: Path, *leaves: str) -> tuple[int, str]:
+def starts_of_acquire(folder: Path, *leaves: str, status: int = 0) -> tuple[int, str]:
     """Supervise nodes of which the acquire node is killed at first, leaving files; return its starts and the output.
 
     The nodes are substitutes, real processes: the moment at which the real one is killed could not be chosen.
@@ -47,8 +48,15 @@ def starts_of_acquire(folder: Path, *leaves: str) -> tuple[int, str]:
     supervisor = Supervisor(
         load_rig(path, overrides={}), path, StopRequest(), said.append, program=(sys.executable, str(program))
     )
-    assert supervisor.run() == 0
+    assert supervisor.run() == status
     return len((folder / "starts").read_text()), "\n".join(said)
+
+
+def test_series_that_cannot_be_resumed_is_kept_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{RunFolder.__module__}.MEMORY", tmp_path)
+    _, output = starts_of_acquire(tmp_path, "test-17.aside", "test.ledger", status=LedgerError.exit_status)
+    (place,) = [line.split("kept in ")[1].split(":")[0] for line in output.splitlines() if "kept in" in line]
+    assert sorted(file.name for file in Path(place).iterdir()) == ["test-17.aside", "test.ledger"]
 
 
 DRAINING = """

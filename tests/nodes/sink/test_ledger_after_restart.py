@@ -225,3 +225,14 @@ def test_sink_restarted_with_a_damaged_segment_runs_on(sink: MakeSink, at: float
     ledger, _problem = running.end(6)
     assert ledger["closed"]
     assert ledger["reconstructed"] == 6
+
+
+def test_rigs_of_one_name_have_ledgers_of_their_own(tmp_path: Path) -> None:
+    results = (f"tcp://127.0.0.1:{port}" for port in (5702, 5802))
+    one, other = (Rig.model_validate({"network": {"results": address}}) for address in results)
+    environment = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    ledger = Ledger()
+    ledger.announce(3)
+    LedgerFile.of(one, environment).write("series", ledger, recording=False)
+    assert LedgerFile.of(one, environment).read("series") is not None
+    assert LedgerFile.of(other, environment).read("series") is None
