@@ -75,15 +75,20 @@ class Layout:
     parent: dict[str, object] | None = None
 
 
-def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
-    """Create everything except rows and calibration in an empty file."""
+def describe_file(file: h5py.File, info: SeriesInfo, first_seq: int, parent: Mapping[str, object] | None) -> None:
+    """Mark an empty file as a recording and describe its series."""
     write_mark(file, RECORDING_FORMAT, RECORDING_VERSION)
-    file.attrs["first_seq"] = layout.first_seq
+    file.attrs["first_seq"] = first_seq
     file.attrs["NX_class"] = "NXroot"
     write_text(file, "series_info", info_to_json(info))
     write_text(file, "rig_toml", info.rig_toml)
-    if layout.parent is not None:
-        write_text(file, "parent", json.dumps(dict(layout.parent), indent=1, sort_keys=True))
+    if parent is not None:
+        write_text(file, "parent", json.dumps(dict(parent), indent=1, sort_keys=True))
+
+
+def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
+    """Create everything except rows and calibration in an empty file."""
+    describe_file(file, info, layout.first_seq, layout.parent)
     file.create_dataset("ledger", (LEDGER_BYTES,), "u1", chunks=(LEDGER_BYTES,), maxshape=(LEDGER_BYTES,))
     shape = (info.height_px, info.width_px)
     if layout.raw is not None:

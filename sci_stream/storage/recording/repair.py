@@ -26,6 +26,7 @@ from sci_stream.storage.recording.layout import (
 )
 from sci_stream.storage.recording.reader import Recording
 from sci_stream.storage.recording.segments import earlier_segments, first_segment
+from sci_stream.storage.recording.series import merge_rows
 from sci_stream.storage.recording.writer import create_recording
 
 # Id of the bitshuffle filter in the registry of The HDF Group.
@@ -155,25 +156,24 @@ def _extended(old: Recording, name: str, values: Array, rows: int) -> Array:
 
 def _rows_of_other_segments(old: Recording) -> _OtherSegments:
     """Return the rows of the other segments; for the last segment up to the last raw counts of earlier ones."""
-    flagged: list[tuple[int, Array, Array, Array]] = []
-    rows = len(old.rows["state"])
-    is_last = True
+    others, is_last = [], True
     for other in earlier_segments(first_segment(old.path), old.info.series):
-        with other:
-            if other.path == old.path:
-                is_last = True
-                continue
-            is_last = False
-            settled, raw = other.rows["outcome"] != 0, (other.rows["state"] & RowState.RAW) != 0
-            flagged.append((other.first_seq - old.first_seq, (other.rows["epoch"] >= 0) | settled, raw, settled))
+        with other:  # its rows stay in memory
+            is_last = other.path == old.path
+            others += [] if is_last else [other]
+    rows = len(old.rows["state"])
+    if not others:
+        return _OtherSegments(*np.zeros((3, rows), np.bool_))
+    first_seq, merged = merge_rows(others)
+    settled, raw = merged["outcome"] != 0, (merged["state"] & RowState.RAW) != 0
+    offset = first_seq - old.first_seq
     if is_last:
-        rows = max([rows, *(offset + _past_last(raw) for offset, _known, raw, _settled in flagged)])
-    found = _OtherSegments(*(np.zeros(rows, np.bool_) for _ in range(3)))
-    for offset, *flags in flagged:
-        for into, flag in zip((found.known, found.raw, found.settled), flags, strict=True):
-            at = np.flatnonzero(flag) + offset
-            into[at[(at >= 0) & (at < rows)]] = True
-    return found
+        rows = max(rows, offset + _past_last(raw))
+    aligned = np.zeros((3, rows), np.bool_)
+    for into, flag in zip(aligned, ((merged["epoch"] >= 0) | settled, raw, settled), strict=True):
+        at = np.flatnonzero(flag) + offset
+        into[at[(at >= 0) & (at < rows)]] = True
+    return _OtherSegments(*aligned)
 
 
 def _create_copy(out: h5py.File, source: h5py.File, old: Recording) -> None:

@@ -6,7 +6,6 @@ stay together. Any HDF5 program shows the whole series in it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -16,17 +15,15 @@ import numpy as np
 
 from sci_stream.errors import FileFormatError
 from sci_stream.storage.calibration_file import write_calibration
-from sci_stream.storage.hdf5 import LIBVER, write_mark, write_text
+from sci_stream.storage.hdf5 import LIBVER
 from sci_stream.storage.output import complete_output
 from sci_stream.storage.recording.columns import columns_of, describe_column
 from sci_stream.storage.recording.layout import (
     FRAME_FLAGS,
     LEDGER_BYTES,
-    RECORDING_FORMAT,
-    RECORDING_VERSION,
     RowState,
+    describe_file,
     describe_frames,
-    info_to_json,
     ledger_document,
 )
 from sci_stream.storage.recording.nexus import create_nexus
@@ -63,12 +60,8 @@ def write_virtual_recording(path: Path) -> Path:
 
 def _fill(file: h5py.File, series: RecordedSeries) -> None:
     info = series.info
-    write_mark(file, RECORDING_FORMAT, RECORDING_VERSION)
-    file.attrs["NX_class"] = "NXroot"
-    file.attrs["first_seq"] = series.first_seq
+    describe_file(file, info, series.first_seq, series.parent)
     file.attrs["segments"] = [segment.path.name for segment in series.segments]
-    write_text(file, "series_info", info_to_json(info))
-    write_text(file, "rig_toml", info.rig_toml)
     # Readers take this file for a recording, so it needs everything that a recording has.
     document = {"clean": series.finished, "time_ns": 0, "ledger": series.ledger, **series.notes}
     file.create_dataset("ledger", data=ledger_document(document), chunks=(LEDGER_BYTES,))
@@ -82,8 +75,6 @@ def _fill(file: h5py.File, series: RecordedSeries) -> None:
     if any(segment.has_video for segment in series.segments):
         shape = (info.n_frames, *size)
         _virtual(file, series, "video", shape=shape, dtype=_video_dtype(series))
-    if series.parent is not None:
-        write_text(file, "parent", json.dumps(series.parent, indent=1, sort_keys=True))
     create_nexus(file, info, series.calibration)
 
 
