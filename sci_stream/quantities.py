@@ -146,7 +146,7 @@ def reported(
     """Return the metadata of a field that is a reported quantity; see `Quantity`. ``key`` is the name if empty."""
 
     def aspect(kind: type[_Aspect]) -> _Aspect | None:
-        return next((given for given in aspects if isinstance(given, kind)), None)
+        return next((entry for entry in aspects if isinstance(entry, kind)), None)
 
     parts = aspect(Column), aspect(Inspected), aspect(InRun), aspect(Metric), aspect(PageText)
     return {"quantity": Quantity("", key, divisor, live, *parts)}

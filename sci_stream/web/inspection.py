@@ -13,7 +13,7 @@ from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array, Reconstruction
 
 # As many as the page can show as numbers; whole pictures are downloaded as files.
-_MOST_VALUES = 64 * 64
+_MAX_VALUES = 64 * 64
 # Half precision, in which video is recorded, has no more than four significant digits.
 _DIGITS = 5
 _QUALITY = 90
@@ -100,8 +100,8 @@ def pixel_values(reconstruction: Reconstruction, frame: int, region: Region) -> 
     InputError
         If the region is too large or outside the picture.
     """
-    if region.width * region.height > _MOST_VALUES:
-        raise InputError("Too many pixel values", expected=f"at most {_MOST_VALUES}", got=region.width * region.height)
+    if region.width * region.height > _MAX_VALUES:
+        raise InputError("Too many pixel values", expected=f"at most {_MAX_VALUES}", got=region.width * region.height)
     video = region.of(reconstruction.video[_frame(reconstruction, frame)]).astype(np.float64)
     counts = None if reconstruction.counts is None else region.of(reconstruction.counts)
     return {

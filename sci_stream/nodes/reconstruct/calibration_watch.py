@@ -17,7 +17,7 @@ from sci_stream.reports import CalibrationHealth
 log = logging.getLogger(__name__)
 
 # Dead pixels and dark corners are normal; more means that masks and sensor do not fit together.
-_MOST_UNMEASURED = 0.01
+_MAX_UNMEASURED = 0.01
 
 
 class CalibrationWatch:
@@ -42,7 +42,7 @@ class CalibrationWatch:
             else None
         )
         self._unmeasured = float(np.mean(engine.calibration.gram_diag == 0))
-        if self._unmeasured > _MOST_UNMEASURED:
+        if self._unmeasured > _MAX_UNMEASURED:
             log.warning(
                 "%.1f%% of the pixels are not measured (no mask opens them, Σφ² = 0): the prior fills them in",
                 100 * self._unmeasured,
@@ -100,10 +100,10 @@ class CalibrationWatch:
 
     def _warn(self, health: CalibrationHealth) -> None:
         """Log each problem once, when it begins and when it ends."""
-        found = findings(health, self._section.warn_shift_px)
-        for name, text in found.items():
+        problems = findings(health, self._section.warn_shift_px)
+        for name, text in problems.items():
             if name not in self._reported:
                 log.warning("%s", text)
-        for name in self._reported - found.keys():
+        for name in self._reported - problems.keys():
             log.info("calibration: resolved: %s", name)
-        self._reported = set(found)
+        self._reported = set(problems)

@@ -181,15 +181,15 @@ def node_statuses(peers: Iterable[ReportingPeer]) -> tuple[NodeStatus, ...]:
 
 def solvers(peers: Iterable[ReportingPeer]) -> dict[str, dict[str, StatusValue]]:
     """Return the solver settings reported by the reconstruct nodes, by id."""
-    found = {}
+    known = {}
     for peer in peers:
         settings = {
             name.removeprefix(SOLVER_KEY): value for name, value in peer.status.items() if name.startswith(SOLVER_KEY)
         }
         name = settings.pop("id", None)
         if isinstance(name, str) and _SOLVER_ID.fullmatch(name):
-            found[name] = settings
-    return found
+            known[name] = settings
+    return known
 
 
 def sink_metrics(status: SinkStatus) -> dict[str, Value]:

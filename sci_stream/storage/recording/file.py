@@ -33,7 +33,7 @@ _FRAMES = {"raw": (3, "u1 u2 f4"), "video": (4, "f2 f4 u2")}
 (_STATE,) = (column for column in COLUMNS if column.name == "state")
 
 # A process may have 1024 open files by default; a node also needs sockets.
-_MOST_OPEN = 64
+_MAX_OPEN = 64
 # HDF5 keeps every source file of a virtual dataset open, and silently returns zeros for files that it cannot open:
 # virtual datasets are reopened after this many reads.
 _READS_OF_VIRTUAL = 64
@@ -98,19 +98,19 @@ class RecordingFile:
         outcome[has_video] = reconstructed
 
     def _find_frames(self) -> dict[str, h5py.Dataset]:
-        found = {name: self._dataset(name, ndim) for name, (ndim, _) in _FRAMES.items() if name in self._hdf5}
-        for name, node in found.items():
+        frames = {name: self._dataset(name, ndim) for name, (ndim, _) in _FRAMES.items() if name in self._hdf5}
+        for name, node in frames.items():
             if node.dtype not in [np.dtype(kind) for kind in _FRAMES[name][1].split()]:
                 raise FileFormatError(f"{place(node)} has the wrong type", expected=_FRAMES[name][1], got=node.dtype)
-        return found
+        return frames
 
     def _find_segments(self, file: h5py.File) -> tuple[str, ...]:
         self._segment_names = _checked_segments(self.path, file)
         return self._segment_names
 
     def _identity(self) -> Identity:
-        found = os.fstat(self._hdf5.id.get_vfd_handle())
-        return found.st_dev, found.st_ino
+        status = os.fstat(self._hdf5.id.get_vfd_handle())
+        return status.st_dev, status.st_ino
 
     @contextmanager
     def hdf5(self) -> Iterator[h5py.File]:
@@ -242,8 +242,8 @@ def _checked_segments(path: Path, file: h5py.File) -> tuple[str, ...]:
     for name in names:
         with open_for_reading(path.with_name(name), "recording") as segment:
             check_mark(segment, RECORDING_FORMAT, RECORDING_VERSION)
-            if (found := read_info(segment).series) != series:
-                raise FileFormatError(f"{name} is not a segment of {path}", expected=f"series {series}", got=found)
+            if (other := read_info(segment).series) != series:
+                raise FileFormatError(f"{name} is not a segment of {path}", expected=f"series {series}", got=other)
     return names
 
 
@@ -259,7 +259,7 @@ def _note_open(file: RecordingFile) -> None:
         _open_files[id(file)] = file
         _open_files.move_to_end(id(file))
         for other in list(_open_files.values()):
-            if len(_open_files) <= _MOST_OPEN:
+            if len(_open_files) <= _MAX_OPEN:
                 break
             if other is not file and other.suspend():
                 del _open_files[id(other)]
@@ -275,11 +275,11 @@ def share(path: Path) -> RecordingFile:
     """
     with _shared_lock:
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError:
             shared = None
         else:
-            shared = _shared.get((found.st_dev, found.st_ino))
+            shared = _shared.get((status.st_dev, status.st_ino))
         if shared is None:
             shared = RecordingFile(path)
             _shared[shared.identity] = shared

@@ -29,7 +29,7 @@ from sci_stream.storage.recording.reader import Recording, Settings
 from sci_stream.storage.recording.series import RecordedSeries
 
 # A run that lost every other snapshot would otherwise print one gap for each.
-_MOST_GAPS = 1000
+_MAX_GAPS = 1000
 
 Runs = list[tuple[int, int]]
 """First and last sequence number of each run."""
@@ -341,7 +341,7 @@ def _gaps(series: RecordedSeries) -> RecordingGaps:
 def _missing_runs(seqs: npt.NDArray[np.int64], start: int, stop: int) -> Runs:
     """Return first and last of each run of numbers in [start, stop) that ``seqs`` lacks; at most 1000 runs."""
     edges = np.concatenate(([start - 1], seqs, [stop]))
-    after = np.flatnonzero(np.diff(edges) > 1)[:_MOST_GAPS]
+    after = np.flatnonzero(np.diff(edges) > 1)[:_MAX_GAPS]
     return [(int(edges[i]) + 1, int(edges[i + 1]) - 1) for i in after]
 
 

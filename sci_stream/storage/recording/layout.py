@@ -154,17 +154,17 @@ def ledger_document(document: Mapping[str, object], notes: Mapping[str, object] 
 
 
 def _fitting_text(document: Mapping[str, object], notes: Mapping[str, object]) -> bytes:
-    kept = dict(notes)
-    while len(text := json.dumps({**document, **kept}).encode()) > LEDGER_BYTES and kept:
-        name = max(kept, key=lambda key: len(json.dumps(kept[key])))
-        note = kept.pop(name)
+    fitting = dict(notes)
+    while len(text := json.dumps({**document, **fitting}).encode()) > LEDGER_BYTES and fitting:
+        name = max(fitting, key=lambda key: len(json.dumps(fitting[key])))
+        note = fitting.pop(name)
         if not isinstance(note, list | dict) or not note:
             continue
         fewer = -(-len(note) // 2)
         entries = list(note.items())[fewer:] if isinstance(note, dict) else note[fewer:]
-        kept[name] = dict(entries) if isinstance(note, dict) else entries
-        left_out = kept.get(f"{name}_left_out", 0)
-        kept[f"{name}_left_out"] = fewer + (left_out if isinstance(left_out, int) else 0)
+        fitting[name] = dict(entries) if isinstance(note, dict) else entries
+        left_out = fitting.get(f"{name}_left_out", 0)
+        fitting[f"{name}_left_out"] = fewer + (left_out if isinstance(left_out, int) else 0)
     return text
 
 

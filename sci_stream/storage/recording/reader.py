@@ -33,14 +33,14 @@ Settings = dict[str, int | float | str]
 """Settings of a solver, by name."""
 
 # As in the messages (`sci_stream.wire`).
-_MOST_SEQ = 2**48
+_MAX_SEQ = 2**48
 
 
-def _is_ledger(found: object) -> TypeGuard[StoredLedger]:
+def _is_ledger(stored: object) -> TypeGuard[StoredLedger]:
     """Return whether a stored ledger has counts where readers print and add them up."""
-    if not isinstance(found, dict) or not isinstance(dropped := found.get("dropped", {}), dict):
+    if not isinstance(stored, dict) or not isinstance(dropped := stored.get("dropped", {}), dict):
         return False
-    counts = [found.get(name, 0) for name in ("acquired", "reconstructed", "raw_only", "camera_missed", "in_flight")]
+    counts = [stored.get(name, 0) for name in ("acquired", "reconstructed", "raw_only", "camera_missed", "in_flight")]
     return all(type(count) is int for count in [*counts, *dropped.values()])
 
 
@@ -78,7 +78,7 @@ class Recording:
                 raise FileFormatError(
                     f"{self.path}:/{name} does not fit its series", expected=expected[name], got=shape
                 )
-        if not 0 <= self.first_seq < _MOST_SEQ:
+        if not 0 <= self.first_seq < _MAX_SEQ:
             raise FileFormatError(f"{self.path} begins at an impossible snapshot", got=self.first_seq)
 
     @property

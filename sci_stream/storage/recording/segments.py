@@ -21,9 +21,9 @@ _LOG = logging.getLogger(__name__)
 DAMAGE = (FileFormatError, OSError, RuntimeError, ValueError, KeyError)
 """Errors of reading a recording: h5py's depends on the damaged place."""
 # Bounds the search for a free name in a folder that another program fills.
-_MOST_SEGMENTS = 100_000
+_MAX_SEGMENTS = 100_000
 # File systems limit a name to 255 bytes; the remainder is for the segment number and suffixes.
-_LONGEST_NAME_BYTES = 200
+_MAX_NAME_BYTES = 200
 
 
 @dataclass(slots=True)
@@ -56,10 +56,10 @@ def recording_path(folder: Path, series: str) -> Path:
         If the series' name, which may come from the network, is not a plain file name.
     """
     plain = series.isprintable() and not set(series) & set("/\\") and not series.startswith(".")
-    if not series or not plain or len(series.encode()) > _LONGEST_NAME_BYTES:
+    if not series or not plain or len(series.encode()) > _MAX_NAME_BYTES:
         raise InputError(
             "The name of the series cannot be a file name",
-            expected=f"a plain file name of at most {_LONGEST_NAME_BYTES} bytes",
+            expected=f"a plain file name of at most {_MAX_NAME_BYTES} bytes",
             got=repr(series),
         )
     return folder / f"{series}.h5"
@@ -109,7 +109,7 @@ def create_segment(
     StorageError
         If the file cannot be created.
     """
-    for number in range(segment, _MOST_SEGMENTS):
+    for number in range(segment, _MAX_SEGMENTS):
         candidate = segment_path(path, number)
         try:
             # Existing files are never opened for writing: the end-of-file mark of a crashed one may be stale, and
@@ -127,7 +127,7 @@ def create_segment(
                 hint="Its folder must exist, be writable and have free space.",
             ) from error
     raise StorageError(
-        f"The recording {path} has too many segments", expected=f"at most {_MOST_SEGMENTS}", hint="Move them away."
+        f"The recording {path} has too many segments", expected=f"at most {_MAX_SEGMENTS}", hint="Move them away."
     )
 
 
@@ -164,10 +164,10 @@ def _publish(hidden: Path, path: Path) -> None:
 
 def _remove_left_behind(path: Path) -> None:
     """Remove hidden files of a writer that was killed while it created this segment."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.new"):
-        process = left.name.split(".")[-2]
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.new"):
+        process = leftover.name.split(".")[-2]
         if process.isdecimal() and not _is_alive(int(process)):
-            left.unlink(missing_ok=True)
+            leftover.unlink(missing_ok=True)
 
 
 def _is_alive(process: int) -> bool:
@@ -206,7 +206,7 @@ class RecordedCount:
 def count_recorded(path: Path, series: str) -> RecordedCount:
     """Open every segment of ``path`` as a reader would, and count the reconstructed snapshots in them."""
     problems: list[str] = []
-    found = IntervalSet()
+    reconstructed = IntervalSet()
     # By number and not by file: a deleted segment in the middle would go unnoticed.
     last = max((number for number in _segment_numbers(path)), default=0)
     for number in range(last + 1):
@@ -218,12 +218,12 @@ def count_recorded(path: Path, series: str) -> RecordedCount:
             with Recording(candidate) as recording:
                 if recording.info.series == series:
                     for seq in recording.seqs_with_outcome("reconstructed"):
-                        found.add(seq)
+                        reconstructed.add(seq)
                 else:
                     problems.append(f"{candidate} holds another series, {recording.info.series}")
         except DAMAGE as error:
             problems.append(f"{candidate} cannot be read: {error}")
-    return RecordedCount(len(found), tuple(problems))
+    return RecordedCount(len(reconstructed), tuple(problems))
 
 
 def _segment_numbers(path: Path) -> Iterator[int]:
@@ -236,7 +236,7 @@ def _segment_numbers(path: Path) -> Iterator[int]:
 
 def existing_segments(path: Path) -> Iterator[Path]:
     """Yield the existing files of ``path``'s segments, in order, without opening them."""
-    for segment in range(_MOST_SEGMENTS):
+    for segment in range(_MAX_SEGMENTS):
         candidate = segment_path(path, segment)
         if not candidate.exists():
             return

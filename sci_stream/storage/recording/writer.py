@@ -45,7 +45,7 @@ from sci_stream.storage.recording.segments import WrittenRows, create_segment, f
 _LOG = logging.getLogger(__name__)
 # Free space reserved for HDF5 to write its indices on closing.
 _CLOSING_BYTES = 4 << 20
-MOST_EMPTY_ROWS = 1 << 20
+MAX_EMPTY_ROWS = 1 << 20
 """Rows without content that a segment may have: readers hold all rows in memory, about 300 bytes each. Snapshots in
 flight leave such rows; a row far beyond all others is that of a snapshot that does not exist."""
 
@@ -270,10 +270,10 @@ class RecordingWriter:
                 f"Snapshot {seq} precedes the recording {self.path}", expected=f"seq from {self.first_seq} up"
             )
         row = seq - self.first_seq
-        if row >= len(self._filled) + MOST_EMPTY_ROWS:
+        if row >= len(self._filled) + MAX_EMPTY_ROWS:
             raise InputError(
                 f"Snapshot {seq} is too far ahead of the recording {self.path}",
-                expected=f"at most {MOST_EMPTY_ROWS} empty rows before it",
+                expected=f"at most {MAX_EMPTY_ROWS} empty rows before it",
                 got=f"row {row} after {len(self._filled)} with content",
             )
         return row

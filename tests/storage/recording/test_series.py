@@ -97,7 +97,7 @@ def open_files() -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files as Linux shows them")
 def test_more_segments_than_open_files_are_read(tmp_path: Path, series, monkeypatch) -> None:
-    monkeypatch.setattr(recording_file, "_MOST_OPEN", 3)
+    monkeypatch.setattr(recording_file, "_MAX_OPEN", 3)
     monkeypatch.setattr(recording_file, "_READS_OF_VIRTUAL", 4)
     path = tmp_path / "run.h5"
     writer = RecordingWriter(path, series.info, series.calibration)
@@ -124,7 +124,7 @@ def test_more_segments_than_open_files_are_read(tmp_path: Path, series, monkeypa
 
 
 def test_replaced_segment_is_detected(tmp_path: Path, series, monkeypatch) -> None:
-    monkeypatch.setattr(recording_file, "_MOST_OPEN", 1)
+    monkeypatch.setattr(recording_file, "_MAX_OPEN", 1)
     for name in ("one", "two"):
         RecordingWriter(tmp_path / f"{name}.h5", replace(series.info, series=name), series.calibration).close({})
     with Recording(tmp_path / "one.h5") as one, Recording(tmp_path / "two.h5") as two:

@@ -16,7 +16,7 @@ from sci_stream.errors import InputError, StorageError
 from sci_stream.storage.calibration_file import load_calibration
 from sci_stream.storage.recording import Compression, Recording, RecordingWriter, recording_path
 from sci_stream.storage.recording.layout import LEDGER_BYTES, ledger_document
-from sci_stream.storage.recording.writer import MOST_EMPTY_ROWS
+from sci_stream.storage.recording.writer import MAX_EMPTY_ROWS
 
 
 def test_clean_recording_round_trip(tmp_path: Path, series) -> None:
@@ -243,7 +243,7 @@ def test_row_far_ahead_of_all_others_is_refused(tmp_path: Path, series) -> None:
     path = tmp_path / "run.h5"
     with RecordingWriter(path, series.info, series.calibration) as writer:
         writer.write_reconstruction(series.reconstruction(0))
-        for seq in (MOST_EMPTY_ROWS + 1, 2**48 - 1):
+        for seq in (MAX_EMPTY_ROWS + 1, 2**48 - 1):
             with pytest.raises(InputError, match="too far ahead"):
                 writer.write_outcome(seq, "dropped", "queue_full")
             with pytest.raises(InputError, match="too far ahead"):
@@ -254,7 +254,7 @@ def test_row_far_ahead_of_all_others_is_refused(tmp_path: Path, series) -> None:
 
 
 def test_late_recording_begins_at_first_unsettled_snapshot(tmp_path: Path, series) -> None:
-    path, start = tmp_path / "run.h5", 2 * MOST_EMPTY_ROWS
+    path, start = tmp_path / "run.h5", 2 * MAX_EMPTY_ROWS
     with RecordingWriter(path, series.info, series.calibration, settled_below=start) as first:
         first.write_reconstruction(series.reconstruction(start))
         first.write_reconstruction(series.reconstruction(start + 2))
