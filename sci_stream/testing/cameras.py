@@ -45,24 +45,25 @@ class CameraContract:
     def test_capabilities_are_complete(self) -> None:
         """Sizes, texts and frame numbering have their types and ranges; a colour sensor has even sizes."""
         with self._made() as camera:
-            found = camera.open()
-        assert isinstance(found, CameraCapabilities)
+            capabilities = camera.open()
+        assert isinstance(capabilities, CameraCapabilities)
         for name in ("height_px", "width_px", "bit_depth"):
-            assert _is_integer(getattr(found, name), 1), f"{name} = {getattr(found, name)!r}"
+            assert _is_integer(getattr(capabilities, name), 1), f"{name} = {getattr(capabilities, name)!r}"
         for name, low in (("n_frames", 1), ("frame_period_ns", 0)):
-            value = getattr(found, name)
+            value = getattr(capabilities, name)
             assert value is None or _is_integer(value, low), f"{name} = {value!r}"
         for name in ("model", "serial", "pixel_format", "clock"):
-            assert isinstance(getattr(found, name), str), f"{name} = {getattr(found, name)!r}"
-        assert str(found.bit_depth) in found.pixel_format
-        assert (found.bayer is not None) == found.pixel_format.startswith("Bayer")
-        if found.bayer is not None:
-            assert isinstance(found.bayer, BayerPhase)
-            assert (found.height_px % 2, found.width_px % 2) == (0, 0)
-        assert isinstance(found.frame_ids, FrameIds)
-        assert _is_integer(found.frame_ids.first, 0)
-        assert found.frame_ids.last is None or _is_integer(found.frame_ids.last, found.frame_ids.first)
-        assert all(isinstance(text, str) for item in found.chunks.items() for text in item)
+            assert isinstance(getattr(capabilities, name), str), f"{name} = {getattr(capabilities, name)!r}"
+        assert str(capabilities.bit_depth) in capabilities.pixel_format
+        assert (capabilities.bayer is not None) == capabilities.pixel_format.startswith("Bayer")
+        if capabilities.bayer is not None:
+            assert isinstance(capabilities.bayer, BayerPhase)
+            assert (capabilities.height_px % 2, capabilities.width_px % 2) == (0, 0)
+        ids = capabilities.frame_ids
+        assert isinstance(ids, FrameIds)
+        assert _is_integer(ids.first, 0)
+        assert ids.last is None or _is_integer(ids.last, ids.first)
+        assert all(isinstance(text, str) for item in capabilities.chunks.items() for text in item)
 
     def test_open_twice_returns_equal_capabilities(self) -> None:
         """A camera that is open stays as it is."""

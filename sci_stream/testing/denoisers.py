@@ -100,8 +100,8 @@ class DenoiserContract:
         row, column = torch.meshgrid(torch.arange(48.0), torch.arange(56.0), indexing="ij")
         clean = (0.5 + 0.3 * torch.sin(row / 9) * torch.cos(column / 11)).expand(3, -1, -1).to(self.device)
         noise = 0.1 * torch.randn(clean.shape, generator=torch.Generator().manual_seed(0)).to(self.device)
-        left = self.make(self.device)(clean + noise, 0.1) - clean
-        assert left.square().mean() < noise.square().mean() * 2 / 3, "noise was not reduced"
+        error = self.make(self.device)(clean + noise, 0.1) - clean
+        assert error.square().mean() < noise.square().mean() * 2 / 3, "noise was not reduced"
 
     def test_less_memory_gives_the_same(self) -> None:
         """One that can reduce its memory gives the same result with less, until nothing is left."""

@@ -53,7 +53,7 @@ _ACKS_PER_S, _ACKS_BURST = 500.0, 1000
 # A viewer acknowledges each image with about 20 bytes. A ping is answered with as many bytes as it has.
 _BYTES_PER_S, _BYTES_BURST = 65_536.0, 262_144
 # Each fragment of a message costs memory until its end, which may never come.
-_MOST_FRAGMENTS = 256
+_MAX_FRAGMENTS = 256
 _GOING_AWAY, _TRY_AGAIN_LATER = 1001, 1013
 _BOUNDARY = "frame"
 
@@ -88,7 +88,7 @@ class ViewerConnection(WebSocketsSansIOProtocol):
     def handle_cont(self, event: Any) -> None:
         """Handle a fragment of a message."""
         self._fragments = 0 if event.fin else self._fragments + 1
-        if self._fragments > _MOST_FRAGMENTS:
+        if self._fragments > _MAX_FRAGMENTS:
             self.transport.abort()
             return
         super().handle_cont(event)

@@ -104,10 +104,10 @@ class TimelineEntry(NamedTuple):
 
 
 class PictureArchive:
-    """The encoded pictures of the last five minutes, at most ``most_bytes`` of them. Thread-safe."""
+    """The encoded pictures of the last five minutes, at most ``max_bytes`` of them. Thread-safe."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self.most_bytes = most_bytes
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self._pictures: OrderedDict[int, Picture] = OrderedDict()
         self._bytes = 0
         self._coded_ns = 0
@@ -134,7 +134,7 @@ class PictureArchive:
             oldest_ns = picture.published_ns - KEPT_S * 1_000_000_000
             while len(self._pictures) > 1:
                 first = next(iter(self._pictures.values()))
-                if self._bytes <= self.most_bytes and first.published_ns >= oldest_ns:
+                if self._bytes <= self.max_bytes and first.published_ns >= oldest_ns:
                     break
                 self._remove(first.number)
 
@@ -150,18 +150,18 @@ class PictureArchive:
         """Return the number of the oldest picture (−1 without one) and the entries after a number, oldest first."""
         with self._lock:
             oldest = next(iter(self._pictures), -1)
-            return oldest, [TimelineEntry.of(each) for number, each in self._pictures.items() if number > after]
+            return oldest, [TimelineEntry.of(picture) for number, picture in self._pictures.items() if number > after]
 
     def last(self, seconds: float, until: int | None = None) -> list[Picture]:
         """Return the pictures of the last seconds of one series before, and with, picture ``until`` or the newest."""
         with self._lock:
-            found = [each for number, each in self._pictures.items() if until is None or number <= until]
-        if not found:
+            pictures = [picture for number, picture in self._pictures.items() if until is None or number <= until]
+        if not pictures:
             return []
-        newest = found[-1].header
+        newest = pictures[-1].header
         first_ns = newest["acquired_ns"] - round(seconds * 1e9)
         return [
-            each
-            for each in found
-            if each.header["series"] == newest["series"] and each.header["acquired_ns"] > first_ns
+            picture
+            for picture in pictures
+            if picture.header["series"] == newest["series"] and picture.header["acquired_ns"] > first_ns
         ]

@@ -21,15 +21,15 @@ from sci_stream.web.display import Display
 
 _LOG = logging.getLogger(__name__)
 # Far above a request that sets the 16 parameters allowed.
-_MOST_BODY_BYTES = 1 << 14
+_MAX_BODY_BYTES = 1 << 14
 # A node applies settings between two snapshots, which may take seconds on a CPU.
 _TIMEOUT_S = 10.0
 # Names appear in the log with every change.
-_MOST_NAME = 64
+_MAX_NAME = 64
 _UNANSWERED = "The instrument did not answer in time. The request may still take effect: check before repeating it."
 
 
-_Name = Annotated[str, Field(min_length=1, max_length=_MOST_NAME)]
+_Name = Annotated[str, Field(min_length=1, max_length=_MAX_NAME)]
 
 
 def _printable(text: str) -> str:
@@ -50,7 +50,7 @@ class _PageRequest(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    who: Annotated[str, Field(max_length=_MOST_NAME), AfterValidator(_printable)] = "unknown"
+    who: Annotated[str, Field(max_length=_MAX_NAME), AfterValidator(_printable)] = "unknown"
 
     def sender(self, address: str) -> str:
         """Return the name of the operator, as given in the request, with the client's address."""
@@ -151,15 +151,15 @@ async def _body(request: Request) -> dict[str, object]:
     try:
         async for chunk in request.stream():
             body += chunk
-            if len(body) > _MOST_BODY_BYTES:
-                raise InputError("The request body is too long", expected=f"at most {_MOST_BODY_BYTES} bytes")
+            if len(body) > _MAX_BODY_BYTES:
+                raise InputError("The request body is too long", expected=f"at most {_MAX_BODY_BYTES} bytes")
     except ClientDisconnect:
         raise InputError("The request ended within its body") from None
     try:
-        found = json.loads(body, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
-        json.dumps(found, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+        document = json.loads(body, parse_int=_integer, parse_float=_finite, parse_constant=_finite)
+        json.dumps(document, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except (ValueError, RecursionError) as error:
         raise InputError("Request body is not valid JSON", got=str(error)) from None
-    if not isinstance(found, dict):
-        raise InputError("The request body must be a JSON object", got=type(found).__name__)
-    return found
+    if not isinstance(document, dict):
+        raise InputError("The request body must be a JSON object", got=type(document).__name__)
+    return document

@@ -102,14 +102,14 @@ class Display:
         """
         with self._changed:
             shown = list(self._recent)
-        found = next((each for each in reversed(shown) if (each.id.series, each.id.seq) == (series, seq)), None)
-        if found is None:
+        snapshot = next((one for one in reversed(shown) if (one.id.series, one.id.seq) == (series, seq)), None)
+        if snapshot is None:
             raise InputError(
                 f"Snapshot {seq} of series {series!r} is no longer in memory",
                 expected=f"one of the last {len(shown)} that were shown",
                 hint="Save sooner after pausing, or export it from the recording.",
             )
-        return found
+        return snapshot
 
     def set_tone(self, changes: Changes) -> dict[str, object]:
         """Change the tone for all viewers; return all its settings. Raises `InputError`."""

@@ -122,19 +122,19 @@ class _Answers:
     def timeline(self, request: Request) -> Response:
         archive = self._hub.archive
         oldest, entries = archive.timeline(_query(_TimelineQuery, request).after)
-        listing = {"oldest": oldest, "bytes": archive.n_bytes, "most_bytes": archive.most_bytes, "snapshots": entries}
+        listing = {"oldest": oldest, "bytes": archive.n_bytes, "max_bytes": archive.max_bytes, "snapshots": entries}
         return JSONResponse(listing)
 
     def picture(self, request: Request) -> Response:
         wanted = _query(_PictureQuery, request)
-        found = self._hub.archive.get(wanted.number)
-        if found is None:
+        picture = self._hub.archive.get(wanted.number)
+        if picture is None:
             raise InputError(
                 "This picture is no longer kept", hint="Pictures of the last minutes are kept, in bounded memory."
             )
-        if found.codec != JPEG and wanted.codec != H264:
-            found = as_jpeg(found)
-        return Response(found.message, media_type="application/octet-stream")
+        if picture.codec != JPEG and wanted.codec != H264:
+            picture = as_jpeg(picture)
+        return Response(picture.message, media_type="application/octet-stream")
 
     def values(self, request: Request) -> Response:
         wanted = _query(_ValuesQuery, request)
@@ -170,8 +170,8 @@ class _Answers:
         return _temporary(lambda folder: write_clip(pictures, folder, wanted.format))
 
     def recordings(self, _: Request) -> Response:
-        found = list_recordings(self._recordings, self._hub.open_recording)
-        text = json.dumps({"recordings": [asdict(entry) for entry in found]}, default=str)
+        entries = list_recordings(self._recordings, self._hub.open_recording)
+        text = json.dumps({"recordings": [asdict(entry) for entry in entries]}, default=str)
         return Response(text, media_type="application/json")
 
     def recording(self, request: Request) -> Response:
@@ -202,9 +202,9 @@ def _temporary(write: Callable[[Path], Path]) -> FileResponse:
 
 
 # A GIF is for a message or a slide: larger ones are megabytes for each second.
-_GIF_FPS, _GIF_PX, _MOST_GIF_FRAMES = 12.5, 360, 1500
+_GIF_FPS, _GIF_PX, _MAX_GIF_FRAMES = 12.5, 360, 1500
 # Players show no more: a clip of a faster camera plays slower.
-_MOST_FPS = 240.0
+_MAX_FPS = 240.0
 _QUALITY = 90
 
 U8 = npt.NDArray[np.uint8]
@@ -236,22 +236,23 @@ def write_clip(pictures: list[Picture], folder: Path, kind: str) -> Path:
         write_gif(path, _gif_frames(pictures, interval_ns), _GIF_FPS)
         return path
     width, height = first["shown_px"]
-    uniform = all(each.codec == pictures[0].codec and each.header["shown_px"] == [width, height] for each in pictures)
-    if uniform and pictures[0].codec != JPEG:
-        snapshots = [(each.header["acquired_ns"] // 1_000_000, each.frames) for each in pictures]
+    codec = pictures[0].codec
+    uniform = all(picture.codec == codec and picture.header["shown_px"] == [width, height] for picture in pictures)
+    if uniform and codec != JPEG:
+        snapshots = [(picture.header["acquired_ns"] // 1_000_000, picture.frames) for picture in pictures]
         h264.write_mp4(path, snapshots, height, width, interval_ns / 1e6)
         return path
     n_frames = first["n_frames"]
-    with MovieFile(path, min(_MOST_FPS, 1e9 * n_frames / interval_ns), threads=1) as movie:
-        for each in pictures:
-            for image in _decoded(each):
+    with MovieFile(path, min(_MAX_FPS, 1e9 * n_frames / interval_ns), threads=1) as movie:
+        for picture in pictures:
+            for image in _decoded(picture):
                 movie.write(resize(image, height, width))
     return path
 
 
 def snapshot_interval_ns(pictures: list[Picture]) -> float:
     """Return the median interval between consecutive snapshots, ns; a second if there is no pair of them."""
-    headers = [each.header for each in pictures]
+    headers = [picture.header for picture in pictures]
     steps = [
         (after["acquired_ns"] - before["acquired_ns"]) / (after["seq"] - before["seq"])
         for before, after in pairwise(headers)
@@ -277,7 +278,7 @@ def _gif_frames(pictures: list[Picture], interval_ns: float) -> Iterator[U8]:
         start_ns = picture.header["acquired_ns"]
         end_ns = start_ns + interval_ns if after is None else after.header["acquired_ns"]
         frames = None
-        while due_ns < end_ns and n_frames < _MOST_GIF_FRAMES:
+        while due_ns < end_ns and n_frames < _MAX_GIF_FRAMES:
             frames = _decoded(picture) if frames is None else frames
             index = min(int(max(due_ns - start_ns, 0) / interval_ns * len(frames)), len(frames) - 1)
             image = shrink(frames[index], _GIF_PX)
@@ -288,7 +289,7 @@ def _gif_frames(pictures: list[Picture], interval_ns: float) -> Iterator[U8]:
 
 _SUFFIXES = (".h5", ".mp4", ".mkv")
 # The list opens each file: a folder of years would take minutes.
-_MOST_RECORDINGS = 200
+_MAX_RECORDINGS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,24 +306,24 @@ class RecordingEntry:
 
 def list_recordings(folder: Path, open_name: str = "") -> list[RecordingEntry]:
     """Return the newest 200 recorded files of a folder, newest first, with the ledger of each recording."""
-    found = []
-    for path in recorded_files(folder)[:_MOST_RECORDINGS]:
+    entries = []
+    for path in recorded_files(folder)[:_MAX_RECORDINGS]:
         try:
             stat = path.stat()
         except OSError:
             continue  # removed meanwhile
         size, modified_s = stat.st_size, stat.st_mtime
         if path.name == open_name:
-            found.append(RecordingEntry(path.name, size, modified_s, "open"))
+            entries.append(RecordingEntry(path.name, size, modified_s, "open"))
         elif path.suffix != ".h5":
-            found.append(RecordingEntry(path.name, size, modified_s, "movie"))
+            entries.append(RecordingEntry(path.name, size, modified_s, "movie"))
         else:
             series, state, text = _described(path, modified_s, size)
-            found.append(RecordingEntry(path.name, size, modified_s, state, series, json.loads(text)))
-    return found
+            entries.append(RecordingEntry(path.name, size, modified_s, state, series, json.loads(text)))
+    return entries
 
 
-@lru_cache(maxsize=4 * _MOST_RECORDINGS)
+@lru_cache(maxsize=4 * _MAX_RECORDINGS)
 def _described(path: Path, _modified_s: float, _size: int) -> tuple[str, str, str]:
     """Return series, state and ledger (JSON) of a recording; read again only once it has changed."""
     try:
@@ -336,10 +337,10 @@ def _described(path: Path, _modified_s: float, _size: int) -> tuple[str, str, st
 def recorded_files(folder: Path) -> list[Path]:
     """Return the recorded files of a folder, newest first."""
     try:
-        found = [path for path in folder.iterdir() if path.suffix in _SUFFIXES and not path.name.startswith(".")]
+        files = [path for path in folder.iterdir() if path.suffix in _SUFFIXES and not path.name.startswith(".")]
     except OSError:
         return []  # no folder yet
-    return sorted(filter(Path.is_file, found), key=_modified_s, reverse=True)
+    return sorted(filter(Path.is_file, files), key=_modified_s, reverse=True)
 
 
 def _modified_s(path: Path) -> float:

@@ -112,11 +112,11 @@ def decode(units: Sequence[bytes], height: int, width: int) -> U8:
     context = av.CodecContext.create("h264", "r")
     context.thread_count = 1
     context.flags |= av.codec.context.Flags.low_delay
-    found = []
+    frames = []
     for unit in [*units, None]:
         packet = av.Packet(unit) if unit is not None else None
-        found += [frame.to_ndarray(format="rgb24") for frame in context.decode(packet)]
-    return np.stack(found)[:, :height, :width]
+        frames += [frame.to_ndarray(format="rgb24") for frame in context.decode(packet)]
+    return np.stack(frames)[:, :height, :width]
 
 
 def write_mp4(

@@ -56,17 +56,17 @@ def describe_region(
     if region is not None:
         video = region.of(video)
         counts = None if counts is None else region.of(counts)
-    found: dict[str, object] = {
+    description: dict[str, object] = {
         "video": _statistics(video),
         "focus": focus_figure(video, mosaic=reconstruction.bayer is not None),
         "counts": None,
         "saturated": None,
     }
     if counts is not None:
-        found["counts"] = _statistics(counts)
+        description["counts"] = _statistics(counts)
         if bit_depth is not None and counts.dtype.kind in "iu":
-            found["saturated"] = float(np.mean(counts >= (1 << bit_depth) - 1))
-    return found
+            description["saturated"] = float(np.mean(counts >= (1 << bit_depth) - 1))
+    return description
 
 
 def _statistics(values: Array) -> dict[str, float | None]:
@@ -74,8 +74,8 @@ def _statistics(values: Array) -> dict[str, float | None]:
     finite = values[np.isfinite(values)].astype(np.float64)
     if not finite.size:
         return dict.fromkeys(("mean", "std", "min", "max"))
-    found = {"mean": finite.mean(), "std": finite.std(), "min": finite.min(), "max": finite.max()}
-    return {name: float(f"{value:.6g}") for name, value in found.items()}
+    figures = {"mean": finite.mean(), "std": finite.std(), "min": finite.min(), "max": finite.max()}
+    return {name: float(f"{value:.6g}") for name, value in figures.items()}
 
 
 def focus_figure(image: Array, *, mosaic: bool) -> float | None:

@@ -24,7 +24,7 @@ from sci_stream.quantities import live_values
 MESSAGE_VERSION = 2
 JPEG, H264 = "jpeg", "h264"
 # The longer side of an image is at most this, px.
-_MOST_PX = 1024
+_MAX_PX = 1024
 _LENGTH = struct.Struct("<I")
 
 U8 = npt.NDArray[np.uint8]
@@ -107,10 +107,10 @@ def render_snapshot(
     arrived: showing it again in another tone keeps it. ``bit_depth`` is the sensor's, if known.
     """
     video = render(reconstruction.video, reconstruction.bayer, tone)
-    frames = np.stack([shrink(frame, _MOST_PX) for frame in video])
+    frames = np.stack([shrink(frame, _MAX_PX) for frame in video])
     counts, coded = reconstruction.counts, None
     if counts is not None:
-        coded = encode_jpeg(shrink(render_counts(counts, tone.gamma), _MOST_PX))
+        coded = encode_jpeg(shrink(render_counts(counts, tone.gamma), _MAX_PX))
     header = {
         "number": number,
         "published_ns": published_ns,

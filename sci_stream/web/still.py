@@ -16,7 +16,7 @@ from sci_stream.model import Reconstruction
 from sci_stream.quantities import live_values
 
 # A person saves a snapshot a few times: so many come from a program that would fill the disk.
-_MOST_OF_A_NAME = 1000
+_MAX_OF_A_NAME = 1000
 
 
 def save_still(folder: Path, reconstruction: Reconstruction, tone: ToneSettings) -> Path:
@@ -66,11 +66,11 @@ def save_still(folder: Path, reconstruction: Reconstruction, tone: ToneSettings)
 
 
 def _publish(scratch: Path, folder: Path, name: str) -> Path:
-    for attempt in range(_MOST_OF_A_NAME):
+    for attempt in range(_MAX_OF_A_NAME):
         target = folder / (name if attempt == 0 else f"{name}_{attempt}")
         if not target.exists():
             return scratch.rename(target)
-    raise FileExistsError(f"{name} was saved {_MOST_OF_A_NAME} times")
+    raise FileExistsError(f"{name} was saved {_MAX_OF_A_NAME} times")
 
 
 def _write(folder: Path, reconstruction: Reconstruction, tone: ToneSettings) -> None:

@@ -112,7 +112,7 @@ def test_kept_picture_is_the_one_that_was_shown(preview: WebPreview, series, cod
         sent = [show(preview, viewer, series, seq) for seq in range(3)]
     listed = plain_http.get(f"{url}timeline").json()
     assert [entry[2] for entry in listed["snapshots"]] == [0, 1, 2]
-    assert 0 < listed["bytes"] <= listed["most_bytes"]
+    assert 0 < listed["bytes"] <= listed["max_bytes"]
     header, _ = sent[1]
     fetched, parts = split_message(plain_http.get(f"{url}picture/{header['number']}", params={"codec": codec}).content)
     assert (fetched["seq"], fetched["levels"]) == (1, header["levels"])

@@ -27,8 +27,8 @@ _COUNT_S = 0.5
 _REPEATED_WITHIN = 16
 # A larger step of the ids is no loss of frames: so many in a burst, and then at four times the nominal rate, or, where
 # that is unknown, faster than any camera.
-_MOST_MISSED = 10_000
-_MOST_MISSED_PER_S = 1_000_000
+_MAX_MISSED = 10_000
+_MAX_MISSED_PER_S = 1_000_000
 _RESET = -2
 # Interval at which setting requests are served before the camera starts.
 _REQUESTS_EVERY_S = 0.05
@@ -365,7 +365,7 @@ class CameraReader:
             is_first = frame_id - ids.first <= 1 and before > frame_id
             if is_first or before - frame_id > _REPEATED_WITHIN:
                 missed = _RESET
-        elif missed > self._most_missed(now_s - self._frame_s):
+        elif missed > self._max_missed(now_s - self._frame_s):
             missed = _RESET
         if missed == _RESET:
             self._epoch += 1
@@ -379,11 +379,11 @@ class CameraReader:
             self._previous_id, self._repeated_id, self._frame_s = frame_id, None, now_s
         return missed
 
-    def _most_missed(self, elapsed_s: float) -> float:
+    def _max_missed(self, elapsed_s: float) -> float:
         """Return how many frames can have been missed in a time."""
         assert self.opened is not None
         period_ns = self.opened.capabilities.frame_period_ns
-        return _MOST_MISSED + elapsed_s * (4e9 / period_ns if period_ns else _MOST_MISSED_PER_S)
+        return _MAX_MISSED + elapsed_s * (4e9 / period_ns if period_ns else _MAX_MISSED_PER_S)
 
     def _reopen(self) -> None:
         """Reconnect the camera without a time limit. This starts a new epoch, since ids and clock restart."""

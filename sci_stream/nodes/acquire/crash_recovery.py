@@ -130,10 +130,10 @@ class CrashRecovery:
         return {} if self.spool is None else {"spooled": self.spool.used, "unspooled": self.spool.unspooled}
 
 
-def _mismatch(left: SeriesInfo, now: SeriesInfo) -> str:
+def _mismatch(recovered: SeriesInfo, now: SeriesInfo) -> str:
     """Return why a series cannot be resumed, ``""`` if it can."""
     for name in ("height_px", "width_px", "pixel_format", "n_frames", "calibration_hash", "bayer", "policy"):
-        before, after = getattr(left, name), getattr(now, name)
+        before, after = getattr(recovered, name), getattr(now, name)
         if before != after:
             return f"{name} changed from {before} to {after}"
     return ""

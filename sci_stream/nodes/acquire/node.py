@@ -118,7 +118,7 @@ class AcquireNode:
 
     @property
     def was_ending_already(self) -> bool:
-        """Whether a crashed predecessor was already ending this series; what was to follow did not happen."""
+        """Whether a crashed predecessor was already ending this series; the next series did not begin."""
         return self._recovery.recovered is not None and self._recovery.recovered.ending == _STOPPED
 
     @property
@@ -264,12 +264,12 @@ class AcquireNode:
         if self._recovery.recovered is not None:
             self._resume(self._recovery.recovered, now_s)
 
-    def _resume(self, left: RecoveredState, now_s: float) -> None:
+    def _resume(self, state: RecoveredState, now_s: float) -> None:
         """Resume the series of a crashed predecessor: no acquired snapshot is lost or acquired twice."""
-        self._reader.resume(left.next_seq, left.epoch + 1, left.camera_missed)
-        self._in_flight.released = left.next_seq - len(left.snapshots)
-        self._reason = left.ending
-        for recovered in left.snapshots:
+        self._reader.resume(state.next_seq, state.epoch + 1, state.camera_missed)
+        self._in_flight.released = state.next_seq - len(state.snapshots)
+        self._reason = state.ending
+        for recovered in state.snapshots:
             snapshot = recovered.snapshot
             self._budget.hold(frame_bytes(snapshot))
             self._hold(snapshot, now_s)
@@ -277,9 +277,9 @@ class AcquireNode:
                 self._in_flight.settle(snapshot.id.seq)
             else:
                 self._dispatcher.offer(snapshot, promised=True)
-        for seq in left.lost:
+        for seq in state.lost:
             self._link.post(
-                Dropped(self._series, left.epoch, seq, DropReason.ACQUIRE_LOST, self._outcome_without_video), now_s
+                Dropped(self._series, state.epoch, seq, DropReason.ACQUIRE_LOST, self._outcome_without_video), now_s
             )
 
     def _announce_series(self, now_s: float) -> None:
@@ -295,18 +295,18 @@ class AcquireNode:
         """Start the camera once reconstruct nodes are ready, so that the first frames are not lost."""
         waited_s = now_s - self._since_s
         series_known = ("series_start", self._series, 0) not in self._link.outbox and self._link.connection.connected
-        left = self._recovery.recovered
+        recovered = self._recovery.recovered
         # A resumed series loses frames while it waits: one node is enough, and under `record` none is needed.
-        needed = self._rig.reconstruct.nodes if left is None else int(not self._records_raw)
+        needed = self._rig.reconstruct.nodes if recovered is None else int(not self._records_raw)
         nodes_there = self._dispatcher.ready_nodes >= needed
         may_wait = waited_s < self._rig.policy.wait_for_nodes_s
         if self._stop or self._reader.finished or self._reason:
             self._reader.stop()
             # A series that was never announced to the sink needs no end. One whose confirmation is on its way does.
             on_its_way = self._is_announced and self._link.connection.connected
-            begun = series_known or left is not None or on_its_way
+            begun = series_known or recovered is not None or on_its_way
             self._enter(AcquirePhase.DRAINING if begun else AcquirePhase.ENDED, now_s)
-        elif (series_known or left is not None) and (nodes_there or not may_wait):
+        elif (series_known or recovered is not None) and (nodes_there or not may_wait):
             if not nodes_there:
                 log.warning(
                     "%d of %d reconstruct nodes are ready after %.0f s: starting",
@@ -316,7 +316,8 @@ class AcquireNode:
                 )
             self._reader.start()
             self._started_s = now_s
-            ran_s = (time.monotonic_ns() - left.running_ns) / 1e9 if left is not None and left.running_ns else 0.0
+            running_ns = 0 if recovered is None else recovered.running_ns
+            ran_s = (time.monotonic_ns() - running_ns) / 1e9 if running_ns else 0.0
             if ran_s <= 0:
                 self._recovery.run_since(time.monotonic_ns())
             self._deadline_s = now_s + self._duration_s - max(0.0, ran_s) if self._duration_s else float("inf")

@@ -9,7 +9,7 @@ import numpy as np
 
 from sci_stream.model import Array, CameraFrame
 
-_PERIODS_KEPT = 32
+_MAX_PERIODS = 32
 # Fewer periods give no median to compare with; more than are kept would lag behind a changed rate.
 _PERIODS_NEEDED = 8
 # Noise makes two frames differ in nearly every pixel: a sample finds a repeated one as surely as the whole frame.
@@ -33,7 +33,7 @@ class TriggerMonitor:
         self.counts: Counter[str] = Counter()
         self._previous: CameraFrame | None = None
         self._sampled: Array | None = None
-        self._periods_ns: deque[float] = deque(maxlen=_PERIODS_KEPT)
+        self._periods_ns: deque[float] = deque(maxlen=_MAX_PERIODS)
 
     def restart(self) -> None:
         """Reset after a camera restart, which resets its clock."""

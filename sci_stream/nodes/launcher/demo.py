@@ -36,9 +36,9 @@ _NETWORK_ITERATIONS = (12, 8, 6, 4)
 # Camera rate as a share of the device's speed, since all nodes share the machine.
 _RATE_MARGIN = 0.7
 # Faster, the eye sees no difference and the recording grows.
-_RATE_MOST_HZ = 30.0
+_RATE_MAX_HZ = 30.0
 # Minimum camera rate: on slower devices the budget reduces the iterations.
-_RATE_LEAST_HZ = 0.5
+_RATE_MIN_HZ = 0.5
 _SCENE = "fast"
 # A demo that is left running must not fill the disk.
 _RECORD_MIB = 2048
@@ -49,7 +49,7 @@ _IN_WORDS = {
 }
 # Below the ports that Linux gives to outgoing connections: nothing takes one while a node restarts.
 _PORTS = (12_000, 32_000)
-_MOST_TRIES = 1000
+_MAX_TRIES = 1000
 
 
 def free_port(taken: set[int] | None = None) -> int:
@@ -61,7 +61,7 @@ def free_port(taken: set[int] | None = None) -> int:
         If none is found.
     """
     taken = set() if taken is None else taken
-    for _ in range(_MOST_TRIES):
+    for _ in range(_MAX_TRIES):
         port = random.SystemRandom().randrange(*_PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -167,7 +167,7 @@ def demo_rig(
     """
     chosen = pick_device(device)
     prior, iterations, size_px, solve_s, reason = _plan(chosen, weights, (size,) if size else _SIZES_PX, report)
-    rate_hz = max(_RATE_LEAST_HZ, min(_RATE_MOST_HZ, _RATE_MARGIN / solve_s))
+    rate_hz = max(_RATE_MIN_HZ, min(_RATE_MAX_HZ, _RATE_MARGIN / solve_s))
     folder = Path(tempfile.mkdtemp(prefix="sci-stream-demo-"))
     path = folder / "demo.toml"
     scene_file = Path(scene)
@@ -206,10 +206,10 @@ def demo_rig(
     with contextlib.suppress(OSError):  # only a shorter name for it
         make_private_folder(demo_rig_file().parent)
         demo_rig_file().write_text(text)
-    kept = f"recording up to {_RECORD_MIB >> 10} GiB to {recordings}" if record else "no recording"
+    recorded = f"recording up to {_RECORD_MIB >> 10} GiB to {recordings}" if record else "no recording"
     why = (
         f"{describe_device(chosen)}: {size_px}×{size_px} pixels, B = {_N_FRAMES}, Bayer; {rate_hz:.1f} snapshots/s = "
-        f"{rate_hz * _N_FRAMES:.0f} video frames/s; {kept}\n"
+        f"{rate_hz * _N_FRAMES:.0f} video frames/s; {recorded}\n"
         f"chosen: {reason} (aim: {_SOLVE_S:g} s, at most {_LONGEST_SOLVE_S:g} s)"
     )
     return path, why

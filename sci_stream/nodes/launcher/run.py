@@ -29,7 +29,7 @@ from sci_stream.transport.pubsub import subscribe_status
 from sci_stream.wire import Heartbeat
 
 # A summary has a figure of each snapshot: this is enough for ten million.
-_MOST_SUMMARY_BYTES = 256 << 20
+_MAX_SUMMARY_BYTES = 256 << 20
 
 
 def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | None, verbose: bool) -> int:
@@ -83,7 +83,7 @@ def complete_summary(path: Path, restarts: int) -> list[str]:
         If it cannot be written.
     """
     with reading(path, "a summary"):
-        result = json.loads(read_small(path, "a summary", _MOST_SUMMARY_BYTES))
+        result = json.loads(read_small(path, "a summary", _MAX_SUMMARY_BYTES))
         result["restarts"] = restarts
         lines = list(result_lines(result))
         text = json.dumps(result, indent=2) + "\n"

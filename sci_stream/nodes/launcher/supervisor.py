@@ -35,12 +35,12 @@ log = logging.getLogger(__name__)
 _POLL_S = 0.05
 # A killed node is back at once; one that fails at its start must not take the cores by restarting.
 _BACKOFF_FIRST_S = 0.2
-_BACKOFF_MOST_S = 5.0
+_BACKOFF_MAX_S = 5.0
 # Crashes in a row after which a node is given up, each within _SETTLED_S of its start: by its own fault, or killed from
 # outside (SIGKILL), as for lack of memory, which may pass. A limit by time alone is never reached: backoff and start
 # take longer than it allows.
-_CRASHES_AT_MOST = 10
-_KILLS_AT_MOST = 100
+_MAX_CRASHES = 10
+_MAX_KILLS = 100
 _SETTLED_S = 60.0
 # Beyond the drain a node has only to close its files.
 _GRACE_S = 10.0
@@ -227,11 +227,11 @@ class Supervisor:
         killed = status == -signal.SIGKILL
         # Kills from outside and crashes of its own have separate limits.
         child.crashes[killed] += 1
-        if child.crashes[killed] > (_KILLS_AT_MOST if killed else _CRASHES_AT_MOST):
+        if child.crashes[killed] > (_MAX_KILLS if killed else _MAX_CRASHES):
             self._report(f"{child.name} crashed {child.crashes.total()} times in a row: stopping")
             self._fail_with(EXIT_NODE_FAILED)
             return True
-        wait_s = min(_BACKOFF_FIRST_S * 2 ** (min(child.crashes.total(), 16) - 1), _BACKOFF_MOST_S)
+        wait_s = min(_BACKOFF_FIRST_S * 2 ** (min(child.crashes.total(), 16) - 1), _BACKOFF_MAX_S)
         child.again_s = now_s + wait_s
         how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
         self._report(f"{child.name} ended {how}: restarting in {wait_s:.1f} s")

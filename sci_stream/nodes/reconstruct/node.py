@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # Finished snapshots to recognise on redelivery; several times the credit of a node.
-_MOST_RECENT = 256
+_MAX_RECENT = 256
 
 Identity = tuple[str, int]
 """(series, seq)."""
@@ -68,7 +68,7 @@ class ReconstructNode:
         self._controls = ControlHandler(self._hello.node, self._link.connection.send, self._solver.change)
         self._held: dict[Identity, int] = {}  # the snapshots held, with the time of their receipt, ns
         self._awaiting_calibration: dict[str, deque[Snapshot]] = {}
-        self._recently_done: deque[Identity] = deque(maxlen=_MOST_RECENT)
+        self._recently_done: deque[Identity] = deque(maxlen=_MAX_RECENT)
         self._counts = {"reconstructed": 0, "failed": 0, "budget_limited": 0, "warm": 0}
         self._fault = ""
 

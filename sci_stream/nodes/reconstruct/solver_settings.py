@@ -49,10 +49,10 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoi
     name = chosen_denoiser(section.denoiser, device, weights=weights is not None)
     settings = default_settings(device, name, linear_start=getattr(section, "linear_start", None))
     names = (field.name for field in dataclasses.fields(SolverSettings))
-    given = {name: value for name in names if (value := getattr(section, name, None)) is not None}
-    if "iterations" in given and "min_iterations" not in given:
-        given["min_iterations"] = min(settings.min_iterations, given["iterations"])
-    settings = dataclasses.replace(settings, **given)
+    from_rig = {name: value for name in names if (value := getattr(section, name, None)) is not None}
+    if "iterations" in from_rig and "min_iterations" not in from_rig:
+        from_rig["min_iterations"] = min(settings.min_iterations, from_rig["iterations"])
+    settings = dataclasses.replace(settings, **from_rig)
     checkpoint: Weights = weights
     if weights is not None and weights.suffix == ".mat":
         from sci_stream.storage.matconvnet import read_matconvnet  # noqa: PLC0415 - loads HDF5
@@ -84,33 +84,33 @@ def solver_id(output: Mapping[str, int | float | str]) -> str:
 # --- changes while the node runs
 
 
-def offered_priors(given: ReconstructSection, prior: str) -> tuple[str, ...]:
+def offered_priors(rig: ReconstructSection, prior: str) -> tuple[str, ...]:
     """Return the available denoisers: the rig's own and those shipped with the product."""
-    own = _own_prior(given, prior)
+    own_prior = _own_prior(rig, prior)
     free = [name for name in DENOISERS if name != _NO_PRIOR]
-    return tuple(sorted({own, prior, *free}))
+    return tuple(sorted({own_prior, prior, *free}))
 
 
-def _own_prior(given: ReconstructSection, prior: str) -> str:
-    if given.denoiser != "auto":
-        return given.denoiser
-    return "ffdnet" if given.weights is not None else prior
+def _own_prior(rig: ReconstructSection, prior: str) -> str:
+    if rig.denoiser != "auto":
+        return rig.denoiser
+    return "ffdnet" if rig.weights is not None else prior
 
 
 def solver_parameters(
-    given: ReconstructSection, now: ReconstructSection, prior: str, settings: SolverSettings
+    rig: ReconstructSection, now: ReconstructSection, prior: str, settings: SolverSettings
 ) -> list[Parameter]:
     """Declare the adjustable parameters.
 
     Parameters
     ----------
-    given, now
+    rig, now
         ``[reconstruct]`` of the rig file, and with the changes since.
     prior, settings
         Current prior and settings.
     """
     return [
-        declare(ReconstructSection, "denoiser", prior, choices=offered_priors(given, prior)),
+        declare(ReconstructSection, "denoiser", prior, choices=offered_priors(rig, prior)),
         declare(ReconstructSection, "iterations", settings.iterations),
         declare(ReconstructSection, "min_iterations", settings.min_iterations),
         declare(ReconstructSection, "adapt_budget", now.adapt_budget),
@@ -118,7 +118,7 @@ def solver_parameters(
 
 
 def changed_section(
-    given: ReconstructSection, now: ReconstructSection, prior: str, changes: Mapping[str, Value]
+    rig: ReconstructSection, now: ReconstructSection, prior: str, changes: Mapping[str, Value]
 ) -> ReconstructSection:
     """Return ``[reconstruct]`` with changes applied and checked for consistency.
 
@@ -132,10 +132,10 @@ def changed_section(
     """
     new: dict[str, object] = dict(changes)
     if "denoiser" in changes and changes["denoiser"] != prior:
-        own = changes["denoiser"] == _own_prior(given, prior)
-        new["weights"] = given.weights if own else None
+        is_own = changes["denoiser"] == _own_prior(rig, prior)
+        new["weights"] = rig.weights if is_own else None
         for name in _LEFT_OPEN:
-            new.setdefault(name, getattr(given, name) if own else None)
+            new.setdefault(name, getattr(rig, name) if is_own else None)
     iterations = changes.get("iterations")
     if iterations is not None and "min_iterations" not in changes and now.min_iterations is not None:
         new["min_iterations"] = min(now.min_iterations, int(iterations))

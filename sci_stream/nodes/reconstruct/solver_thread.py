@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 # The current calibration and the previous one, whose last snapshots may still be in flight.
-_ENGINES_KEPT = 2
+_MAX_ENGINES = 2
 _UTILISATION_S = 2.0
 
 
@@ -172,7 +172,7 @@ class SolverThread:
 
     def status(self) -> dict[str, int | float | str]:
         """Return the solver's part of the node status."""
-        found: dict[str, int | float | str] = {
+        figures: dict[str, int | float | str] = {
             "denoiser": self._denoiser.name,
             "device": self.device_name,
             "iterations": self._iterations,
@@ -181,7 +181,7 @@ class SolverThread:
             "utilisation": self._utilisation.of(self._busy_s, time.monotonic()),
             "out_of_memory": self._out_of_memory,
         }
-        return {**found, **memory_in_use(self._device), **self._reported, **self._watch_status}
+        return {**figures, **memory_in_use(self._device), **self._reported, **self._watch_status}
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -275,7 +275,7 @@ class SolverThread:
     def _adopt(self, calibration: Calibration) -> Ready:
         self._install(*self._make_engine(calibration, self._denoiser, self._settings))
         self._adopting.discard(calibration.hash)
-        while len(self._engines) > _ENGINES_KEPT:
+        while len(self._engines) > _MAX_ENGINES:
             del self._watches[self._engines.popitem(last=False)[0]]
         return Ready(calibration.hash, self.device_name)
 

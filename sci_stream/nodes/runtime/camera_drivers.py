@@ -68,6 +68,6 @@ def _resolved(rig: Rig) -> dict[str, object]:
         return value
 
     return {
-        key: [resolved(each) for each in value] if isinstance(value, list) else resolved(value)
+        key: [resolved(item) for item in value] if isinstance(value, list) else resolved(value)
         for key, value in rig.camera.options.items()
     }

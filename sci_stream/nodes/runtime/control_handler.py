@@ -11,7 +11,7 @@ from sci_stream.wire import Control, ControlResult
 
 log = logging.getLogger(__name__)
 
-MOST_UNDER_WAY = 16
+MAX_UNDER_WAY = 16
 """Maximum number of concurrent requests: each may take as long as a snapshot."""
 
 
@@ -58,7 +58,7 @@ class ControlHandler:
             self._refuse(control, error)
 
     def _begin(self, control: Control, changes: dict[str, Value]) -> None:
-        if len(self._under_way) >= MOST_UNDER_WAY:
+        if len(self._under_way) >= MAX_UNDER_WAY:
             raise InputError(
                 f"{self._node} has {len(self._under_way)} pending requests", hint="Wait until they are finished."
             )

@@ -36,11 +36,11 @@ NEXT_SERIES = signal.SIGUSR1
 
 def versions() -> dict[str, str]:
     """Return the versions that results depend on."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in ("sci-stream", "numpy", "torch", "pyzmq", "h5py", "opencv-python-headless"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            installed[name] = importlib.metadata.version(name)
+    return installed
 
 
 def freeze_gc() -> None:
@@ -80,13 +80,13 @@ def restart_process(reason: str, **variables: str) -> NoReturn:
 
 
 # Enough for every connection that is admitted; programs that loop over all descriptors stay quick.
-_MOST_DESCRIPTORS = 65_536
+_MAX_DESCRIPTORS = 65_536
 
 
 def raise_descriptor_limit() -> None:
     """Raise the limit on open files as far as the system permits: the usual 1024 are soon taken by connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

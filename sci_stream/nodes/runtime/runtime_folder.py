@@ -1,4 +1,4 @@
-"""Folders for what lives as long as a run: they are this user's own, also within a folder that others can write to."""
+"""Folders that live as long as a run: private to this user, also within a folder that others can write to."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ _LOCK = "lock"
 
 
 class RunFolder:
-    """A new folder for what lives as long as a run, within the user's own folder ``place``.
+    """A new folder that lives as long as a run, within the user's own folder ``place``.
 
     It is locked while its process lives, so that a later run recognises the folder of one that was killed.
 

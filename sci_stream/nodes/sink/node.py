@@ -49,37 +49,37 @@ log = logging.getLogger(__name__)
 _STATUS_S = 0.5
 # Messages that arrive before what they belong to is known: their senders resend those that do not fit.
 # More messages than the nodes of a rig have in flight; beyond that the senders' retransmission takes over.
-_EARLY_AT_MOST = 256
+_MAX_EARLY = 256
 _EARLY_BYTES = 64 << 20
 # A sender that announces ever new calibrations must not fill the memory.
-_CALIBRATIONS_KEPT, _CALIBRATION_BYTES = 4, 512 << 20
+_MAX_CALIBRATIONS, _CALIBRATION_BYTES = 4, 512 << 20
 # Time for the last acknowledgements: without them the peers would resend until they time out.
 _GOODBYE_S = 2.0
 
 
 class EarlyMessages:
-    """Messages kept until what they belong to is known, in order; beyond ``most`` or ``n_bytes`` the oldest go.
+    """Messages that wait until their series or snapshot is known, in order; over a limit the oldest are dropped.
 
     A dropped message is not acknowledged: its sender sends it again.
     """
 
-    def __init__(self, most: int, n_bytes: int) -> None:
-        self._most = most
-        self._most_bytes = n_bytes
-        self._kept: deque[tuple[bytes, Message]] = deque()
+    def __init__(self, max_messages: int, max_bytes: int) -> None:
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._messages: deque[tuple[bytes, Message]] = deque()
         self._bytes = 0
 
     def put(self, identity: bytes, message: Message) -> None:
         """Keep a message of a sender."""
-        self._kept.append((identity, message))
+        self._messages.append((identity, message))
         self._bytes += payload_bytes(message)
-        while len(self._kept) > self._most or self._bytes > self._most_bytes:
-            self._bytes -= payload_bytes(self._kept.popleft()[1])
+        while len(self._messages) > self._max_messages or self._bytes > self._max_bytes:
+            self._bytes -= payload_bytes(self._messages.popleft()[1])
 
     def take(self) -> list[tuple[bytes, Message]]:
-        """Return all messages, which are no longer kept."""
-        kept, self._kept, self._bytes = list(self._kept), deque(), 0
-        return kept
+        """Return all messages and forget them."""
+        messages, self._messages, self._bytes = list(self._messages), deque(), 0
+        return messages
 
 
 class SinkNode:
@@ -131,7 +131,7 @@ class SinkNode:
         self._ledger_file = LedgerFile.of(rig)
         self._calibrations: dict[str, Calibration] = {}
         self._announced: tuple[bytes, SeriesInfo] | None = None
-        self._early = EarlyMessages(_EARLY_AT_MOST, _EARLY_BYTES)
+        self._early = EarlyMessages(_MAX_EARLY, _EARLY_BYTES)
         self._status_s = float("-inf")
         self._last_status: SeriesStatus | None = None
         self._failure: SciStreamError | None = None
@@ -251,14 +251,13 @@ class SinkNode:
                 self._handle(identity, message, now_s)
 
     def _keep_calibration(self, calibration: Calibration) -> None:
-        kept = self._calibrations
+        calibrations = self._calibrations
         # Re-inserted at the end: the least recently announced one is evicted.
-        kept.pop(calibration.hash, None)
-        kept[calibration.hash] = calibration
-        while len(kept) > 1 and (
-            len(kept) > _CALIBRATIONS_KEPT or sum(map(payload_bytes, kept.values())) > _CALIBRATION_BYTES
-        ):
-            del kept[next(iter(kept))]
+        calibrations.pop(calibration.hash, None)
+        calibrations[calibration.hash] = calibration
+        n_bytes = sum(map(payload_bytes, calibrations.values()))
+        while len(calibrations) > 1 and (len(calibrations) > _MAX_CALIBRATIONS or n_bytes > _CALIBRATION_BYTES):
+            n_bytes -= payload_bytes(calibrations.pop(next(iter(calibrations))))
 
     def _acknowledge(self, identity: bytes, message: Snapshot | Reconstruction | Dropped | SeriesEnd) -> None:
         kind, series, seq = key_of(message)

@@ -23,7 +23,7 @@ _LOG = logging.getLogger(__name__)
 # Interval at which the file on disk is compared with the open one.
 _WATCH_S = 0.5
 # Segment limit of a virtual dataset: its rows, 300 bytes each, are held in memory while it is written.
-_MOST_ROWS_JOINED = 2_000_000
+_MAX_ROWS_JOINED = 2_000_000
 # A next segment that cannot be created (too many open files, folder missing) is tried again after this time.
 _RETRY_SEGMENT_S = 5.0
 
@@ -49,7 +49,7 @@ class RecorderState(enum.StrEnum):
     FAILED = "failed"
     """Writing failed; the file is readable up to its last flush."""
     CLOSING = "closing"
-    """The operator has stopped it; what was accepted is still being written."""
+    """The operator has stopped it; accepted items are still being written."""
     OFF = "off"
     """The operator has stopped it, and the file is closed."""
 
@@ -342,7 +342,7 @@ class SeriesRecording:
 
     def _join_segments(self) -> None:
         """Write the virtual dataset over all segments. A failure is harmless: ``repair`` creates it later."""
-        if self.writer.segment == 0 or self.rows_written > _MOST_ROWS_JOINED:
+        if self.writer.segment == 0 or self.rows_written > _MAX_ROWS_JOINED:
             return
         try:
             self.whole = write_virtual_recording(self._path)

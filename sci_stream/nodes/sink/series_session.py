@@ -43,8 +43,8 @@ _SOLVERS_IN_FILE = 32
 _LONGEST_SOLVER = 1500
 # The acquire node reports its count with each heartbeat. In between, snapshots arrive with numbers beyond it: no camera
 # is faster than this. Each number that is accepted may cost a row of 300 bytes in the recording.
-_MOST_SNAPSHOTS_PER_S = 1 << 17
-_MOST_COUNT = 2**48
+_MAX_SNAPSHOTS_PER_S = 1 << 17
+_MAX_COUNT = 2**48
 
 MessageKey = tuple[Acceptable, int]
 """Kind and number of a message of the series."""
@@ -136,7 +136,7 @@ class SeriesSession:
         self._deferred: deque[MessageKey] = deque()
         self._written: queue.SimpleQueue[tuple[MessageKey, Written | None]] = queue.SimpleQueue()
         self.ended_by: bytes | None = None
-        self._ahead = int(_MOST_SNAPSHOTS_PER_S * max(1.0, rig.network.heartbeat_s))
+        self._ahead = int(_MAX_SNAPSHOTS_PER_S * max(1.0, rig.network.heartbeat_s))
         self.recording = RecordingController(info, calibration, lambda: recorder_options(rig))
         self._movie: Movie | None = None
         self._solvers: dict[str, Mapping[str, int | float | str]] = {}
@@ -461,11 +461,11 @@ class SeriesSession:
         recorded = counts.reconstructed - counts.unrecorded
         if recorded <= 0:
             return ""
-        found = count_recorded(self._file_path, self.name)
-        if found.reconstructed >= recorded:
+        on_disk = count_recorded(self._file_path, self.name)
+        if on_disk.reconstructed >= recorded:
             return ""
-        causes = "; ".join(found.problems) or "their rows are missing"
-        return f"{recorded - found.reconstructed} of {recorded} recorded snapshots cannot be read back: {causes}"
+        causes = "; ".join(on_disk.problems) or "their rows are missing"
+        return f"{recorded - on_disk.reconstructed} of {recorded} recorded snapshots cannot be read back: {causes}"
 
     def abandon(self) -> None:
         """Close the recording without a ledger, after an error."""
@@ -537,7 +537,7 @@ class SeriesSession:
 
 def _is_count(value: object) -> TypeGuard[int]:
     """Return whether a node's report of a number of frames is one."""
-    return type(value) is int and 0 <= value < _MOST_COUNT
+    return type(value) is int and 0 <= value < _MAX_COUNT
 
 
 def _changes_note(changes: list[SettingChange]) -> dict[str, object]:

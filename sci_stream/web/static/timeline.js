@@ -23,7 +23,7 @@ async function poll() {
     const oldest = found.oldest;
     if (oldest < 0 || (kept.length && found.snapshots.length && found.snapshots[0][NUMBER] <= after)) kept = [];  // the sink node was restarted
     kept = [...kept.filter((entry) => entry[NUMBER] >= oldest), ...found.snapshots];
-    el("timeline").title = t("timeline_title", { used: bytes(found.bytes), most: bytes(found.most_bytes) });
+    el("timeline").title = t("timeline_title", { used: bytes(found.bytes), most: bytes(found.max_bytes) });
   } catch { /* the state of the page shows a lost connection */ }
   draw();
 }

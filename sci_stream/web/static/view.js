@@ -4,7 +4,7 @@ import { el, state } from "./page.js";
 import { codedIsOf, clearCoded, drawExact, frameIndex, isPaused, showCoded } from "./player.js";
 import { get } from "./link.js";
 
-const MOST_ZOOM = 64;   // screen pixels per sensor pixel
+const MAX_ZOOM = 64;   // screen pixels per sensor pixel
 const SMOOTH_BELOW = 2; // above this scale, pixels are shown as squares
 const DRAG_PX = 4;
 
@@ -118,7 +118,7 @@ function zoomBy(factor, name, clientX, clientY) {
   const box = el(name).parentElement.getBoundingClientRect();
   const [px, py] = [clientX - box.left, clientY - box.top];
   const [sx, sy] = [(px - at.left) / at.scale, (py - at.top) / at.scale];
-  const scale = Math.min(at.scale * factor, MOST_ZOOM / devicePixelRatio);
+  const scale = Math.min(at.scale * factor, MAX_ZOOM / devicePixelRatio);
   view.scale = scale <= at.whole * 1.001 ? 0 : scale;
   Object.assign(view, { x: sx + (at.width / 2 - px) / scale, y: sy + (at.height / 2 - py) / scale });
   apply();

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sci_stream.errors import InputError
-from sci_stream.nodes.runtime.control_handler import MOST_UNDER_WAY, ControlHandler
+from sci_stream.nodes.runtime.control_handler import MAX_UNDER_WAY, ControlHandler
 from sci_stream.parameters import Parameter, Value
 from sci_stream.wire import Control, ControlResult
 
@@ -55,7 +55,7 @@ def test_node_limits_concurrent_actions() -> None:
     node = Node()
     node.ask("a", action="next_series")
     assert node.said == [ControlResult("a", True, "another series follows")]
-    for number in range(MOST_UNDER_WAY + 1):
+    for number in range(MAX_UNDER_WAY + 1):
         node.ask(str(number), iterations=5)
     assert "pending requests" in node.said[-1].text
-    assert len(node.begun) == MOST_UNDER_WAY
+    assert len(node.begun) == MAX_UNDER_WAY

@@ -28,7 +28,7 @@ _VERSION = 1
 _HEAD = struct.Struct("<8sIIQIII")
 # The mutable fields lie between the header and this offset: see `sci_stream.nodes.acquire.spool.spool`.
 _INFO_AT = 512
-MOST_SLOTS = 1 << 16
+MAX_SLOTS = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def _read_head(path: Path, number: int) -> tuple[SpoolFile, SeriesInfo]:
         raise ValueError(f"expected version {_VERSION}, got {version}")
     file = SpoolFile(path, number, slots, slot_bytes, begin)
     header = os.pread(number, min(info_bytes, Limits().max_header_bytes), _INFO_AT)
-    if slots > MOST_SLOTS or begin < _INFO_AT or zlib.crc32(header) != crc or file.nbytes != os.fstat(number).st_size:
+    if slots > MAX_SLOTS or begin < _INFO_AT or zlib.crc32(header) != crc or file.nbytes != os.fstat(number).st_size:
         raise ValueError("corrupt header")
     info = decode([b"series_start", header])
     if not isinstance(info, SeriesInfo):
@@ -165,14 +165,14 @@ FREE, HELD, DELIVERED = 0, 0x48454C44, 0x44454C56
 _SLOT = struct.Struct("<IIQIIQQ")  # state, CRC of the rest, seq, header length, number of payloads, their lengths
 _STATE = struct.Struct("<I")
 # A snapshot's header is a few hundred bytes; chunk data may add kilobytes.
-_MOST_HEADER = 16 << 10
-_MOST_PAYLOADS = 2
+_MAX_HEADER = 16 << 10
+_MAX_PAYLOADS = 2
 
 
 def slot_size(info: SeriesInfo, *, truth: bool) -> int:
     """Return the slot size for a snapshot of a series: header, counts, and ground truth as float32."""
     frames = 1 + (info.n_frames if truth else 0)
-    return _SLOT.size + _MOST_HEADER + 4 * info.height_px * info.width_px * frames
+    return _SLOT.size + _MAX_HEADER + 4 * info.height_px * info.width_px * frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ class Packed:
         # one.
         header, *payloads = self.parts
         sizes = [memoryview(payload).nbytes for payload in payloads]
-        padded = sizes + [0] * (_MOST_PAYLOADS - len(sizes))
+        padded = sizes + [0] * (_MAX_PAYLOADS - len(sizes))
         fields = _SLOT.pack(FREE, 0, self.seq, len(header), len(sizes), *padded)[8:]
         # Of prefix and header only: the payloads have a checksum of their own in the wire header.
         crc = zlib.crc32(header, zlib.crc32(fields))
@@ -228,7 +228,7 @@ def read_slot(mapped: mmap.mmap, at: int, slot_bytes: int, series: str) -> Snaps
     _, crc, seq, header_bytes, n_payloads, *sizes = _SLOT.unpack(prefix)
     end = _SLOT.size + header_bytes + sum(sizes[:n_payloads])
     # Sizes are checked before the checksum, which would read beyond the slot if they are damaged.
-    if n_payloads > _MOST_PAYLOADS or header_bytes > _MOST_HEADER or end > slot_bytes:
+    if n_payloads > _MAX_PAYLOADS or header_bytes > _MAX_HEADER or end > slot_bytes:
         return None
     at += _SLOT.size
     header = mapped[at : at + header_bytes]

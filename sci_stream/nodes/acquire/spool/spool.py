@@ -26,7 +26,7 @@ from sci_stream.model import SeriesInfo, Snapshot
 from sci_stream.nodes.acquire.spool.file import (
     DELIVERED,
     FREE,
-    MOST_SLOTS,
+    MAX_SLOTS,
     Packed,
     SpoolFile,
     make_file,
@@ -49,7 +49,7 @@ _EPOCH_AT = _NUMBERING_AT + 8
 _CONFIRMED_AT, _RUNNING_AT, _WRITTEN_SLOTS_AT, _ENDING_AT = 96, 104, 112, 128
 _UINT64 = struct.Struct("<Q")
 # Snapshots without a confirmed outcome: far more than any queue holds.
-_MOST_OPEN = 1 << 24
+_MAX_OPEN = 1 << 24
 _ENDING = struct.Struct("<I252s")  # whether the series is ending, and why
 
 
@@ -139,7 +139,7 @@ class Spool:
         StorageError
             If the file cannot be created.
         """
-        slots = min(MOST_SLOTS, 1 + max(1, limit_bytes // (info.height_px * info.width_px)))
+        slots = min(MAX_SLOTS, 1 + max(1, limit_bytes // (info.height_px * info.width_px)))
         file = make_file(path, info, slots=slots, slot_bytes=slot_size(info, truth=truth))
         with storage_errors(path):
             return cls(file)
@@ -278,7 +278,7 @@ class Spool:
     def _resume(self, info: SeriesInfo) -> RecoveredState:
         next_seq, epoch, missed = _NUMBERING.unpack_from(self._map, _NUMBERING_AT)
         self._confirmed = self._get(_CONFIRMED_AT)
-        if not 0 <= next_seq - self._confirmed <= _MOST_OPEN or max(next_seq, missed) >= 1 << 48 or epoch >= 1 << 31:
+        if not 0 <= next_seq - self._confirmed <= _MAX_OPEN or max(next_seq, missed) >= 1 << 48 or epoch >= 1 << 31:
             raise ValueError(f"its numbers are damaged: next {next_seq}, confirmed {self._confirmed}, epoch {epoch}")
         # Slots fill from the lowest, so slots beyond have never been written; reading them would allocate pages.
         self._written_slots = min(self._get(_WRITTEN_SLOTS_AT), self._file.slots)
@@ -288,13 +288,15 @@ class Spool:
         self._free = list(range(self._written_slots, self._file.slots))
         for slot in range(self._written_slots):
             state = state_of(self._map, self._at(slot))
-            found = None if state == FREE else read_slot(self._map, self._at(slot), self._file.slot_bytes, info.series)
-            if found is None or found.id.seq in recovered:
+            snapshot = (
+                None if state == FREE else read_slot(self._map, self._at(slot), self._file.slot_bytes, info.series)
+            )
+            if snapshot is None or snapshot.id.seq in recovered:
                 corrupt += state != FREE
                 self._give_back(slot)
             else:
-                recovered[found.id.seq] = RecoveredSnapshot(found, delivered=state == DELIVERED)
-                self._used[found.id.seq] = slot
+                recovered[snapshot.id.seq] = RecoveredSnapshot(snapshot, delivered=state == DELIVERED)
+                self._used[snapshot.id.seq] = slot
         return RecoveredState(
             info=info,
             next_seq=max([next_seq, *(seq + 1 for seq in recovered)]),
