@@ -34,7 +34,7 @@ class QualityFigure:
     verdict: Verdict
     text: str
 
-    def as_dict(self) -> dict[str, object]:
+    def as_dict(self) -> dict[str, str | float | None]:
         """Return the figure for JSON."""
         value = self.value if self.value is None or np.isfinite(self.value) else None
         return {"name": self.name, "value": value, "verdict": self.verdict.value, "text": self.text}

@@ -219,7 +219,7 @@ def calibration_show(path: CalibrationPath, report: ReportPath = None) -> None:
 
     calibration, measured = _load(path)
     height, width = calibration.shape
-    facts: dict[str, object] = {
+    facts: dict[str, str | int | None] = {
         "hash": calibration.hash,
         "masks": f"{calibration.n_frames} of {height}×{width}",
         "Bayer phase": calibration.bayer or "none",

@@ -6,8 +6,9 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pydantic import JsonValue
 from rich.table import Table
 
 from sci_stream.calibration.mask_order import SHUFFLED
@@ -188,15 +189,14 @@ def _calibration(calibration: CalibrationSummary) -> Iterator[tuple[str, str]]:
         yield "", f"{calibration.source} {calibration.created}".strip()
 
 
-def comparison_figures(comparison: Comparison) -> dict[str, Any]:
+def comparison_figures(comparison: Comparison) -> dict[str, JsonValue]:
     """Return a comparison for JSON."""
-    finite = [one.psnr_db for one in comparison.snapshots if math.isfinite(one.psnr_db)]
-    ssims = [one.ssim for one in comparison.snapshots if one.ssim is not None]
+    equal = sum(math.isinf(one.psnr_db) for one in comparison.snapshots)
     return {
         "snapshots": len(comparison.snapshots),
-        "equal": len(comparison.snapshots) - len(finite),
-        "psnr_db": {"mean": sum(finite) / len(finite), "min": min(finite)} if finite else None,
-        "ssim": {"mean": sum(ssims) / len(ssims), "min": min(ssims)} if ssims else None,
+        "equal": equal,
+        "psnr_db": None if comparison.psnr_db is None else {**comparison.psnr_db},
+        "ssim": None if comparison.ssim is None else {**comparison.ssim},
         "most_difference": max(one.most_difference for one in comparison.snapshots),
         "only_first": comparison.only_first,
         "only_second": comparison.only_second,
@@ -210,13 +210,13 @@ def comparison_figures(comparison: Comparison) -> dict[str, Any]:
 def comparison_table(comparison: Comparison, reference: str, other: str) -> Table:
     """Return a comparison as a table: the snapshots, the least alike first, and the means below."""
     table = Table(title=f"{other} against {reference}", show_footer=True)
-    figures = comparison_figures(comparison)
-    mean_db = "equal" if figures["psnr_db"] is None else f"{figures['psnr_db']['mean']:.2f}"
-    mean_ssim = "–" if figures["ssim"] is None else f"{figures['ssim']['mean']:.4f}"
-    table.add_column("seq", justify="right", footer=f"{figures['snapshots']} snapshots, mean")
+    mean_db = "equal" if comparison.psnr_db is None else f"{comparison.psnr_db['mean']:.2f}"
+    mean_ssim = "–" if comparison.ssim is None else f"{comparison.ssim['mean']:.4f}"
+    largest = max(one.most_difference for one in comparison.snapshots)
+    table.add_column("seq", justify="right", footer=f"{len(comparison.snapshots)} snapshots, mean")
     table.add_column("PSNR dB", justify="right", footer=mean_db)
     table.add_column("SSIM", justify="right", footer=mean_ssim)
-    table.add_column("largest difference", justify="right", footer=f"{figures['most_difference']:.4f}")
+    table.add_column("largest difference", justify="right", footer=f"{largest:.4f}")
     for one in sorted(comparison.snapshots, key=lambda one: one.psnr_db)[:_MAX_ROWS]:
         psnr_db = "equal" if math.isinf(one.psnr_db) else f"{one.psnr_db:.2f}"
         ssim = "–" if one.ssim is None else f"{one.ssim:.4f}"

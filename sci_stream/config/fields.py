@@ -17,12 +17,9 @@ from pydantic.fields import FieldInfo
 # Marks a field whose value is never written into a recording, a log or a message.
 SECRET: Final[JsonDict] = {"secret": True}
 
-# Marks a field that is rarely needed: the page that `config init` writes leaves it out.
-EXPERT: Final[JsonDict] = {"expert": True}
-
 T = TypeVar("T")
-Rare = Annotated[T, Field(json_schema_extra=EXPERT)]
-"""The type of a field that is rarely needed."""
+Rare = Annotated[T, Field(json_schema_extra={"expert": True})]
+"""The type of a field that is rarely needed: the page that `config init` writes leaves it out."""
 
 # A CURVE public key as text is 32 bytes in Z85: 40 characters of its alphabet.
 PUBLIC_KEY: Final = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
@@ -143,7 +140,7 @@ Expiry = Annotated[
     AfterValidator(_checked_expiry),
     Field(
         description='Time at which the token expires, such as "2027-01-31T00:00:00Z"; "": never.',
-        json_schema_extra=EXPERT,
+        json_schema_extra={"expert": True},
     ),
 ]
 """The time, in ISO 8601 with its zone, at which a `Token` expires, or ``""`` for never."""

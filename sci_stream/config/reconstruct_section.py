@@ -1,7 +1,4 @@
-"""The tables ``[reconstruct]`` and ``[reconstruct.expert]`` of a rig file: denoiser, iterations, devices, solver.
-
-Both tables are one model here: a field marked `EXPERT` is written in ``[reconstruct.expert]``.
-"""
+"""The table ``[reconstruct]`` of a rig file: denoiser, iterations, devices."""
 
 from __future__ import annotations
 
@@ -9,13 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from sci_stream.config.fields import (
-    EXPERT,
-    DenoiserName,
-    Device,
-    OptionalPath,
-    Section,
-)
+from sci_stream.config.fields import DenoiserName, Device, OptionalPath, Rare, Section
 
 
 class ReconstructSection(Section):
@@ -57,77 +48,58 @@ class ReconstructSection(Section):
         default=True,
         description="Start each snapshot from the preceding video where that predicts it.",
     )
-    min_iterations: int | None = Field(
+    min_iterations: Rare[int | None] = Field(
         default=None,
         ge=1,
         le=10_000,
         examples=[4],
         description="Fewest iterations that adapt_budget may choose; unset: chosen for the denoiser.",
-        json_schema_extra=EXPERT,
     )
-    precision: Literal["auto", "float32", "half"] = Field(
+    precision: Rare[Literal["auto", "float32", "half"]] = Field(
         default="auto",
         description="Arithmetic of networks. auto: 16 bits where the device is faster with them and the loss is "
         "negligible; float32; half: always 16 bits.",
-        json_schema_extra=EXPERT,
     )
-    video_dtype: Literal["float16", "float32"] = Field(
-        default="float16",
-        description="Type of the reconstructed video in messages and in the recording.",
-        json_schema_extra=EXPERT,
+    video_dtype: Rare[Literal["float16", "float32"]] = Field(
+        default="float16", description="Type of the reconstructed video in messages and in the recording."
     )
-    sigma_first: float | None = Field(
+    sigma_first: Rare[float | None] = Field(
         default=None,
         gt=0,
         le=1,
         examples=[0.2],
         description="Highest noise level σ of the first iteration, on the 0–1 scale: the closer the initial estimate, "
         "the lower σ. Unset: chosen for the denoiser.",
-        json_schema_extra=EXPERT,
     )
-    sigma_last: float | None = Field(
+    sigma_last: Rare[float | None] = Field(
         default=None,
         gt=0,
         le=1,
         examples=[0.03],
         description="Highest noise level σ of the last iteration, on the 0–1 scale, for 16 or more iterations; K < 16 "
         "iterations end at √(16/K) times it. Unset: chosen for the denoiser.",
-        json_schema_extra=EXPERT,
     )
-    cuda_graphs: bool = Field(
+    cuda_graphs: Rare[bool] = Field(
         default=True,
         description="On a GPU, record the work of a solve once and replay it; false: launch every operation, which "
         "is slower for small snapshots.",
-        json_schema_extra=EXPERT,
     )
-    credit: int = Field(
-        default=2,
-        ge=1,
-        le=1024,
-        description="Snapshots that a node may hold: one being solved, the others in flight.",
-        json_schema_extra=EXPERT,
+    credit: Rare[int] = Field(
+        default=2, ge=1, le=1024, description="Snapshots that a node may hold: one being solved, the others in flight."
     )
-    solve_timeout_s: float = Field(
+    solve_timeout_s: Rare[float] = Field(
         default=600.0,
         gt=0,
         le=86_400,
         description="A node that holds snapshots and returns no result for this time is considered lost, s.",
-        json_schema_extra=EXPERT,
     )
-    block_snapshots: int = Field(
+    block_snapshots: Rare[int] = Field(
         default=8,
         ge=1,
         le=100_000,
         description="Consecutive snapshots that are sent to the same node, so that it can start them warm.",
-        json_schema_extra=EXPERT,
     )
-    threads: int = Field(
-        default=0,
-        ge=0,
-        le=1024,
-        description="CPU threads of a node; 0: chosen by torch.",
-        json_schema_extra=EXPERT,
-    )
+    threads: Rare[int] = Field(default=0, ge=0, le=1024, description="CPU threads of a node; 0: chosen by torch.")
 
     @model_validator(mode="after")
     def _limits_are_consistent(self) -> Self:

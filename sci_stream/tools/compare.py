@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,20 @@ class Comparison:
     snapshots: list[Similarity]
     only_first: int
     only_second: int
+
+    @property
+    def psnr_db(self) -> dict[str, float] | None:
+        """Mean and minimum over the snapshots that differ; None if all are equal."""
+        return _extent([one.psnr_db for one in self.snapshots if math.isfinite(one.psnr_db)])
+
+    @property
+    def ssim(self) -> dict[str, float] | None:
+        """Mean and minimum; None if the frames are too small."""
+        return _extent([one.ssim for one in self.snapshots if one.ssim is not None])
+
+
+def _extent(values: Sequence[float]) -> dict[str, float] | None:
+    return {"mean": sum(values) / len(values), "min": min(values)} if values else None
 
 
 def compare_recordings(

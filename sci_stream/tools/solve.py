@@ -12,6 +12,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import numpy.typing as npt
+from pydantic import JsonValue
 
 from sci_stream.errors import InputError
 from sci_stream.imaging.rendering import encode_png, render, render_counts
@@ -65,7 +66,7 @@ class SolvedFile:
         scores = [report.psnr_db for report in self.reports if report.psnr_db is not None]
         return float(np.mean(scores)) if scores else None
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, JsonValue]:
         """Return plain values; infinite PSNR is null."""
         return {
             "out": None if self.out is None else str(self.out),
@@ -75,7 +76,7 @@ class SolvedFile:
             "denoiser": self.denoiser,
             "device": self.device,
             "psnr_db": _finite(self.psnr_db),
-            "faults": self.faults,
+            "faults": [*self.faults],
             "solves": [
                 {
                     "iterations": report.iterations,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 import urllib.error
 import urllib.request
-from typing import Any
 
+from pydantic import BaseModel, ValidationError
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -17,12 +16,77 @@ from rich.text import Text
 from sci_stream.config import Rig
 from sci_stream.config.fields import network_location
 from sci_stream.errors import ConfigError, EnvironmentFault
+from sci_stream.file_guard import in_words
 
 # The sink publishes its status twice a second.
 _PERIOD_S = 0.5
 _PATIENCE_S = 2.0
 # Minimum column widths, so that the table does not jump.
 _LEAST = {"node": 13, "state": 7, "done": 6, "clock ms": 10}
+
+
+class NodeStatus(BaseModel):
+    """A node in the status; the counts that its kind has."""
+
+    name: str = "?"
+    state: str = "?"
+    phase: str | None = None
+    device: str = ""
+    held: int | str = ""
+    in_hand: int | None = None
+    acquired: int | str = ""
+    reconstructed: int | None = None
+    warm: int | str = ""
+    iterations: int | float | str = ""
+    unsafe: int | str = ""
+    clock_offset_ms: float | None = None
+    clock_uncertainty_ms: float = 0.0
+
+
+class LedgerStatus(BaseModel):
+    """The account of the series."""
+
+    acquired: int
+    reconstructed: int
+    raw_only: int
+    dropped: dict[str, int]
+    in_flight: int
+
+
+class RateStatus(BaseModel):
+    """The latest rates."""
+
+    acquired_per_s: float
+    reconstructed_per_s: float
+    video_fps: float
+
+
+class RecordingStatus(BaseModel):
+    """The recording."""
+
+    enabled: bool = False
+    state: str = ""
+    bytes: int = 0
+    mb_per_s: float = 0.0
+    free_bytes: int | None = None
+
+
+class RigStatus(BaseModel):
+    """The part of the sink's status that is shown here."""
+
+    state: str = "?"
+    ready: bool = False
+    not_ready: str = ""
+    rig: str = "?"
+    series: str | None = "–"
+    camera: str | None = ""
+    policy: str | None = ""
+    nodes: list[NodeStatus] = []
+    ledger: LedgerStatus | None = None
+    rates: RateStatus | None = None
+    recording: RecordingStatus | None = None
+    psnr_db: float | None = None
+    latency_ms: dict[str, dict[str, float]] | None = None
 
 
 def status_url(rig: Rig) -> str:
@@ -43,7 +107,7 @@ def status_url(rig: Rig) -> str:
     return f"http://{network_location(section.host, section.sink_port)}/status"
 
 
-def read_status(url: str, token: str = "") -> dict[str, Any]:
+def read_status(url: str, token: str = "") -> RigStatus:
     """Fetch a node's status.
 
     Raises
@@ -54,7 +118,7 @@ def read_status(url: str, token: str = "") -> dict[str, Any]:
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"} if token else {})
     try:
         with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:
-            status = json.load(answer)
+            return RigStatus.model_validate_json(answer.read())
     except urllib.error.HTTPError as error:
         with error:
             raise EnvironmentFault(
@@ -62,14 +126,13 @@ def read_status(url: str, token: str = "") -> dict[str, Any]:
                 got=error.read(200).decode(errors="replace").strip(),
                 hint="Set [health] token.",
             ) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except ValidationError as error:
+        raise EnvironmentFault(f"Invalid status from {url}", got=in_words(error)) from None
+    except OSError as error:
         reason = getattr(error, "reason", error)
         raise EnvironmentFault(
             f"No sink answers at {url}", got=str(reason), hint="Is the rig running? Start it: sci-stream run RIG.toml"
         ) from None
-    if not isinstance(status, dict):
-        raise EnvironmentFault(f"Invalid status from {url}", expected="a JSON object", got=type(status).__name__)
-    return status
 
 
 def watch(rig: Rig, console: Console, *, once: bool = False) -> None:
@@ -98,13 +161,12 @@ def watch(rig: Rig, console: Console, *, once: bool = False) -> None:
                 live.update(Group(no_data, picture(status, stale=True)))
 
 
-def picture(status: dict[str, Any], *, stale: bool = False) -> RenderableType:
+def picture(status: RigStatus, *, stale: bool = False) -> RenderableType:
     """Return a rig's status as tables."""
-    state = str(status.get("state", "?"))
-    ready = "ready" if status.get("ready") else f"not ready: {status.get('not_ready', '')}"
-    title = f"{status.get('rig', '?')} · {state} · {ready}"
-    head = Text(f"series {status.get('series', '–')} · {status.get('camera', '')} · {status.get('policy', '')}")
-    style = "dim" if stale else ("green" if status.get("ready") else "yellow")
+    ready = "ready" if status.ready else f"not ready: {status.not_ready}"
+    title = f"{status.rig} · {status.state} · {ready}"
+    head = Text(f"series {status.series} · {status.camera} · {status.policy}")
+    style = "dim" if stale else ("green" if status.ready else "yellow")
     return Panel(Group(head, _nodes(status), _accounts(status), _latencies(status)), title=title, border_style=style)
 
 
@@ -118,51 +180,52 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _nodes(status: dict[str, Any]) -> Table:
+def _nodes(status: RigStatus) -> Table:
     table = _table("node", "state", "device", "held", "done", "warm", "iter", "unsafe", "clock ms")
-    for node in sorted(status.get("nodes", []), key=lambda node: str(node.get("name"))):
-        lost = node.get("state") != "up"
+    for node in sorted(status.nodes, key=lambda node: node.name):
+        lost = node.state != "up"
+        clock = node.clock_offset_ms
         row = [
-            node.get("name"),
-            node.get("phase", node.get("state")) if not lost else "LOST",
-            node.get("device", ""),
-            node.get("in_hand", node.get("held", "")),
-            node.get("reconstructed", node.get("acquired", "")),
-            node.get("warm", ""),
-            node.get("iterations", ""),
-            node.get("unsafe", ""),
-            f"{node['clock_offset_ms']:+.1f} ± {node['clock_uncertainty_ms']:.1f}" if "clock_offset_ms" in node else "",
+            node.name,
+            (node.phase or node.state) if not lost else "LOST",
+            node.device,
+            node.held if node.in_hand is None else node.in_hand,
+            node.acquired if node.reconstructed is None else node.reconstructed,
+            node.warm,
+            node.iterations,
+            node.unsafe,
+            "" if clock is None else f"{clock:+.1f} ± {node.clock_uncertainty_ms:.1f}",
         ]
         table.add_row(*map(str, row), style="bold red" if lost else "")
     return table
 
 
-def _accounts(status: dict[str, Any]) -> Table:
-    ledger, rates, recording = (status.get(key) or {} for key in ("ledger", "rates", "recording"))
+def _accounts(status: RigStatus) -> Table:
+    ledger, rates, recording = status.ledger, status.rates, status.recording
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
-    if ledger:
-        dropped = ", ".join(f"{count} {reason}" for reason, count in ledger["dropped"].items()) or "0"
+    if ledger is not None:
+        dropped = ", ".join(f"{count} {reason}" for reason, count in ledger.dropped.items()) or "0"
         account = (
-            f"{ledger['acquired']} acquired = {ledger['reconstructed']} reconstructed + {ledger['raw_only']} raw only "
-            f"+ {dropped} dropped + {ledger['in_flight']} in flight"
+            f"{ledger.acquired} acquired = {ledger.reconstructed} reconstructed + {ledger.raw_only} raw only "
+            f"+ {dropped} dropped + {ledger.in_flight} in flight"
         )
-        table.add_row("ledger", Text(account, style="red" if ledger["dropped"] else ""))
-    if rates:
-        words = f"{rates['acquired_per_s']:.2f} snapshots/s in, {rates['reconstructed_per_s']:.2f} out"
-        table.add_row("rate", f"{words} = {rates['video_fps']:.1f} video frames/s")
-    if recording.get("enabled"):
-        free = recording.get("free_bytes")
-        words = f"{recording['state']}, {recording['bytes'] / 1e6:.1f} MB, {recording['mb_per_s']:.1f} MB/s"
-        table.add_row("recording", words + (f", {free / 1e9:.1f} GB free" if free is not None else ""))
-    if status.get("psnr_db") is not None:
-        table.add_row("PSNR", f"{status['psnr_db']:.2f} dB")
+        table.add_row("ledger", Text(account, style="red" if ledger.dropped else ""))
+    if rates is not None:
+        words = f"{rates.acquired_per_s:.2f} snapshots/s in, {rates.reconstructed_per_s:.2f} out"
+        table.add_row("rate", f"{words} = {rates.video_fps:.1f} video frames/s")
+    if recording is not None and recording.enabled:
+        words = f"{recording.state}, {recording.bytes / 1e6:.1f} MB, {recording.mb_per_s:.1f} MB/s"
+        free = "" if recording.free_bytes is None else f", {recording.free_bytes / 1e9:.1f} GB free"
+        table.add_row("recording", words + free)
+    if status.psnr_db is not None:
+        table.add_row("PSNR", f"{status.psnr_db:.2f} dB")
     return table
 
 
-def _latencies(status: dict[str, Any]) -> Table:
-    stages = status.get("latency_ms") or {}
+def _latencies(status: RigStatus) -> Table:
+    stages = status.latency_ms or {}
     table = _table("ms", *stages)
     for percentile in ("p50", "p99"):
         if stages:

@@ -61,7 +61,7 @@ class JobResult:
     error: str = ""
     cause: SciStreamError | None = None
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, str | int | float]:
         """Return plain values."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "cause"}
         return {**plain, "state": self.state.value, "seconds": round(self.seconds, 3)}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +50,7 @@ class SolverSetup:
 
     denoiser: Denoiser
     settings: SolverSettings
-    described: Mapping[str, object]
+    described: Settings
     id: str
 
 
@@ -71,7 +70,7 @@ class ReplaySolver:
     unknown: int
 
     @property
-    def described(self) -> dict[str, Mapping[str, object]]:
+    def described(self) -> dict[str, Settings]:
         """All settings as plain values, by id."""
         return {setup.id: setup.described for setup in self.setups}
 
@@ -189,7 +188,7 @@ def _setup(
 ) -> SolverSetup:
     """Return the settings from a recording, or else from a rig, with the changes applied."""
     if recorded is not None:
-        settings = as_settings(dict(recorded))
+        settings = as_settings(recorded)
         # The rig file has the initial settings. A later change of the denoiser discarded the rig's weights.
         update: dict[str, object] = {
             name: getattr(settings, name) for name in _SETTINGS if name in ReconstructSection.model_fields
@@ -207,7 +206,7 @@ def _setup(
     return SolverSetup(denoiser, settings, described, solver_id(described))
 
 
-def as_settings(described: Mapping[str, Any]) -> SolverSettings:
+def as_settings(described: Settings) -> SolverSettings:
     """Return the settings written by `sci_stream.nodes.reconstruct.solver_settings.describe_solver`.
 
     Raises
@@ -220,7 +219,7 @@ def as_settings(described: Mapping[str, Any]) -> SolverSettings:
     if described.get("accelerate") is False:
         known["relaxation"] = 0.0
     try:
-        return SolverSettings(**known)
+        return SolverSettings(**known)  # type: ignore[arg-type] # checked on construction
     except (TypeError, ValueError) as error:
         raise ConfigError(
             "The recorded solver settings are not usable", got=error, hint="Choose another --denoiser."
