@@ -11,7 +11,7 @@ import scipy.io
 
 from sci_stream.errors import FileFormatError
 from sci_stream.model import Array
-from sci_stream.storage.published_data import read_published
+from sci_stream.storage.measurement_file import read_published
 
 H, W, B, SHOTS = 6, 8, 3, 2
 Save = Callable[..., Path]

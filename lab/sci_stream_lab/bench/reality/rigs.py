@@ -12,7 +12,7 @@ import numpy as np
 from sci_stream.errors import ConfigError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
-from sci_stream.storage.published_data import read_published
+from sci_stream.storage.measurement_file import read_published
 from sci_stream_lab.bench.reality.optics import (
     F32,
     PatternOptics,
