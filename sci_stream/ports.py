@@ -197,7 +197,7 @@ class RecordableDenoiser(Denoiser, Protocol):
 
 @runtime_checkable
 class VideoDenoiser(Denoiser, Protocol):
-    """A denoiser that sees all frames of a video at once and may use what they have in common. Optional.
+    """A denoiser that sees all frames of a video at once and may use their similarity. Optional.
 
     The solver then calls `denoise_video` in every iteration, instead of denoising each frame by itself and temporal
     frequencies in between (`sci_stream.recon.denoisers.temporal`).

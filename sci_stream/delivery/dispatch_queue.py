@@ -84,7 +84,7 @@ class DispatchQueue(Generic[T]):
         return [entry for entry in node.in_flight.values() if not self._requeue(entry)]
 
     def recall(self, name: str) -> None:
-        """Requeue what a node holds without counting an attempt: after an interrupted connection it may have none."""
+        """Requeue the entries of a node without counting an attempt: a node may have lost them with its connection."""
         node = self._nodes.get(name)
         if node is not None:
             for entry in node.in_flight.values():
@@ -128,7 +128,7 @@ class DispatchQueue(Generic[T]):
 
     def assign(self) -> tuple[str, Entry[T]] | None:
         """Assign one snapshot: (node, entry), or None if none can be assigned now. Call until None."""
-        # Owners first: a takeover costs a warm start, so it is considered only for what no owner can take.
+        # Owners first: a takeover costs a warm start, so it is considered only for entries that no owner can take.
         for rule in (self._owner_or_new, self._takeover):
             for index, entry in enumerate(self._waiting):
                 name = rule(entry.seq // self._block)

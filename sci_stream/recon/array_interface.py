@@ -62,7 +62,7 @@ class Reconstructed:
     psnr_db
         Mean PSNR over all frames, dB, peak 1.0; None without truth.
     white
-        Value of y that became 1.0 in the video: what a white frame adds through an open mask.
+        Value of y that became 1.0 in the video: the value that a white frame adds through an open mask.
     faults
         Errors of the masks that the snapshots show, a sentence each.
     """

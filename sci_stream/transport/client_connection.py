@@ -111,7 +111,7 @@ class ClientConnection:
             send_queue=_QUEUE,
             receive_queue=_QUEUE,
         )
-        # Name and incarnation: a restarted node must not receive what was queued for its predecessor.
+        # Name and incarnation: a restarted node must not receive messages of its predecessor.
         self.socket.setsockopt(zmq.IDENTITY, identity_of(hello))
         self.monitor = Monitor(self.socket)
         configure(self.socket)

@@ -102,7 +102,7 @@ def make_app(
     Parameters
     ----------
     hub, display
-        The viewers, and what they are shown.
+        The viewers, and the pictures that they see.
     ask
         Requests operations beyond the page; None if there are none.
     recordings

@@ -22,7 +22,7 @@ _OF_THE_SYSTEM = re.compile(
     r"(User|Group|SupplementaryGroups|AmbientCapabilities|CapabilityBoundingSet|Nice|EnvironmentFile|LimitMEMLOCK"
     r"|LimitRTPRIO|Protect\w+|PrivateTmp|Restrict[A-Z]\w+|ReadWritePaths|StateDirectory|SystemCallArchitectures|LockPersonality)="
 )
-"""What a user's manager may not set; the rest of each unit stays as it is."""
+"""Settings that a user's manager may not set; the rest of each unit stays as it is."""
 
 
 def of_a_user(unit: Path, program: str, folder: Path, rig: Path) -> str:

@@ -100,7 +100,7 @@ def test_websocket_delivers_pictures_with_metadata(live: RigInProcess) -> None:
 
 
 def test_hostile_messages_are_refused_and_counted(live: RigInProcess) -> None:
-    """Last of this rig, because it ends it: the summary counts what was refused."""
+    """Last of this rig, because it ends it: the summary counts the refused ones."""
     corpus = [case for case in hostile_messages() if case.frames]
     for endpoint in (live.rig.network.dispatch, live.rig.network.results):
         with UnknownPeer(endpoint) as unknown:

@@ -62,7 +62,7 @@ def make_calibration() -> Callable[..., Calibration]:
 
 @pytest.fixture
 def expose() -> Callable[..., Snapshot]:
-    """Return a camera without noise: what a calibration says the sensor counts, with the truth."""
+    """Return a camera without noise: the counts that a calibration predicts, with the truth."""
 
     def make(calibration: Calibration, video: Video, *, truth: Array | None = None, seq: int = 0) -> Snapshot:
         exact = calibration.dark + calibration.full_scale_dn * (calibration.phi * video).sum(0)

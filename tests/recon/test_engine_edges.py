@@ -61,7 +61,7 @@ def _reference_plane(y: Doubles, phi: Doubles, saturated: npt.NDArray[np.bool_])
 
 
 def _still(y: Doubles, phi_sum: Doubles, measured: npt.NDArray[np.bool_]) -> Doubles:
-    """Return y/Σφ, and where nothing was measured the mean of what was within two pixels, else everywhere."""
+    """Return y/Σφ, and where nothing was measured the mean of the pixels within two of it, else of all."""
     still = np.zeros_like(y)
     still[measured] = y[measured] / phi_sum[measured]
     everywhere = still[measured].mean() if measured.any() else 0.0

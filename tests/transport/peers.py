@@ -32,8 +32,8 @@ def send_until_counted(
 ) -> None:
     """Send bad messages and see each counted.
 
-    Again where they are not: on a busy machine the connection may break for want of a heartbeat, and what was on its
-    way is gone.
+    Again where they are not: on a busy machine the connection may break for want of a heartbeat, and messages on
+    their way are gone.
     """
     for _ in range(10):
         before = counted()

@@ -78,7 +78,7 @@ class RepeatLimit(logging.Filter):
 
 
 class LossyOutput(io.TextIOBase):
-    """A text stream that never waits for its reader: what a full pipe or a paused terminal does not take is dropped.
+    """A text stream that never waits for its reader: text that a full pipe or a paused terminal refuses is dropped.
 
     A node whose output nothing reads must continue. The next text that is written gives the number of lost ones.
     """

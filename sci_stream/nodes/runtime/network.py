@@ -15,7 +15,7 @@ from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.sockets import Wakeup
 from sci_stream.wire import Hello, Limits
 
-# Bounds the delay of what no socket announces: timeouts, and frames of the camera thread.
+# Bounds the delay of events that no socket announces: timeouts, and frames of the camera thread.
 _POLL_MS = 20
 # Time for the last messages to leave.
 _LINGER_MS = 500

@@ -51,7 +51,7 @@ def freeze_gc() -> None:
     freezes: anything later would keep the garbage of earlier series permanently.
     """
     if gc.get_freeze_count():
-        return  # what a later series left is garbage, which must be collected
+        return  # the garbage of a later series must be collected
     gc.collect()
     gc.freeze()
 

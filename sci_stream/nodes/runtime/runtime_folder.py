@@ -157,7 +157,7 @@ _RIG, _CALIBRATION = "rig.toml", "calibration.h5"
 
 
 def freeze(rig: Rig, path: Path, folder: Path) -> None:
-    """Copy a rig file and its calibration, so that a node that is restarted reads what the others have read.
+    """Copy a rig file and its calibration, so that a restarted node reads the same as the others.
 
     Raises
     ------

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# Twice a second is what a person can follow on the page and in `sci-stream top`.
+# A person can follow two a second, on the page and in `sci-stream top`.
 _STATUS_S = 0.5
-# Messages that arrive before what they belong to is known: their senders resend those that do not fit.
+# Messages that arrive before their series is known: their senders resend those that do not fit.
 # More messages than the nodes of a rig have in flight; beyond that the senders' retransmission takes over.
 _MAX_EARLY = 256
 _EARLY_BYTES = 64 << 20
@@ -245,7 +245,7 @@ class SinkNode:
             self._acknowledge(identity, message)
 
     def _handle_early(self, now_s: float) -> None:
-        """Handle messages again that arrived before what they belong to was known."""
+        """Handle messages again that arrived before their series was known."""
         for identity, message in self._early.take():
             with self._server.guard(identity, now_s):
                 self._handle(identity, message, now_s)

@@ -4,7 +4,7 @@ A GPU runs the kernels of a solve in less time than the host takes to launch the
 all, with the addresses they read and write. So whatever changes from one replay to the next lives in tensors that stay
 where they are.
 
-What a graph cannot hold is found before it is captured: the work is first done step by step under `CaptureGuard`. A
+Work that a graph cannot hold is found before it is captured: it is first done step by step under `CaptureGuard`. A
 capture that fails all the same can leave torch's allocator in a state in which every later call fails; that is
 `CaptureError`, after which the process has to end.
 """
@@ -58,7 +58,7 @@ _COPIES = frozenset({"to", "_to_copy", "copy", "copy_", "type_as", "where", "cpu
 
 
 class CaptureGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Raise on what a graph cannot hold; note the tensors from outside that the work reads.
+    """Raise on work that a graph cannot hold; note the tensors from outside that the work reads.
 
     ``held`` are those tensors: a graph has their addresses and no reference, so that a recording has to keep them.
     """

@@ -1,4 +1,4 @@
-"""Memory of a device: what a solve needs, how frames are cut into chunks, and the error when it runs out."""
+"""Memory of a device: the need of a solve, how frames are cut into chunks, and the error when it runs out."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def agrees_with_plain(way: Convolve, features: torch.Tensor, kernel: torch.Tenso
 
     cuDNN computes α·output + convolution with α = 0 and an output that torch leaves uninitialised; a kernel that
     multiplies NaN by 0 would fail only occasionally. So memory of the output's size is filled with NaN and freed right
-    before each of several trials: allocators reuse first what was freed last.
+    before each of several trials: allocators reuse first the memory that was freed last.
     """
     plain = convolve_padded(features, kernel, bias, True)
     try:
@@ -215,7 +215,7 @@ def fastest_stack(layers: Layers, ways: Sequence[str]) -> tuple[Stack, tuple[Sta
 
     Returns
     -------
-    The fastest of those that agree with the plain one, and what was found of each, the fastest first.
+    The fastest of those that agree with the plain one, and the findings on all, the fastest first.
     """
     features = trial_features(layers)
     wanted = _plain(layers)(features)

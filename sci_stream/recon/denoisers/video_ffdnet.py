@@ -1,6 +1,6 @@
 r"""An FFDNet that sees the neighbouring frames, aligned by motion.
 
-Each frame enters with what its neighbours add: the two frames before and the two after it, shifted along the motion to
+Each frame enters with its neighbours: the two frames before and the two after it, shifted along the motion to
 where its own content lies, and the mean of the frames around, not shifted. All enter as differences to the frame. A
 neighbour that does not exist differs by nothing, so that any B will do, one included. The rest of the network is
 FFDNet's: the work is that of the frame network but for the first layer.

@@ -217,7 +217,7 @@ def _from_own(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], 
     output = metadata.get("output")
     if output not in ("image", "noise"):
         raise WeightsError(
-            f"Weights file {path} does not state what its last layer gives", expected="image or noise", got=output
+            f"Weights file {path} does not state the output of its last layer", expected="image or noise", got=output
         )
     layers = _by_layer(tensors, _OWN_KEY, path)
     weights = _assembled(layers.values(), gives_noise=output == "noise", origin="own", path=path)

@@ -40,7 +40,7 @@ from sci_stream.recon.denoisers.temporal import cosines, transformed
 from sci_stream.recon.initialization.optical_flow import WINDOW_PX, box_mean
 
 # ν in units of Σφ² and of the frames' variance. It regularises where masks hardly differ; 0.01 and 0.05 gain on one
-# group of sequences what they lose on another (lab/research/correlated-errors.md).
+# group of sequences as much as they lose on another (lab/research/correlated-errors.md).
 _NOISE = 0.025
 
 # Steps of `GaussianPrior.posterior_mean`: one, since the next iteration of the solve continues from it.

@@ -18,7 +18,7 @@ estimate the error of the start, from which the first σ is chosen.
 References
 ----------
 Leave-one-out residuals of a Gaussian process after Rasmussen and Williams, "Gaussian Processes for Machine Learning"
-(2006), section 5.4.2. Settings and what they give: lab/research/linear-start.md.
+(2006), section 5.4.2. Settings and their results: lab/research/linear-start.md.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class RecordingFile:
         return node
 
     def reopen(self) -> None:
-        """Reopen the file to see what its writer has flushed since.
+        """Reopen the file to see the data that its writer has flushed since.
 
         Raises
         ------

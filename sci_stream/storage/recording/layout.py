@@ -190,5 +190,5 @@ def read_info(file: h5py.File) -> SeriesInfo:
         fields["chunks"] = {str(chunk): str(unit) for chunk, unit in dict(fields.get("chunks", {})).items()}
         fields["rig_toml"] = read_text(file, "rig_toml")
         info = SeriesInfo(**fields)
-        encode(info)  # refuses what no node may send: sizes, numbers and names beyond their bounds
+        encode(info)  # refuses values that no node may send: sizes, numbers and names beyond their bounds
         return info

@@ -88,7 +88,7 @@ class Recording:
         return self._shared
 
     def refresh(self) -> None:
-        """Read what a live writer has flushed since.
+        """Read the data that a live writer has flushed since.
 
         Raises
         ------

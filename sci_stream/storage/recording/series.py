@@ -135,7 +135,7 @@ class RecordedSeries:
         self.rows: Mapping[str, Array] = rows
 
     def refresh(self) -> None:
-        """Read what a live writer has flushed since. To see new segments, open the series again."""
+        """Read the data that a live writer has flushed since. To see new segments, open the series again."""
         for segment in self.segments:
             segment.refresh()
         self._merge()

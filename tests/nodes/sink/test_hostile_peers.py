@@ -112,7 +112,7 @@ def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
 
 
 def test_stopped_sink_leaves_its_ledger_to_the_next(tmp_path: Path, series: Series) -> None:
-    # As after a kill of supervisor and acquire node: what was acknowledged is in no spool any more.
+    # As after a kill of supervisor and acquire node: acknowledged snapshots are in no spool any more.
     changes = {"record": {"enabled": False}, "policy": {"spool": str(tmp_path / "spool")}}
     with contextlib.closing(Sink(tmp_path, changes)) as stopped:
         stopped.begin(series)

@@ -183,7 +183,7 @@ def test_recording_that_vanishes_fails_and_is_named(sink: MakeSink, fault: Calla
     assert ledger["reconstructed"] == 4
     assert ledger["dropped"] == {"not_recorded": 2}
     assert str(running.file) in problem
-    if fault is not _replaced:  # a copy has what was flushed before
+    if fault is not _replaced:  # a copy has the data that were flushed before
         assert "4 of 4 recorded snapshots cannot be read back" in problem
 
 
