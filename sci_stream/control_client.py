@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import TypeAdapter
+from pydantic import JsonValue, TypeAdapter
 
 from sci_stream.errors import InputError, TransportError
 from sci_stream.parameters import Parameter, Value, parameter_of
@@ -42,7 +42,7 @@ class Controllable:
 class _Listed:
     node: str
     kind: str
-    parameters: list[dict[str, object]]
+    parameters: list[JsonValue]
     actions: tuple[str, ...]
 
 
@@ -97,9 +97,9 @@ class RigControl:
         self._who = who if who is not None else _this_user()
         self._timeout_s = timeout_s
 
-    def status(self) -> dict[str, object]:
+    def status(self) -> dict[str, JsonValue]:
         """Return the status of the rig, as the page shows it: an object of JSON."""
-        return self._request("status", TypeAdapter(dict[str, object]))
+        return self._request("status", TypeAdapter(dict[str, JsonValue]))
 
     def nodes(self) -> dict[str, Controllable]:
         """Return the current parameters and actions by node; the sink is one of them.

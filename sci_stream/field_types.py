@@ -10,10 +10,12 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
+
+V = TypeVar("V")
 
 MAX_DIM: Final = 65536
 
@@ -99,7 +101,7 @@ def _finite_values(values: Mapping[str, bool | int | float | str]) -> dict[str, 
     return _cut_values({key: v for key, v in values.items() if not isinstance(v, float) or math.isfinite(v)})
 
 
-def _with_chunk_names(values: Mapping[str, Any]) -> dict[str, Any]:
+def _with_chunk_names(values: Mapping[str, V]) -> dict[str, V]:
     """Leave out chunk data whose names are invalid, which must not prevent the frame."""
     return {key: value for key, value in values.items() if len(key) <= 64 and re.fullmatch(_CHUNK_NAME, key)}
 

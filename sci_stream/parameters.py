@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, TypeGuard
 
-from pydantic import TypeAdapter
+from pydantic import JsonValue, TypeAdapter
 
 from sci_stream.errors import InputError, did_you_mean
 
@@ -143,7 +143,7 @@ class Parameter:
         """Return a copy with another value."""
         return replace(self, value=value)
 
-    def as_dict(self) -> dict[str, object]:
+    def as_dict(self) -> dict[str, JsonValue]:
         """Return the parameter as plain values."""
         return {**asdict(self), "choices": list(self.choices), "range": self.range}
 
@@ -192,7 +192,7 @@ def declared(parameters: Iterable[Parameter], actions: Iterable[str] = ()) -> di
     return {**entries, ACTIONS_KEY: words} if words else entries
 
 
-def declarations(status: Mapping[str, object]) -> tuple[list[Parameter], list[str]]:
+def declarations(status: Mapping[str, Value]) -> tuple[list[Parameter], list[str]]:
     """Return the parameters and actions that a node's status declares, skipping invalid entries."""
     texts = [value for key, value in status.items() if key.startswith(SET_KEY) and isinstance(value, str)]
     parameters = [parameter for text in texts if (parameter := read_parameter(text)) is not None]

@@ -42,7 +42,7 @@ def encode(message: Message) -> list[bytes | memoryview]:
         raise TypeError(f"not a message: {type(message).__name__}")
     try:
         descriptions, views = pack_payloads(kind.payloads, message)
-        header = {**kind.dump(message), "payloads": descriptions}
+        header = kind.dump(message, descriptions)
         kind.read(header)
         kind.check(message)
     except FieldError as error:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, NoReturn
 
 import msgpack
+from pydantic import JsonValue
 
 from sci_stream.errors import WireError
 
@@ -64,7 +65,7 @@ def refuse(reason: Reason, what: str, *, expected: object = None, got: object = 
     raise WireError(reason, what, expected=expected, got=got, hint=hint or None)
 
 
-def pack_header(fields: Mapping[str, object]) -> bytes:
+def pack_header(fields: Mapping[str, JsonValue]) -> bytes:
     """Return a header as msgpack, starting with the schema version.
 
     Raises
@@ -79,7 +80,7 @@ def pack_header(fields: Mapping[str, object]) -> bytes:
     return packed
 
 
-def unpack_header(frame: memoryview, limits: Limits) -> dict[str, object]:
+def unpack_header(frame: memoryview, limits: Limits) -> dict[str, JsonValue]:
     """Return the fields of a header without its version; only the version is checked here.
 
     Raises

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+
+from pydantic import JsonValue
 
 from sci_stream.field_types import Name, Payload
 from sci_stream.model import Array, BayerPhase, Reconstruction, SeriesInfo, Snapshot, SnapshotId
@@ -14,6 +16,8 @@ from sci_stream.wire import messages as msg
 from sci_stream.wire.header import Reason, quoted
 from sci_stream.wire.payload import PayloadDescription
 from sci_stream.wire.schema import FieldError, MapSchema, metadata_of, types_of
+
+_DESCRIPTION = MapSchema(types_of(PayloadDescription))
 
 
 class MessageKind:
@@ -46,9 +50,9 @@ class MessageKind:
         self._map = MapSchema(self.types, {field: f"id.{field}" for field in identity})
         self._header = MapSchema({**self.types, "payloads": list[PayloadDescription]})
 
-    def dump(self, message: object) -> dict[str, object]:
-        """Return the fields of a message to send."""
-        return self._map.dump(message)
+    def dump(self, message: object, descriptions: Sequence[PayloadDescription]) -> dict[str, JsonValue]:
+        """Return the header of a message to send: its fields, and the descriptions of its payloads."""
+        return {**self._map.dump(message), "payloads": [_DESCRIPTION.dump(entry) for entry in descriptions]}
 
     def read(self, header: object) -> tuple[dict[str, Any], list[PayloadDescription]]:
         """Return the validated fields of a header, and the descriptions of its payloads. Raises `FieldError`."""

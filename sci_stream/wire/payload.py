@@ -29,6 +29,10 @@ class PayloadDescription:
     crc32: Annotated[int, integer(0, 2**32 - 1)]
 
 
+# NumPy takes 3 µs to name a dtype.
+_NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
+
+
 class ReceivedArray(np.ndarray[Any, Any]):
     """A received payload, read-only, with its checksum.
 
@@ -47,7 +51,9 @@ def with_checksum(array: Array) -> ReceivedArray:
     return view
 
 
-def pack_payloads(payloads: Mapping[str, Payload], message: object) -> tuple[list[dict[str, object]], list[memoryview]]:
+def pack_payloads(
+    payloads: Mapping[str, Payload], message: object
+) -> tuple[list[PayloadDescription], list[memoryview]]:
     """Describe the arrays of a message and return them as bytes.
 
     Returns
@@ -60,7 +66,7 @@ def pack_payloads(payloads: Mapping[str, Payload], message: object) -> tuple[lis
     FieldError
         If an array is missing or has another dtype or number of dimensions than its payload.
     """
-    descriptions: list[dict[str, object]] = []
+    descriptions: list[PayloadDescription] = []
     views: list[memoryview] = []
     for name, payload in payloads.items():
         array: Array | None = getattr(message, name)
@@ -70,7 +76,7 @@ def pack_payloads(payloads: Mapping[str, Payload], message: object) -> tuple[lis
             continue
         if array.dtype == np.bool_:
             array = array.view(np.uint8)
-        dtype = array.dtype.name
+        dtype = _NAMES.get(array.dtype) or array.dtype.name
         if dtype not in payload.dtypes:
             raise FieldError(name, f"dtype {' or '.join(payload.dtypes)}", dtype)
         if array.ndim != payload.ndim or not all(1 <= dim <= MAX_DIM for dim in array.shape):
@@ -79,7 +85,7 @@ def pack_payloads(payloads: Mapping[str, Payload], message: object) -> tuple[lis
         # A forwarded array keeps its checksum: damage in this process is detected, and no byte is summed twice.
         crc = array.crc32 if isinstance(array, ReceivedArray) and not array.flags.writeable else None
         crc = isal_zlib.crc32(view) if crc is None else crc
-        descriptions.append({"name": name, "dtype": dtype, "shape": list(array.shape), "crc32": crc})
+        descriptions.append(PayloadDescription(name, dtype, list(array.shape), crc))
         views.append(view)
     return descriptions, views
 

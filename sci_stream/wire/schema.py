@@ -13,7 +13,7 @@ from operator import attrgetter
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import CoreConfig, CoreSchema, ErrorDetails, SchemaValidator, core_schema
 
 from sci_stream.field_types import FieldType
@@ -46,7 +46,7 @@ class MapSchema:
         self._validator = SchemaValidator(self.core)
         self._steps = [(name, attrgetter(paths.get(name, name)), _conversion(kind)) for name, kind in types.items()]
 
-    def dump(self, value: object) -> dict[str, object]:
+    def dump(self, value: object) -> dict[str, JsonValue]:
         """Return the fields of a value to send."""
         return {name: convert(get(value)) if convert else get(value) for name, get, convert in self._steps}
 
