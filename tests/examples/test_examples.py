@@ -14,7 +14,7 @@ import pytest
 
 from sci_stream.ports import Camera
 from tests.conftest import RigMaker
-from tests.e2e.kit import PATIENCE_S, ROOT, environment
+from tests.e2e.kit import PATIENCE_S, ROOT, assert_accounted_for, environment
 
 pytestmark = pytest.mark.rig
 
@@ -92,8 +92,10 @@ def decibels(notebook: dict) -> list[float]:
 def test_subscribe_and_open_recording_work_on_a_rig(tmp_path: Path, rig_in_process: RigMaker) -> None:
     rig = rig_in_process({"camera": {"options": {"trigger": "free", "snapshot_rate_hz": 10.0}}})
     shown = run_example("subscribe", rig.rig.network.taps, "2")
-    acquired = rig.finish()["ledger"]["acquired"]
+    ledger = assert_accounted_for(rig.finish())
     (recording,) = rig.segments()
     assert shown.count("snapshot ") == 2
-    assert f"{acquired} snapshots" in run_example("open_recording", recording, tmp_path / "plot.png")
+    assert f"{ledger['reconstructed'] + ledger['raw_only']} snapshots" in run_example(
+        "open_recording", recording, tmp_path / "plot.png"
+    )
     assert (tmp_path / "plot.png").stat().st_size > 10_000
