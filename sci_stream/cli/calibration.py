@@ -54,7 +54,7 @@ def calibrate(
     force: Force = False,
 ) -> None:
     """Measure the masks of a rig: dark, white and each pattern in turn."""
-    from sci_stream.calibration.measurement import Field
+    from sci_stream.calibration.measurement import Field, MeasurementConditions
     from sci_stream.calibration.quality import assess
     from sci_stream.config import load_rig
     from sci_stream.nodes.runtime.camera_drivers import make_camera
@@ -79,12 +79,11 @@ def calibrate(
         settle=settle,
         n_frames=masks or None,
         automatic=not manual,
-        field=Field(white_field),
         brightness=brightness or None,
-        held=held,
         reverse=reverse,
-        exposure_ns=round(exposure_us * 1000) or None,
-        gain_db=gain_db,
+        conditions=MeasurementConditions(
+            field=Field(white_field), held=held, exposure_ns=round(exposure_us * 1000) or None, gain_db=gain_db
+        ),
     )
     console = new_console(stderr=True)
     with _Operator(console) as operator:

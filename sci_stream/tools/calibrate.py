@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sci_stream.calibration.measurement import Field, FrameMean, Measured, MeasurementConditions, check_white, measure
+from sci_stream.calibration.measurement import FrameMean, Measured, MeasurementConditions, check_white, measure
 from sci_stream.clock import unix_ns
 from sci_stream.errors import CalibrationError, CameraError, ConfigError
 from sci_stream.model import CameraCapabilities
@@ -40,27 +40,24 @@ class CalibrationPlan:
         B; None to use the camera's number.
     automatic
         Let the camera show the patterns; False to ask the user even if it could.
-    field, brightness, held
-        As in `calibration.measurement.MeasurementConditions`; brightness None for the camera's value, else 1.
+    brightness
+        As in `calibration.measurement.MeasurementConditions`; None for the camera's value, else 1.
     reverse
         Patterns are shown in reverse order of exposure.
-    exposure_ns, gain_db
-        For the record, and to detect changes later; None to read them from a GenICam camera.
     timeout_s
         Timeout for a frame.
+    conditions
+        Conditions that the camera does not tell; exposure time and gain are read from a GenICam camera where None.
     """
 
     frames: int = 32
     settle: int = 2
     n_frames: int | None = None
     automatic: bool = True
-    field: Field = Field.EVEN
     brightness: float | None = None
-    held: bool = True
     reverse: bool = False
-    exposure_ns: int | None = None
-    gain_db: float | None = None
     timeout_s: float = 30.0
+    conditions: MeasurementConditions = field(default_factory=MeasurementConditions)
 
 
 Ask = Callable[[str], None]
@@ -109,41 +106,31 @@ def calibrate(camera: Camera, plan: CalibrationPlan, ask: Ask, progress: Progres
         shown = range(n_frames)[::-1] if plan.reverse else range(n_frames)
         patterns = [take(b, f"Pattern {b} (of 0 to {n_frames - 1}), the same field") for b in shown]
         own_brightness = modulator.field_brightness if modulator is not None else 1.0
-        plan = with_camera_settings(camera, plan)
-        brightness = own_brightness if plan.brightness is None else plan.brightness
-        conditions = _conditions(plan, capabilities, saturation_dn, brightness)
-        return measure(dark, white, patterns, replace(conditions, mask_order=tuple(shown)))
+        conditions = replace(
+            with_camera_settings(camera, plan.conditions),
+            brightness=own_brightness if plan.brightness is None else plan.brightness,
+            saturation_dn=saturation_dn,
+            bayer=capabilities.bayer,
+            bit_depth=capabilities.bit_depth,
+            camera_serial=capabilities.serial,
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            source=f"measured with {capabilities.model} {capabilities.serial}, {plan.frames} frames per pattern",
+            mask_order=tuple(shown),
+        )
+        return measure(dark, white, patterns, conditions)
 
 
-def with_camera_settings(camera: Camera, plan: CalibrationPlan) -> CalibrationPlan:
-    """Fill in exposure time and gain from a camera with the SFNC features, unless the plan gives them."""
+def with_camera_settings(camera: Camera, conditions: MeasurementConditions) -> MeasurementConditions:
+    """Fill in exposure time and gain, unless given, from a camera with the SFNC features."""
     if not isinstance(camera, AdjustableCamera):
-        return plan
+        return conditions
     parameters = {parameter.name: parameter for parameter in camera.settings()}
     exposure, gain = parameters.get("ExposureTime"), parameters.get("Gain")
-    if plan.exposure_ns is None and exposure is not None:
-        plan = replace(plan, exposure_ns=round(1000 * float(exposure.value)))  # µs
-    if plan.gain_db is None and gain is not None and "(dB)" in gain.description:
-        plan = replace(plan, gain_db=float(gain.value))
-    return plan
-
-
-def _conditions(
-    plan: CalibrationPlan, capabilities: CameraCapabilities, saturation_dn: float, brightness: float
-) -> MeasurementConditions:
-    return MeasurementConditions(
-        field=plan.field,
-        brightness=brightness,
-        held=plan.held,
-        saturation_dn=saturation_dn,
-        bayer=capabilities.bayer,
-        bit_depth=capabilities.bit_depth,
-        camera_serial=capabilities.serial,
-        exposure_ns=plan.exposure_ns,
-        gain_db=plan.gain_db,
-        created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        source=f"measured with {capabilities.model} {capabilities.serial}, {plan.frames} frames per pattern",
-    )
+    if conditions.exposure_ns is None and exposure is not None:
+        conditions = replace(conditions, exposure_ns=round(1000 * float(exposure.value)))  # µs
+    if conditions.gain_db is None and gain is not None and "(dB)" in gain.description:
+        conditions = replace(conditions, gain_db=float(gain.value))
+    return conditions
 
 
 @contextmanager

@@ -18,11 +18,12 @@ import pytest
 
 from drivers.gentl_sim.tests.bench import camera as bench_camera
 from drivers.gentl_sim.tests.kit import ramp, sim_options
+from sci_stream.calibration.measurement import MeasurementConditions
 from sci_stream.errors import CameraError, CameraLost, ConfigError
 from sci_stream.model import CameraFrame
 from sci_stream.nodes.acquire.camera_reader import CameraReader, Captured
 from sci_stream.nodes.acquire.in_flight import MemoryBudget, frame_bytes
-from sci_stream.tools.calibrate import CalibrationPlan, with_camera_settings
+from sci_stream.tools.calibrate import with_camera_settings
 from sci_stream.tools.cameras import ChunkValues, grab
 from sci_stream_drivers.genicam.formats import FORMATS
 from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
@@ -277,9 +278,9 @@ def test_grab_reports_chunk_data(make: MakeHarvestersCamera) -> None:
 def test_calibration_takes_exposure_and_gain_from_the_camera(make: MakeHarvestersCamera) -> None:
     camera = make(["Gain", 6.0])
     camera.open()
-    plan = with_camera_settings(camera, CalibrationPlan())
+    plan = with_camera_settings(camera, MeasurementConditions())
     assert (plan.exposure_ns, plan.gain_db) == (100_000, 6.0)
-    assert with_camera_settings(camera, CalibrationPlan(exposure_ns=7, gain_db=1.0)) == CalibrationPlan(
+    assert with_camera_settings(camera, MeasurementConditions(exposure_ns=7, gain_db=1.0)) == MeasurementConditions(
         exposure_ns=7, gain_db=1.0
     )
 
