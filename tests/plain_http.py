@@ -6,5 +6,8 @@ from functools import partial
 
 import httpx
 
-get = partial(httpx.get, verify=False)
-post = partial(httpx.post, verify=False)
+# The default of 5 s passes on a busy machine, though nothing is wrong.
+_PATIENCE_S = 60.0
+
+get = partial(httpx.get, verify=False, timeout=_PATIENCE_S)
+post = partial(httpx.post, verify=False, timeout=_PATIENCE_S)

@@ -59,6 +59,7 @@ def published_rig(folder: Path, data_dir: Path) -> tuple[Path, dict[str, str]]:
         "SCI_STREAM_RIG__NETWORK__RESULTS": f"tcp://127.0.0.1:{results}",
         "SCI_STREAM_RIG__NETWORK__TAPS": f"tcp://127.0.0.1:{taps}",
         "SCI_STREAM_RIG__PREVIEW__PORT": "0",
+        "SCI_STREAM_RIG__HEALTH__ENABLED": "false",
         "SCI_STREAM_RIG__RECORD__MIN_FREE_MIB": "0",
         "SCI_STREAM_RIG__CAMERA__OPTIONS__SNAPSHOT_RATE_HZ": "0",
     }
