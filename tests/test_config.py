@@ -188,7 +188,7 @@ def test_removed_key_is_refused_with_what_replaced_it(key: str) -> None:
 
 
 def test_recorded_rig_is_read_without_its_removed_keys() -> None:
-    text = "[camera]\nread_timeout_s = 0.5\n[reconstruct]\nmomentum = 0.5\n[reconstruct.expert]\nthreads = 3"
+    text = "[camera]\nreconnect_first_s = 0.5\n[reconstruct]\nmomentum = 0.5\n[reconstruct.expert]\nthreads = 3"
     rig = parse_rig(text, overrides={}, recorded=True)
     assert rig == parse("[reconstruct]\nthreads = 3")
 

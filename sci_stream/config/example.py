@@ -54,7 +54,8 @@ def example_toml(
         assert section is not None  # every field of `Rig` is a table
         text += "\n" + _comment(inspect.getdoc(section) or "") + f"[{name}]\n"
         if name == "camera":
-            text += _entries({"driver": section.model_fields["driver"]}, {"driver": driver})
+            fields = {key: field for key, field in _listed(section, every_key).items() if key != "options"}
+            text += _entries(fields, {"driver": driver})
             text += f"\n# Options of the {driver} camera.\n[camera.options]\n"
             if options is not None:
                 text += _options_text("camera.options", options, every_key, values or {}, examples or {})

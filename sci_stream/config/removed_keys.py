@@ -9,7 +9,6 @@ _IN_PYTHON = "It is a setting for experiments: SolverSettings in Python, `--set`
 _PAUSES = "A lost camera is reopened after 0.2 s, then twice as long each time, up to 10 s."
 
 REMOVED: Final = {
-    "camera.read_timeout_s": "A read of the camera takes at most 0.2 s.",
     "camera.reconnect_first_s": _PAUSES,
     "camera.reconnect_max_s": _PAUSES,
     "experiment.exposure_s": "The calibration holds the exposure.",
@@ -33,6 +32,5 @@ REMOVED: Final = {
     "reconstruct.weigh_noise": _IN_PYTHON,
     "reconstruct.xi": _IN_LAB,
     "record.movie_fps": "The film plays at 25 frames per second; `sci-stream export --fps` makes another.",
-    "record.warn_free_mib": "The warning comes at eight times min_free_mib.",
 }
 """Replacement of each removed key: a rig file with one is refused, and the rig of an old recording is read without."""

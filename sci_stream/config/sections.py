@@ -58,6 +58,9 @@ class CameraSection(Section):
         default_factory=dict,
         description="Options of the driver; each driver defines its own.",
     )
+    read_timeout_s: Rare[float] = Field(
+        default=0.2, ge=0.01, le=60, description="Timeout of one read; a stop request may take this long, s."
+    )
 
 
 class CalibrationSection(Section):
@@ -154,7 +157,13 @@ class RecordSection(Section):
     min_free_mib: int = Field(
         default=1024,
         ge=0,
-        description="Stop recording when less than this is free on the disk, MiB; warn at eight times as much.",
+        description="Stop recording when less than this is free on the disk, MiB.",
+    )
+    warn_free_mib: Rare[int | None] = Field(
+        default=None,
+        ge=0,
+        description="Warn when less than this is free, MiB; unset: eight times min_free_mib.",
+        examples=[8192],
     )
 
     @model_validator(mode="after")

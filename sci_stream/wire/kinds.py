@@ -112,6 +112,8 @@ def _check_reconstruction(reconstruction: Reconstruction) -> None:
 def _check_dropped(dropped: msg.Dropped) -> None:
     if dropped.outcome == "dropped" and not dropped.reason:
         raise FieldError("reason", "a reason, since the snapshot is lost", "none")
+    if dropped.outcome == "raw_only" and dropped.count > 1:
+        raise FieldError("count", "1, since each snapshot may be recorded or not", str(dropped.count))
 
 
 KINDS: Final = (

@@ -111,9 +111,10 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """The acquire node reports a snapshot that will not be reconstructed in this run to the sink.
+    """The acquire node reports to the sink that a snapshot will not be reconstructed in this run.
 
-    ``reason`` is the word under which the ledger counts it; ``outcome`` says whether its raw counts are recorded.
+    Or that ``count`` consecutive ones from ``seq`` on are lost. ``reason`` is the word under which the ledger counts
+    them; ``outcome`` says whether raw counts are recorded.
     """
 
     series: Name
@@ -121,6 +122,12 @@ class Dropped:
     seq: Seq
     reason: OptionalWord
     outcome: Outcome = "dropped"
+    count: Annotated[int, integer(1, 65536)] = 1
+
+    @property
+    def seqs(self) -> range:
+        """The snapshots that it reports."""
+        return range(self.seq, self.seq + self.count)
 
 
 @dataclass(frozen=True, slots=True)

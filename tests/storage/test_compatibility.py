@@ -33,7 +33,7 @@ def digest(array: Array) -> str:
 
 
 def test_old_rig_file_is_refused_with_what_replaced_its_keys() -> None:
-    with pytest.raises(ConfigError, match=r"\[camera\] read_timeout_s was removed\. A read of the camera takes"):
+    with pytest.raises(ConfigError, match=r"\[reconstruct\] momentum was removed\. \[reconstruct\] iterations"):
         load_rig(DATA / "rig.toml", {})
 
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sci_stream.model import CameraFrame, Snapshot
 from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
+from sci_stream.wire import Dropped
+
+# Reports of drops that may wait for their acknowledgement; further drops wait here, as runs.
+_MAX_REPORTS = 64
+_MAX_RUN = 65536
 
 
 def frame_bytes(frame: CameraFrame | Snapshot) -> int:
@@ -113,3 +119,46 @@ class InFlightSnapshots:
             self._budget.free(held.nbytes)
             self.released += 1
             del self._held[seq]
+
+
+class DropReports:
+    """Reports to the sink of snapshots that were dropped.
+
+    A camera can be faster than the sink acknowledges. So only a limited number of messages is under way; what is
+    dropped meanwhile waits as runs of consecutive numbers, each of which is one message.
+
+    Parameters
+    ----------
+    series
+        Name of the series.
+    post
+        Sends a message until it is acknowledged.
+    """
+
+    def __init__(self, series: str, post: Callable[[Dropped, float], None]) -> None:
+        self._series = series
+        self._post = post
+        self._waiting: dict[tuple[int, str], list[list[int]]] = {}
+        self._sent: dict[int, int] = {}
+
+    def add(self, seq: int, epoch: int, reason: str) -> None:
+        """Report a snapshot, in a message of its own or together with those before it."""
+        runs = self._waiting.setdefault((epoch, reason), [])
+        if runs and runs[-1][1] == seq and seq - runs[-1][0] < _MAX_RUN:
+            runs[-1][1] += 1
+        else:
+            runs.append([seq, seq + 1])
+
+    def send(self, now_s: float, *, everything: bool = False) -> None:
+        """Send as many reports as may be under way, or ``everything``, before the end of the series."""
+        while self._waiting and (everything or len(self._sent) < _MAX_REPORTS):
+            (epoch, reason), runs = next(iter(self._waiting.items()))
+            start, stop = runs.pop(0)
+            if not runs:
+                del self._waiting[epoch, reason]
+            self._sent[start] = stop
+            self._post(Dropped(self._series, epoch, start, reason, count=stop - start), now_s)
+
+    def acknowledged(self, seq: int) -> range:
+        """Return the snapshots of the report that begins with ``seq``, which the sink has accounted for."""
+        return range(seq, self._sent.pop(seq, seq + 1))

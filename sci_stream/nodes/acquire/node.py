@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Literal
 
 from sci_stream.calibration.compatibility import require_compatible_calibration
 from sci_stream.clock import read_again, unix_ns
@@ -17,7 +16,7 @@ from sci_stream.errors import CameraError, EnvironmentFault
 from sci_stream.model import CameraCapabilities, Policy, SeriesInfo, Snapshot
 from sci_stream.nodes.acquire.camera_reader import Answer, CameraReader, Captured, make_snapshot
 from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
-from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget, frame_bytes
+from sci_stream.nodes.acquire.in_flight import DropReports, InFlightSnapshots, MemoryBudget, frame_bytes
 from sci_stream.nodes.acquire.spool.spool import RecoveredState
 from sci_stream.nodes.acquire.status import AcquirePhase, AcquireReport
 from sci_stream.nodes.runtime.control_handler import ControlHandler
@@ -97,11 +96,13 @@ class AcquireNode:
             self._network.wakeup.wake,
             keep=self._keep,
             most=snapshots,
+            read_timeout_s=rig.camera.read_timeout_s,
         )
         self._overdue = overdue
         self._actions = dict(actions or {})
         self._controls = ControlHandler("acquire", self._link.connection.send, self._reader.change, self._actions)
         self._in_flight = InFlightSnapshots(self._budget, self._recovery)
+        self._drops = DropReports(self._series, self._link.post)
         self._report = AcquireReport(
             self._reader, self._dispatcher, self._link, self._recovery, self._budget, self._in_flight
         )
@@ -181,6 +182,7 @@ class AcquireNode:
         for settled in self._dispatcher.poll(now_s):
             self._settle(settled, now_s)
         self._advance(now_s)
+        self._drops.send(now_s)
         if self._health.due(now_s):
             self._publish_status()
         self._link.send_due()
@@ -191,7 +193,8 @@ class AcquireNode:
             if kind == "snapshot":
                 self._in_flight.confirm_raw(seq)
             elif kind == "dropped":
-                self._recovery.confirm(seq)
+                for dropped in self._drops.acknowledged(seq):
+                    self._recovery.confirm(dropped)
         if safe:
             self._progress_s = now_s
 
@@ -260,6 +263,7 @@ class AcquireNode:
         limit_bytes = self._rig.policy.ring_mib << 20
         self._info = self._recovery.begin(info, truth=capabilities.has_truth, limit_bytes=limit_bytes)
         self._series = self._info.series
+        self._drops = DropReports(self._series, self._link.post)
         log_for_series(self._series)
         if self._recovery.recovered is not None:
             self._resume(self._recovery.recovered, now_s)
@@ -278,9 +282,7 @@ class AcquireNode:
             else:
                 self._dispatcher.offer(snapshot, promised=True)
         for seq in state.lost:
-            self._link.post(
-                Dropped(self._series, state.epoch, seq, DropReason.ACQUIRE_LOST, self._outcome_without_video), now_s
-            )
+            self._report_without_video(seq, state.epoch, DropReason.ACQUIRE_LOST, now_s)
 
     def _announce_series(self, now_s: float) -> None:
         """Announce the series to the sink until it confirms; send the calibration first."""
@@ -342,6 +344,7 @@ class AcquireNode:
             )
         for entry in self._dispatcher.clear() if waiting else []:
             self._settle(Settled(entry, DropReason.DRAIN_TIMEOUT), now_s)
+        self._drops.send(now_s, everything=True)
         if self._info is not None:
             end = SeriesEnd(
                 series=self._series,
@@ -354,10 +357,12 @@ class AcquireNode:
 
     # --- snapshots
 
-    @property
-    def _outcome_without_video(self) -> Literal["raw_only", "dropped"]:
-        """Outcome to report for a snapshot that is not reconstructed."""
-        return "raw_only" if self._records_raw else "dropped"
+    def _report_without_video(self, seq: int, epoch: int, reason: str, now_s: float) -> None:
+        """Report a snapshot that is not reconstructed: raw only, if raw snapshots are recorded, else dropped."""
+        if self._records_raw:
+            self._link.post(Dropped(self._series, epoch, seq, reason, "raw_only"), now_s)
+        else:
+            self._drops.add(seq, epoch, reason)
 
     def _keep(self, captured: Captured) -> Captured:
         """Build the snapshot and write it to the spool, where it survives a crash. Called in the camera thread."""
@@ -378,7 +383,7 @@ class AcquireNode:
         snapshot = captured.snapshot
         if snapshot is None:
             self._in_flight.skip()
-            self._link.post(Dropped(self._series, captured.epoch, captured.seq, DropReason.RING_FULL), now_s)
+            self._drops.add(captured.seq, captured.epoch, DropReason.RING_FULL)
             return
         self._hold(snapshot, now_s)
         for displaced in self._dispatcher.offer(snapshot):
@@ -393,9 +398,7 @@ class AcquireNode:
     def _settle(self, settled: Settled, now_s: float) -> None:
         epoch = self._in_flight.settle(settled.seq)
         if epoch is not None and settled.given_up:
-            self._link.post(
-                Dropped(self._series, epoch, settled.seq, settled.given_up, self._outcome_without_video), now_s
-            )
+            self._report_without_video(settled.seq, epoch, settled.given_up, now_s)
         elif not settled.given_up:
             self._recovery.confirm(settled.seq)
 

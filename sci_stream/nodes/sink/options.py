@@ -30,6 +30,7 @@ def recorder_options(rig: Rig) -> RecorderOptions:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"Cannot create the [record] folder {folder}", got=error.strerror) from None
+    warn_mib = 8 * section.min_free_mib if section.warn_free_mib is None else section.warn_free_mib
     return RecorderOptions(
         folder=folder,
         raw=section.raw,
@@ -38,7 +39,7 @@ def recorder_options(rig: Rig) -> RecorderOptions:
         video_dtype=section.video_dtype,
         segment_bytes=section.segment_mib << 20,
         segment_s=section.segment_minutes * 60,
-        warn_free_bytes=8 * section.min_free_mib << 20,
+        warn_free_bytes=warn_mib << 20,
         floor_free_bytes=section.min_free_mib << 20,
     )
 

@@ -22,7 +22,7 @@ from sci_stream.nodes.sink.series_recording import (
     Written,
 )
 from sci_stream.optics.calibration import Calibration
-from sci_stream.storage.recording import free_bytes
+from sci_stream.storage.recording import RecordingWriter, free_bytes
 
 __all__ = ["OnDurable", "Recorder", "RecorderOptions", "RecorderState", "SubmitResult", "Written"]
 
@@ -136,11 +136,18 @@ class Recorder:
         return self._submit(Item(n_bytes, lambda writer: writer.write_reconstruction(reconstruction), on_durable))
 
     def submit_outcome(
-        self, seq: int, outcome: str, reason: str = "", on_durable: OnDurable | None = None
+        self, seq: int, outcome: str, reason: str = "", on_durable: OnDurable | None = None, *, count: int = 1
     ) -> SubmitResult:
-        """Queue the outcome of a snapshot without video (``raw_only``, ``dropped``)."""
+        """Queue the outcome of snapshots without video (``raw_only``, ``dropped``): ``count`` from ``seq`` on."""
         event: dict[str, object] = {"event": "outcome", "seq": seq, "outcome": outcome, "reason": reason}
-        return self._submit(Item(0, lambda writer: writer.write_outcome(seq, outcome, reason), on_durable, event))
+        if count > 1:
+            event["count"] = count
+
+        def write(writer: RecordingWriter) -> bool:
+            written = [writer.write_outcome(each, outcome, reason) for each in range(seq, seq + count)]
+            return any(written)
+
+        return self._submit(Item(0, write, on_durable, event))
 
     def submit_ledger(self, ledger: dict[str, object], notes: dict[str, object] | None = None) -> SubmitResult:
         """Queue the current ledger, so that a crash leaves a recent one in the file, with ``notes``."""

@@ -210,8 +210,8 @@ class SeriesSession:
 
     def expects(self, message: Snapshot | Reconstruction | Dropped) -> bool:
         """Return whether the snapshot of a message can exist, as far as the acquire node has reported."""
-        seq = message.seq if isinstance(message, Dropped) else message.id.seq
-        return self.ledger.expects(seq, self._ahead)
+        last = message.seqs[-1] if isinstance(message, Dropped) else message.id.seq
+        return self.ledger.expects(last, self._ahead)
 
     def mismatch_reason(self, message: Snapshot | Reconstruction | Dropped) -> str:
         """Return why the arrays of a message cannot be of this series, ``""`` if they can."""
@@ -309,15 +309,21 @@ class SeriesSession:
         key: MessageKey = ("dropped", seq)
         if self._is_pending(key, sender):
             return Receipt.DEFERRED
-        if self.ledger.is_settled(seq):
+        if all(self.ledger.is_settled(each) for each in dropped.seqs):
             return Receipt.ACKNOWLEDGED
-        self._show(self._reorder.skip(seq, now_s))
+        for each in dropped.seqs:
+            self._show(self._reorder.skip(each, now_s))
         outcome, reason = self._outcome_of(dropped)
+
+        def finish(_written: Written | None) -> None:
+            for each in dropped.seqs:
+                self.ledger.settle(each, outcome, reason)
+
         return self._defer(
             key,
             sender,
-            lambda recorder, done: recorder.submit_outcome(seq, outcome.value, reason, done),
-            lambda _written: self.ledger.settle(seq, outcome, reason),
+            lambda recorder, done: recorder.submit_outcome(seq, outcome.value, reason, done, count=dropped.count),
+            finish,
         )
 
     def _is_pending(self, key: MessageKey, sender: bytes) -> bool:

@@ -82,6 +82,21 @@ def test_reconstructions_are_shown_in_order_late_ones_in_time(series: Series, tm
     opened.abandon()
 
 
+def test_run_of_drops_is_accounted_for_and_recorded(series: Series, tmp_path: Path) -> None:
+    woken = threading.Event()
+    opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True), Callbacks(wake=woken.set))
+    dropped = Dropped("run-1", 1, 2, "queue_full", count=5)
+    assert opened.receive(b"acquire", dropped, 0.0) is Receipt.DEFERRED
+    assert woken.wait(60)
+    assert opened.take_acknowledgements() == [(b"acquire", Accepted("run-1", 2, "dropped"))]
+    assert opened.receive(b"acquire", dropped, 0.0) is Receipt.ACKNOWLEDGED
+    assert opened.ledger.counts().dropped == {"queue_full": 5}
+    assert not opened.expects(Dropped("run-1", 1, 2**39, "queue_full", count=65536))
+    opened.abandon()
+    with Recording(tmp_path / "run-1.h5") as recording:
+        assert list(recording.rows["reason"][2:7]) == [b"queue_full"] * 5
+
+
 def test_message_of_another_size_or_far_ahead_is_recognised(open_series: SeriesSession, series: Series) -> None:
     assert open_series.mismatch_reason(series.snapshot(0)) == ""
     assert "counts of (2, 2)" in open_series.mismatch_reason(series.snapshot(0, counts=np.zeros((2, 2), np.uint16)))
