@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import h5py
@@ -147,8 +147,8 @@ def _cell(value: bool | float | str | None, column: Column) -> Cell:
     return column.fill if value is None else value
 
 
-def solve_report(cells: Mapping[str, Any]) -> SolveReport:
-    """Return the report that the cells of a row describe, without calibration health.
+def solve_report(cell_of: Callable[[str], Any]) -> SolveReport:
+    """Return the report that the cells of a row, by column, describe, without calibration health.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def solve_report(cells: Mapping[str, Any]) -> SolveReport:
     optional = {field.name for field in dataclasses.fields(SolveReport) if field.default is None}
     report: dict[str, Any] = {}
     for quantity, column in SOLVE_QUANTITIES:
-        cell = cells[column.name]
+        cell = cell_of(column.name)
         if quantity.name == "start":
             report["start"] = Start(column.word_of(cell))
         elif isinstance(cell, bytes):

@@ -272,12 +272,11 @@ class Recording:
 
     def report(self, seq: int) -> tuple[SolveReport, str, int]:
         """Return the report of a snapshot's solve, its node, and the number of its redeliveries."""
-        row = {name: self._value(name, seq) for name in self._rows}
         try:
-            report = solve_report(row)
+            report = solve_report(lambda name: self._value(name, seq))
         except ValueError as error:
             raise FileFormatError(f"The row of snapshot {seq} in {self.path} is damaged", got=error) from None
-        return report, cell_text(row["node"]), row["redelivered"]
+        return report, cell_text(self._value("node", seq)), int(self._value("redelivered", seq))
 
     def close(self) -> None:
         """Close the file. May be called again."""
