@@ -24,7 +24,7 @@ test-unit: install  ## Tests of single parts, three at a time
 	$(PYTEST) -n 3 --dist worksteal --ignore=tests/bridges $(addprefix --ignore=,$(RIGS)) $(ARGS)
 
 test-rigs: install  ## Tests marked rig, which wait as much as they compute, five at a time
-	$(PYTEST) -n 5 --dist loadfile $(RIGS) $(ARGS)
+	$(PYTEST) -n 5 --dist loadfile --no-loadscope-reorder $(RIGS) $(ARGS)
 
 test-lab: install  ## Tests of the laboratory
 	$(PYTEST) -n 3 --dist worksteal lab/tests $(ARGS)

@@ -23,6 +23,16 @@ settings.register_profile("default", deadline=None, derandomize=True, max_exampl
 settings.load_profile("default")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start files of long rigs first, so that no process is left with one of them at the end."""
+
+    def seconds(item: pytest.Item) -> float:
+        mark = item.get_closest_marker("rig")
+        return 0.0 if mark is None else float(mark.kwargs.get("seconds", 0.0))
+
+    items.sort(key=seconds, reverse=True)
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """Return the folder of published data named by SCI_STREAM_DATA; skip where it is absent."""

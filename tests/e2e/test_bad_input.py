@@ -26,7 +26,7 @@ from sci_stream.storage.calibration_file import save_calibration
 from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import Ended, RunningRig, assert_accounted_for, camera_of, sci_stream, write_rig
 
-pytestmark = pytest.mark.rig
+pytestmark = pytest.mark.rig(seconds=40)
 
 Check = Callable[[Path], Ended]
 

@@ -13,7 +13,7 @@ import sci_stream
 from sci_stream.storage.recording import Recording
 from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 
-pytestmark = pytest.mark.rig
+pytestmark = pytest.mark.rig(seconds=50)
 
 # No series here has a limit: on a busy machine it could end before the test reaches its next step. Snapshots cost
 # little, so that the backlog is small, and all of it is delivered at the end.

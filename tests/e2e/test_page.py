@@ -20,7 +20,7 @@ from sci_stream.transport.client_connection import MISSED_HEARTBEATS
 from tests.e2e.kit import PATIENCE_S, RunningRig, assert_accounted_for, wait_for
 from tests.web.path_proxy import path_proxy
 
-pytestmark = pytest.mark.rig
+pytestmark = pytest.mark.rig(seconds=80)
 
 playwright_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -16,7 +16,7 @@ from sci_stream.ports import Camera
 from tests.conftest import RigMaker
 from tests.e2e.kit import PATIENCE_S, ROOT, assert_accounted_for, environment
 
-pytestmark = pytest.mark.rig
+pytestmark = pytest.mark.rig(seconds=60)
 
 EXAMPLES = ROOT / "examples"
 

@@ -15,7 +15,7 @@ from tests.network.ether import missing
 from tests.network.rig import NetworkRig
 
 MISSING = missing()
-pytestmark = [pytest.mark.rig, pytest.mark.skipif(bool(MISSING), reason=MISSING)]
+pytestmark = [pytest.mark.rig(seconds=30), pytest.mark.skipif(bool(MISSING), reason=MISSING)]
 
 RECORD = {"policy": {"mode": "record"}, "reconstruct": {"denoiser": "identity", "iterations": 1}}
 

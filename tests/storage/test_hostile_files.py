@@ -12,7 +12,7 @@ import pytest
 
 from tests.e2e.kit import ROOT, environment
 
-pytestmark = pytest.mark.rig
+pytestmark = pytest.mark.rig(seconds=30)
 
 _MAX_GROWTH_MIB = 100
 

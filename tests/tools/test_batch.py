@@ -29,7 +29,7 @@ from sci_stream.tools.replay.jobs import JobState, plan_jobs, read_manifest, run
 from sci_stream.tools.replay.replay import ReplayPlan, replay
 from sci_stream.tools.replay.solver import SolverChanges
 
-pytestmark = pytest.mark.rig
+pytestmark = pytest.mark.rig(seconds=90)
 
 B, H, W, N = 3, 24, 32, 3
 PATIENCE_S = 150.0

@@ -23,7 +23,7 @@ from sci_stream_drivers.aravis import AravisCamera, AravisOptions
 from tests.drivers.aravis.fake_camera import FakeCamera, fake_camera, library_file
 from tests.e2e.kit import RunningRig, assert_accounted_for, camera_of
 
-pytestmark = pytest.mark.rig
+pytestmark = pytest.mark.rig(seconds=50)
 pytest.importorskip("genicam", reason="genicam is not installed: pip install '.[genicam]'")
 if library_file() is None:
     pytest.skip("no Aravis on this machine (Debian: apt-get install libaravis-0.8-0)", allow_module_level=True)
