@@ -25,7 +25,7 @@ _PATIENCE_S = 2.0
 _LEAST = {"node": 13, "state": 7, "done": 6, "clock ms": 10}
 
 
-class NodeStatus(BaseModel):
+class ShownNode(BaseModel):
     """A node in the status; the counts that its kind has."""
 
     name: str = "?"
@@ -43,7 +43,7 @@ class NodeStatus(BaseModel):
     clock_uncertainty_ms: float = 0.0
 
 
-class LedgerStatus(BaseModel):
+class ShownLedger(BaseModel):
     """The account of the series."""
 
     acquired: int
@@ -53,7 +53,7 @@ class LedgerStatus(BaseModel):
     in_flight: int
 
 
-class RateStatus(BaseModel):
+class ShownRates(BaseModel):
     """The latest rates."""
 
     acquired_per_s: float
@@ -61,7 +61,7 @@ class RateStatus(BaseModel):
     video_fps: float
 
 
-class RecordingStatus(BaseModel):
+class ShownRecording(BaseModel):
     """The recording."""
 
     enabled: bool = False
@@ -81,10 +81,10 @@ class RigStatus(BaseModel):
     series: str | None = "–"
     camera: str | None = ""
     policy: str | None = ""
-    nodes: list[NodeStatus] = []
-    ledger: LedgerStatus | None = None
-    rates: RateStatus | None = None
-    recording: RecordingStatus | None = None
+    nodes: list[ShownNode] = []
+    ledger: ShownLedger | None = None
+    rates: ShownRates | None = None
+    recording: ShownRecording | None = None
     psnr_db: float | None = None
     latency_ms: dict[str, dict[str, float]] | None = None
 

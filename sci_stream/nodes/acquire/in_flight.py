@@ -124,8 +124,8 @@ class InFlightSnapshots:
 class DropReports:
     """Reports to the sink of snapshots that were dropped.
 
-    A camera can be faster than the sink acknowledges. So only a limited number of messages is under way; what is
-    dropped meanwhile waits as runs of consecutive numbers, each of which is one message.
+    A camera can be faster than the sink acknowledges. So only a limited number of messages is under way;
+    later drops wait as runs of consecutive numbers, each of which is one message.
 
     Parameters
     ----------
