@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import typer.main
+from typer.core import TyperGroup
 
 from sci_stream.cli import app, main
-from sci_stream.cli.plugin_commands import LAB_COMMANDS
 
 ROOT = typer.main.get_command(app)
 
@@ -19,11 +19,9 @@ ROOT = typer.main.get_command(app)
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield every command with the words that call it."""
     yield path, command
-    for name, below in getattr(command, "commands", {}).items():
-        yield from commands(below, (*path, name))
-    if not path:
-        for name in LAB_COMMANDS:
-            yield from commands(command.get_command(None, name), (name,))
+    if isinstance(command, TyperGroup):
+        for name in command.list_commands(None):
+            yield from commands(command.get_command(None, name), (*path, name))
 
 
 @pytest.mark.parametrize("arguments", [["window", "rig.toml"], ["run", "rig.toml", "--window"]])
