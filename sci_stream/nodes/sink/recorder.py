@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import SimpleQueue
 
 from sci_stream.clock import unix_ns
 from sci_stream.errors import InputError, StorageError
@@ -66,63 +67,58 @@ class RecorderStatus:
 
 
 class Recorder:
-    """The recording of one series after another; ``submit_…`` never block. Used by one thread at a time.
+    """The recording of one series, from a new file on, which is the next segment if there are earlier ones.
+
+    ``submit_…`` never block. Used by one thread at a time.
 
     Parameters
     ----------
+    settled_below
+        A first segment begins at this snapshot: all before it have an outcome.
     free
         Returns the bytes free on the disk of a path; replaced in tests.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be created or the free disk space is below its floor.
     """
 
-    def __init__(self, options: RecorderOptions, *, free: Callable[[Path], int] = free_bytes) -> None:
+    def __init__(
+        self,
+        options: RecorderOptions,
+        info: SeriesInfo,
+        calibration: Calibration,
+        settled_below: int = 0,
+        *,
+        free: Callable[[Path], int] = free_bytes,
+    ) -> None:
         self.options = options
         self._free = free
         self._changed = threading.Condition()
         self._queue: deque[Item] = deque()
         self._queue_bytes = 0
-        self._recording: SeriesRecording | None = None
-        self._thread: threading.Thread | None = None
         self._ending = False
         self._final_ledger: dict[str, object] | None = None
-
-    def start(self, info: SeriesInfo, calibration: Calibration, settled_below: int = 0) -> None:
-        """Open a new file, the next segment of the series if one exists, and start recording.
-
-        A first segment begins at snapshot ``settled_below``: all before it have an outcome.
-
-        Raises
-        ------
-        StorageError
-            If the file cannot be created or the free disk space is below its floor.
-        RuntimeError
-            If a series is already being recorded.
-        """
-        if self._thread is not None:
-            raise RuntimeError("end the series being recorded before starting another")
-        failed: list[Exception] = []
-        ready = threading.Event()
+        opened: SimpleQueue[SeriesRecording | Exception] = SimpleQueue()
 
         def run() -> None:
             try:
-                recording = SeriesRecording(info, calibration, self.options, self._free, settled_below)
-                with self._changed:
-                    self._recording = recording
-                    self._ending, self._final_ledger = False, None
-            except Exception as error:  # re-raised in the waiting caller
-                failed.append(error)
+                recording = SeriesRecording(info, calibration, options, free, settled_below)
+            except Exception as error:  # raised again in the waiting caller
+                opened.put(error)
                 return
-            finally:
-                ready.set()
+            opened.put(recording)
             self._run(recording)
 
         # HDF5 objects are created, used and closed in this thread only.
-        thread = threading.Thread(target=run, name="recorder", daemon=True)
-        thread.start()
-        ready.wait()
-        if failed:
-            thread.join()
-            raise failed[0]
-        self._thread = thread
+        self._thread = threading.Thread(target=run, name="recorder", daemon=True)
+        self._thread.start()
+        recording = opened.get()
+        if isinstance(recording, Exception):
+            self._thread.join()
+            raise recording
+        self._recording = recording
 
     def submit_raw(self, snapshot: Snapshot, on_durable: OnDurable | None = None) -> SubmitResult:
         """Queue a raw snapshot; its counts must not be changed afterwards."""
@@ -160,7 +156,7 @@ class Recorder:
     def _submit(self, item: Item) -> SubmitResult:
         size = item.n_bytes + _ITEM_OVERHEAD_BYTES
         with self._changed:
-            if self._state is not RecorderState.RECORDING or self._ending:
+            if self._recording.state is not RecorderState.RECORDING or self._ending:
                 return SubmitResult.STOPPED
             if self._queue and self._queue_bytes + size > self.options.queue_bytes:
                 return SubmitResult.FULL
@@ -179,24 +175,20 @@ class Recorder:
             self._changed.notify()
 
     def close(self, ledger: dict[str, object] | None = None) -> None:
-        """`finish`, unless that was done before, and wait until both are closed. Does nothing if not recording."""
-        if self._thread is not None:
-            if not self._ending:
-                self.finish(ledger)
-            self._thread.join()
-            self._thread = None
+        """`finish`, unless that was done before, and wait until both are closed."""
+        if not self._ending:
+            self.finish(ledger)
+        self._thread.join()
 
     @property
     def is_open(self) -> bool:
         """Whether file and journal are still open."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._thread.is_alive()
 
     def status(self) -> RecorderStatus:
         """Return the state; callable from any thread."""
         with self._changed:
             recording = self._recording
-            if recording is None:
-                return RecorderStatus()
             writer = recording.writer
             return RecorderStatus(
                 state=recording.state,
@@ -218,10 +210,6 @@ class Recorder:
             return self._free(path)
         except OSError:  # the folder is gone; the recorder notices by itself
             return None
-
-    @property
-    def _state(self) -> RecorderState:
-        return RecorderState.IDLE if self._recording is None else self._recording.state
 
     def _run(self, recording: SeriesRecording) -> None:
         while (batch := self._take()) is not None:
@@ -309,8 +297,7 @@ class RecordingController:
             raise InputError("The series is already being recorded")
         if self._closing is not None and self._closing.is_open:
             raise InputError("The previous file is still being written", hint="Try again in a moment.")
-        recorder = Recorder(self._options())
-        recorder.start(self._info, self._calibration, settled_below)
+        recorder = Recorder(self._options(), self._info, self._calibration, settled_below)
         if self.recorder is not None:  # it stopped by itself, e.g. on a full disk, and may have room again
             self.recorder.close()
         self.recorder, self.failure = recorder, ""

@@ -43,8 +43,7 @@ RECORD_FOR_EVER = f"""
     info = SeriesInfo("run", 0, "rig", Policy.RECORD, "m", "1", SIZE, SIZE, "Mono16", 16, 2, calibration.hash)
     recorder = Recorder(RecorderOptions(
         Path(sys.argv[1]), queue_bytes={QUEUE} * frame, batch_items={BATCH}, segment_bytes=150 * frame,
-        floor_free_bytes=1, warn_free_bytes=1))
-    recorder.start(info, calibration)
+        floor_free_bytes=1, warn_free_bytes=1), info, calibration)
     report = SolveReport(
         iterations=1, start=Start.COLD, start_reason="first", budget_limited=False, solve_ns=1, residual=0.0)
 

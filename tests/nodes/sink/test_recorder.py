@@ -27,8 +27,9 @@ LEDGER = {"acquired": 3, "closed": True}
 
 
 @pytest.fixture
-def recorder(tmp_path: Path):
-    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1, warn_free_bytes=1))
+def recorder(tmp_path: Path, series):
+    options = RecorderOptions(tmp_path, floor_free_bytes=1, warn_free_bytes=1)
+    recorder = Recorder(options, series.info, series.calibration)
     yield recorder
     recorder.close()
 
@@ -55,7 +56,6 @@ def wait_for_room(submit: Callable[[], SubmitResult]) -> None:
 
 
 def test_series_is_recorded_with_its_ledger(recorder: Recorder, tmp_path: Path, series) -> None:
-    recorder.start(series.info, series.calibration)
     recorder.submit_raw(series.snapshot(0))
     recorder.submit_raw(series.snapshot(1))
     recorder.submit_reconstruction(series.reconstruction(1))
@@ -81,7 +81,6 @@ def test_callback_comes_once_after_the_row_is_readable(recorder: Recorder, tmp_p
 
         return on_durable
 
-    recorder.start(series.info, series.calibration)
     for seq in (0, 1, 1, 2):
         assert recorder.submit_raw(series.snapshot(seq), note(seq)) is SubmitResult.ACCEPTED
     recorder.close(LEDGER)
@@ -97,7 +96,6 @@ def test_flush_covers_items_queued_meanwhile(recorder: Recorder, series, held, m
     flushes: list[int] = []
     write_all = RecordingWriter.flush
     monkeypatch.setattr(RecordingWriter, "flush", lambda writer: (flushes.append(1), write_all(writer))[1])
-    recorder.start(series.info, series.calibration)
     for seq in range(20):
         recorder.submit_raw(series.snapshot(seq))
     held.set()
@@ -107,8 +105,11 @@ def test_flush_covers_items_queued_meanwhile(recorder: Recorder, series, held, m
 
 def test_full_queue_refuses_items(tmp_path: Path, series, held) -> None:
     size = series.counts(0).nbytes
-    recorder = Recorder(RecorderOptions(tmp_path, queue_bytes=4 * size, floor_free_bytes=1, batch_items=1))
-    recorder.start(series.info, series.calibration)
+    recorder = Recorder(
+        RecorderOptions(tmp_path, queue_bytes=4 * size, floor_free_bytes=1, batch_items=1),
+        series.info,
+        series.calibration,
+    )
     answers = [recorder.submit_raw(series.snapshot(seq)) for seq in range(20)]
     assert answers.count(SubmitResult.FULL) > 10
     assert recorder.status().queue_bytes <= 4 * size
@@ -120,8 +121,7 @@ def test_full_queue_refuses_items(tmp_path: Path, series, held) -> None:
 
 
 def test_item_larger_than_queue_is_accepted_alone(tmp_path: Path, series) -> None:
-    recorder = Recorder(RecorderOptions(tmp_path, queue_bytes=1, floor_free_bytes=1))
-    recorder.start(series.info, series.calibration)
+    recorder = Recorder(RecorderOptions(tmp_path, queue_bytes=1, floor_free_bytes=1), series.info, series.calibration)
     recorder.submit_raw(series.snapshot(0))
     wait_for_room(lambda: recorder.submit_reconstruction(series.reconstruction(1)))
     recorder.close(LEDGER)
@@ -130,7 +130,6 @@ def test_item_larger_than_queue_is_accepted_alone(tmp_path: Path, series) -> Non
 
 
 def test_outcomes_are_recorded_and_journalled(recorder: Recorder, tmp_path: Path, series) -> None:
-    recorder.start(series.info, series.calibration)
     recorder.submit_outcome(0, "dropped", "overrun")
     recorder.submit_outcome(0, "dropped", "again")
     recorder.submit_ledger({"acquired": 1})
@@ -143,10 +142,9 @@ def test_outcomes_are_recorded_and_journalled(recorder: Recorder, tmp_path: Path
     assert events[2]["ledger"] == LEDGER
 
 
-def test_recording_can_stop_and_restart_in_a_series(recorder: Recorder, tmp_path: Path, series) -> None:
-    assert recorder.submit_raw(series.snapshot(0)) is SubmitResult.STOPPED
+def test_recording_can_stop_and_restart_in_a_series(tmp_path: Path, series) -> None:
     for seq in range(2):
-        recorder.start(series.info, series.calibration)
+        recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1), series.info, series.calibration)
         assert recorder.status().state == "recording"
         recorder.submit_raw(series.snapshot(seq))
         recorder.close(LEDGER)
@@ -160,32 +158,27 @@ def test_recording_can_stop_and_restart_in_a_series(recorder: Recorder, tmp_path
     ]
 
 
-def test_second_series_raises_runtime_error(recorder: Recorder, series) -> None:
-    recorder.start(series.info, series.calibration)
-    with pytest.raises(RuntimeError):
-        recorder.start(series.info, series.calibration)
-
-
 def test_missing_folder_or_full_disk_is_refused_at_start(tmp_path: Path, series) -> None:
     with pytest.raises(StorageError, match="nowhere"):
-        Recorder(RecorderOptions(tmp_path / "nowhere")).start(series.info, series.calibration)
+        Recorder(RecorderOptions(tmp_path / "nowhere"), series.info, series.calibration)
     with pytest.raises(StorageError, match="Not enough disk space"):
-        Recorder(RecorderOptions(tmp_path), free=lambda _: 1000).start(series.info, series.calibration)
+        Recorder(RecorderOptions(tmp_path), series.info, series.calibration, free=lambda _: 1000)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "/tmp/x", "a/b", "..", "", ".hidden"])
 def test_series_name_outside_the_folder_is_refused(tmp_path: Path, series, name: str) -> None:
-    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1))
+    options = RecorderOptions(tmp_path, floor_free_bytes=1)
     with pytest.raises(InputError, match="name"):
-        recorder.start(dataclasses.replace(series.info, series=name), series.calibration)
+        Recorder(options, dataclasses.replace(series.info, series=name), series.calibration)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_recorder_stops_cleanly_at_disk_floor(tmp_path: Path, series) -> None:
     free = [10 * GB]
-    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1 * GB), free=lambda _: free[0])
-    recorder.start(series.info, series.calibration)
+    recorder = Recorder(
+        RecorderOptions(tmp_path, floor_free_bytes=1 * GB), series.info, series.calibration, free=lambda _: free[0]
+    )
     recorder.submit_raw(series.snapshot(0))
     free[0] = GB // 2
     results: list[Written] = []
@@ -219,8 +212,7 @@ def test_recorder_stops_cleanly_at_disk_floor(tmp_path: Path, series) -> None:
 def test_low_disk_warning_comes_and_goes(tmp_path: Path, series) -> None:
     free = [3 * GB]
     options = RecorderOptions(tmp_path, floor_free_bytes=1 * GB, warn_free_bytes=5 * GB)
-    recorder = Recorder(options, free=lambda _: free[0])
-    recorder.start(series.info, series.calibration)
+    recorder = Recorder(options, series.info, series.calibration, free=lambda _: free[0])
 
     def warning_after(seq: int) -> str:
         written = threading.Event()
@@ -242,7 +234,6 @@ def test_write_error_is_reported_for_each_item(recorder: Recorder, tmp_path: Pat
         raise StorageError("the disk is gone")
 
     results: list[Written] = []
-    recorder.start(series.info, series.calibration)
     recorder.submit_raw(series.snapshot(0))
     monkeypatch.setattr(RecordingWriter, "write_reconstruction", broken)
     failed = threading.Event()
@@ -258,7 +249,6 @@ def test_write_error_is_reported_for_each_item(recorder: Recorder, tmp_path: Pat
 
 def test_unfit_snapshot_is_refused_alone(recorder: Recorder, tmp_path: Path, series) -> None:
     results: list[Written] = []
-    recorder.start(series.info, series.calibration)
     recorder.submit_raw(series.snapshot(0, counts=np.zeros((2, 2), np.uint16)), results.append)
     recorder.submit_raw(series.snapshot(1), results.append)
     recorder.close(LEDGER)
@@ -270,7 +260,6 @@ def test_failing_callback_does_not_end_the_recording(recorder: Recorder, tmp_pat
     def wrong(_: Written) -> None:
         raise ValueError("a caller's mistake")
 
-    recorder.start(series.info, series.calibration)
     recorder.submit_raw(series.snapshot(0), wrong)
     recorder.submit_raw(series.snapshot(1))
     recorder.close(LEDGER)
@@ -279,8 +268,7 @@ def test_failing_callback_does_not_end_the_recording(recorder: Recorder, tmp_pat
 
 
 def test_recording_closed_without_ledger_is_readable_not_clean(tmp_path: Path, series) -> None:
-    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1))
-    recorder.start(series.info, series.calibration)
+    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1), series.info, series.calibration)
     recorder.submit_raw(series.snapshot(0))
     recorder.close()
     recorder.close()
@@ -308,8 +296,9 @@ def small_disk(tmp_path: Path):
 
 
 def test_full_real_disk_leaves_a_clean_prefix(small_disk: Path, series) -> None:
-    recorder = Recorder(RecorderOptions(small_disk, floor_free_bytes=1, warn_free_bytes=1))
-    recorder.start(series.info, series.calibration)
+    recorder = Recorder(
+        RecorderOptions(small_disk, floor_free_bytes=1, warn_free_bytes=1), series.info, series.calibration
+    )
     results: list[Written] = []
     seq = 0
     ballast = small_disk / "ballast"
@@ -328,8 +317,7 @@ def test_full_real_disk_leaves_a_clean_prefix(small_disk: Path, series) -> None:
 def test_segments_by_size_have_a_virtual_dataset(tmp_path: Path, series) -> None:
     size = series.counts(0).nbytes
     options = RecorderOptions(tmp_path, video=False, floor_free_bytes=1, segment_bytes=3 * size, batch_items=1)
-    recorder = Recorder(options)
-    recorder.start(series.info, series.calibration)
+    recorder = Recorder(options, series.info, series.calibration)
     for seq in range(8):
         recorder.submit_raw(series.snapshot(seq))
         recorder.submit_outcome(seq, "raw_only")
@@ -353,8 +341,7 @@ def test_segments_by_size_have_a_virtual_dataset(tmp_path: Path, series) -> None
 
 
 def test_segments_by_age_are_never_empty(tmp_path: Path, series) -> None:
-    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1, segment_s=1e-6))
-    recorder.start(series.info, series.calibration)
+    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1, segment_s=1e-6), series.info, series.calibration)
     done = threading.Event()
     for seq in range(3):
         done.clear()
@@ -369,8 +356,7 @@ def test_segments_by_age_are_never_empty(tmp_path: Path, series) -> None:
 
 def test_recorder_without_descriptors_continues_and_retries(tmp_path: Path, series, monkeypatch) -> None:
     monkeypatch.setattr(series_recording, "_RETRY_SEGMENT_S", 0.0)
-    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1, segment_bytes=1))
-    recorder.start(series.info, series.calibration)
+    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1, segment_bytes=1), series.info, series.calibration)
 
     def record(seq: int) -> Written:
         written: queue.SimpleQueue[Written] = queue.SimpleQueue()

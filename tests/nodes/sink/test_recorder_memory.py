@@ -26,9 +26,10 @@ def test_memory_is_flat_over_ten_thousand_snapshots(tmp_path: Path) -> None:
     info = SeriesInfo("run", 0, "rig", Policy.LIVE, "m", "1", SIZE, SIZE, "Mono16", 16, 2, calibration.hash)
     frame_bytes = 2 * SIZE**2
     recorder = Recorder(
-        RecorderOptions(tmp_path, video=False, queue_bytes=64 * frame_bytes, segment_bytes=2500 * frame_bytes)
+        RecorderOptions(tmp_path, video=False, queue_bytes=64 * frame_bytes, segment_bytes=2500 * frame_bytes),
+        info,
+        calibration,
     )
-    recorder.start(info, calibration)
     process, levels = psutil.Process(), []
     for seq in range(12_000):
         if seq % 100 == 50:

@@ -39,8 +39,8 @@ def recorder_alone(folder: Path, shape: tuple[int, int], snapshots: int, compres
     calibration = camera.calibration()
     info = SeriesInfo("bench", 0, "bench", Policy.RECORD, "bench", "0", *shape, "Mono12", 12, 1, calibration.hash)
     with tempfile.TemporaryDirectory(prefix="sci-stream-bench-", dir=folder) as scratch:
-        recorder = Recorder(RecorderOptions(Path(scratch), video=False, compression=compression, floor_free_bytes=0))
-        recorder.start(info, calibration)
+        options = RecorderOptions(Path(scratch), video=False, compression=compression, floor_free_bytes=0)
+        recorder = Recorder(options, info, calibration)
         camera.start()
         frames = [frame.counts for _ in range(16) if (frame := camera.read(0.0)) is not None]
         began_s, before_s = time.perf_counter(), time.process_time()
