@@ -104,7 +104,7 @@ def read_small(path: Path, what: str, max_bytes: int, *, error: type[InputError]
     if size > max_bytes:
         raise error(f"{path} cannot be read as {what}", expected=f"at most {max_bytes} bytes", got=f"{size} bytes")
     with reading(path, what, error=error), path.open("rb") as file:
-        return file.read(max_bytes)
+        return file.read(size)
 
 
 def require_memory(n_bytes: int, where: object, *, error: type[InputError] = FileFormatError) -> None:

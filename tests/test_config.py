@@ -430,3 +430,8 @@ def test_remote_addresses_need_keys_or_an_explicit_waiver() -> None:
 
 def test_invalid_public_key_is_refused() -> None:
     assert "40 characters" in complaint('[security]\nacquire_key = "abc"')
+
+
+def test_endless_number_is_an_error_in_the_rig_file() -> None:
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        parse_rig("[network]\nheartbeat_s = " + "9" * 10_000)

@@ -78,7 +78,7 @@ def parse_rig(
     """
     try:
         table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of an integer with thousands of digits
         raise ConfigError(
             f"{name} is not valid TOML", got=error, hint="Strings are quoted, and truth values are true and false."
         ) from None

@@ -210,10 +210,14 @@ class Ledger:
                 got=f"{len(self._settled)} snapshots accounted for",
                 hint="The acquire node was lost or stopped hard; the recording is readable.",
             )
+        missing = self._settled.missing(self._total)
+        beyond = [seq for start, stop in self._settled.runs for seq in range(max(start, self._total), stop)[:20]]
+        named = f"; without one, for example: {missing}" if missing else ""
+        named += f"; beyond the end of the series: {beyond[:20]}" if beyond else ""
         raise LedgerError(
             "The ledger does not close",
             expected=f"{self._total} snapshots with an outcome",
-            got=f"{len(self._settled)}; without one, for example: {self._settled.missing(self._total)}",
+            got=f"{len(self._settled)}{named}",
         )
 
     def counts(self) -> LedgerCounts:

@@ -31,7 +31,9 @@ class Journal:
         self._pending: list[str] = []
         try:
             # Unbuffered: a batch reaches the kernel in one write, so that a crash can truncate its last line only.
-            self._file = path.open("ab+", buffering=0)
+            # Not through a symbolic link, which could be planted to make it append to another file.
+            number = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            self._file = os.fdopen(number, "ab+", buffering=0)
             self._end_torn_line()
         except OSError as error:
             raise StorageError(f"The journal {path} cannot be opened", got=error) from error

@@ -7,7 +7,6 @@ recording that it was at: Dask gives the task to another worker, which starts it
 from __future__ import annotations
 
 import dataclasses
-import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sci_stream.errors import EnvironmentFault, InputError
+from sci_stream.nodes.runtime.process import usable_cores
 from sci_stream.optional import require_optional
 from sci_stream.tools.replay.jobs import JobResult, JobState, ReplayJob, remove_left_behind, run_job_atomically
 
@@ -84,7 +84,7 @@ def _start_cluster(options: ClusterOptions, distributed: Any) -> Any:
         cluster.scale(jobs=options.workers or 1)
         return cluster
     count = options.workers or max(1, _gpus())
-    threads = str(options.threads or max(1, (os.cpu_count() or 1) // count))
+    threads = str(options.threads or max(1, usable_cores() // count))
     return distributed.LocalCluster(
         n_workers=count,
         threads_per_worker=1,  # one recording at a time, with the threads of torch

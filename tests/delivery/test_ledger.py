@@ -113,3 +113,12 @@ def test_reorder_buffer_releases_after_its_patience() -> None:
     assert buffer.expire(1.0) == ["b"]
     assert buffer.push(0, "a", 1.1) == []
     assert buffer.late == 1
+
+
+def test_outcomes_beyond_the_end_of_a_series_are_named() -> None:
+    ledger = Ledger()
+    for seq in range(5):
+        ledger.settle(seq, Outcome.RECONSTRUCTED)
+    ledger.end(3)
+    with pytest.raises(LedgerError, match=r"beyond the end of the series: \[3, 4\]"):
+        ledger.check()

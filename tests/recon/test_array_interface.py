@@ -317,3 +317,19 @@ def test_saturated_snapshot_gives_a_warning(filmed) -> None:
     y, masks = filmed
     with pytest.warns(sci_stream.MaskMismatchWarning, match="all are saturated"):
         solve(np.full(y.shape[1:], 255, np.uint8), masks)
+
+
+@pytest.mark.rig
+def test_reconstruct_works_in_a_process_forked_after_a_solve() -> None:
+    program = (
+        "import multiprocessing, numpy as np, sci_stream, torch\n"
+        "torch.set_num_threads(2)\n"
+        "masks = (np.random.default_rng(0).random((4, 64, 64)) < .5).astype('f4')\n"
+        "def solve(seed):\n"
+        "    y = (masks * np.random.default_rng(seed).random((4, 64, 64))).sum(0).astype('f4')\n"
+        "    return sci_stream.reconstruct(y, masks, denoiser='tv', iterations=2, check_masks=False).video.mean()\n"
+        "first = solve(1)\n"
+        "with multiprocessing.get_context('fork').Pool(2) as pool:\n"
+        "    assert abs(pool.map(solve, [1, 2])[0] - first) < 1e-4\n"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=120)

@@ -49,3 +49,12 @@ def test_truncated_journal_loses_only_truncated_lines(tmp_path_factory, cut: int
 def test_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="nowhere"):
         Journal(tmp_path / "nowhere" / "j.jsonl")
+
+
+def test_journal_does_not_follow_a_symbolic_link(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("precious")
+    (tmp_path / "run.journal.jsonl").symlink_to(other)
+    with pytest.raises(StorageError, match="cannot be opened"):
+        Journal(tmp_path / "run.journal.jsonl")
+    assert other.read_text() == "precious"

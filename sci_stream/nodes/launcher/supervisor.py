@@ -26,6 +26,7 @@ from sci_stream.nodes.runtime.process import (
     PARENT_VARIABLE,
     SPOOL_VARIABLE,
     StopRequest,
+    usable_cores,
 )
 from sci_stream.nodes.runtime.runtime_folder import FROZEN_VARIABLE, RunFolder, folders_left_behind, freeze
 from sci_stream.transport.sockets import FOLDER_VARIABLE
@@ -114,7 +115,7 @@ class Supervisor:
         nodes = rig.reconstruct.nodes
         solvers = dict(environment)
         if nodes > 1 and not rig.reconstruct.threads:
-            solvers["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // nodes))
+            solvers["OMP_NUM_THREADS"] = str(max(1, usable_cores() // nodes))
         movers[SPOOL_VARIABLE] = str(self._folder.path)
         self._sink = _Child("sink", sink, dict(movers))
         self._acquire = _Child("acquire", acquire, dict(movers))

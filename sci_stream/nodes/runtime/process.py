@@ -6,6 +6,7 @@ import contextlib
 import gc
 import importlib.metadata
 import logging
+import math
 import os
 import platform
 import resource
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NoReturn
 
 PARENT_VARIABLE = "SCI_STREAM_SUPERVISOR_PID"
@@ -59,6 +61,15 @@ def freeze_gc() -> None:
 def new_instance_id() -> str:
     """Return a token that distinguishes this process from earlier ones of the same name."""
     return secrets.token_hex(4)
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use: its affinity, and the quota of its control group."""
+    cores = len(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, math.ceil(int(quota) / int(period)))
+    return max(1, cores)
 
 
 def limit_threads() -> None:

@@ -403,7 +403,10 @@ def write_summary(path: Path, summary: dict[str, object]) -> None:
     new = path.with_name(f".{path.name}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        new.write_text(text)
+        # A new file: through a symbolic link of this name another one would be overwritten.
+        new.unlink(missing_ok=True)
+        with new.open("x") as file:
+            file.write(text)
         new.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

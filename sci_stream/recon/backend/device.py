@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import torch
 
 from sci_stream.errors import ConfigError, DeviceError
+
+# The threads of OpenMP do not survive a fork, and a child that waits for them would never return.
+os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
 _NAME = re.compile(r"auto|cpu|cuda(:(?P<index>\d+))?")
 

@@ -153,7 +153,7 @@ time.sleep(60)
 """
 
 
-@pytest.mark.parametrize(("number", "most"), [("SIGSEGV", "_CRASHES_AT_MOST"), ("SIGKILL", "_KILLS_AT_MOST")])
+@pytest.mark.parametrize(("number", "most"), [("SIGSEGV", "_MAX_CRASHES"), ("SIGKILL", "_MAX_KILLS")])
 def test_node_that_only_crashes_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str, most: str
 ) -> None:

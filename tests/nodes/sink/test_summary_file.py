@@ -28,3 +28,12 @@ def test_unwritable_summary_is_storage_error_with_content_logged(
         write_summary(path, {"series": "run-1"})
     assert '{"series": "run-1"}' in caplog.text
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_summary_does_not_follow_a_symbolic_link(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("precious")
+    (tmp_path / ".summary.json.new").symlink_to(other)
+    write_summary(tmp_path / "summary.json", {"series": "run-1"})
+    assert other.read_text() == "precious"
+    assert "run-1" in (tmp_path / "summary.json").read_text()
