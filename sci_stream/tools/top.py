@@ -15,8 +15,10 @@ from rich.text import Text
 
 from sci_stream.config import Rig
 from sci_stream.config.fields import network_location
+from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import ConfigError, EnvironmentFault
 from sci_stream.file_guard import in_words
+from sci_stream.nodes.sink.status import SinkRates
 
 # The sink publishes its status twice a second.
 _PERIOD_S = 0.5
@@ -43,24 +45,6 @@ class ShownNode(BaseModel):
     clock_uncertainty_ms: float = 0.0
 
 
-class ShownLedger(BaseModel):
-    """The account of the series."""
-
-    acquired: int
-    reconstructed: int
-    raw_only: int
-    dropped: dict[str, int]
-    in_flight: int
-
-
-class ShownRates(BaseModel):
-    """The latest rates."""
-
-    acquired_per_s: float
-    reconstructed_per_s: float
-    video_fps: float
-
-
 class ShownRecording(BaseModel):
     """The recording."""
 
@@ -82,8 +66,8 @@ class RigStatus(BaseModel):
     camera: str | None = ""
     policy: str | None = ""
     nodes: list[ShownNode] = []
-    ledger: ShownLedger | None = None
-    rates: ShownRates | None = None
+    ledger: LedgerCounts | None = None
+    rates: SinkRates | None = None
     recording: ShownRecording | None = None
     psnr_db: float | None = None
     latency_ms: dict[str, dict[str, float]] | None = None
