@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 from unittest import mock
 
-from sci_stream.config import load_rig
 from sci_stream.delivery.ledger import Ledger, LedgerCounts
 from sci_stream.nodes.acquire import series_loop
 from sci_stream.nodes.reconstruct.node import ReconstructNode
@@ -22,9 +20,8 @@ from sci_stream.nodes.sink import node as sink_module
 from sci_stream.nodes.sink.node import SinkNode
 from sci_stream.nodes.sink.series_session import SeriesSession
 from sci_stream.storage.calibration_file import load_calibration
-from sci_stream.storage.recording import Recording
 from sci_stream_drivers.simulated import SimulatedCamera
-from tests.e2e.kit import PATIENCE_S, Tables, write_rig
+from tests.e2e.kit import PATIENCE_S, RigFiles, Tables
 
 _POLL_S = 0.002
 # Twice a second suits a person; a test would wait for it.
@@ -66,7 +63,7 @@ class NodeThread:
             raise error
 
 
-class RigInProcess:
+class RigInProcess(RigFiles):
     """Acquire, reconstruct and sink nodes of a rig in threads; a context manager that stops them.
 
     The simulated camera of `tests.e2e.kit.small_rig` waits for `expose`, unless ``changes`` set its ``trigger`` to
@@ -89,13 +86,10 @@ class RigInProcess:
             "policy": {"spool": str(folder / "spool")},
             "record": {"folder": str(folder / "recordings")},
         }
-        self.folder = folder
-        self.path = write_rig(folder, fast, changes)
-        self.rig = load_rig(self.path, overrides={})
+        super().__init__(folder, fast, changes)
         self.camera = make_camera(self.rig)
         self.nodes: dict[str, NodeThread] = {}
         self._snapshots = snapshots
-        self._summary = folder / "summary.json"
         self._patches = contextlib.ExitStack()
         # Signals come to the main thread only.
         self._patches.enter_context(mock.patch.object(series_loop, "_on_signal", return_value=contextlib.nullcontext()))
@@ -193,18 +187,3 @@ class RigInProcess:
         for name in reversed(self.nodes):
             self.nodes[name].stop()
         return self.summary()
-
-    def summary(self) -> dict[str, Any]:
-        """Return the summary file."""
-        summary: dict[str, Any] = json.loads(self._summary.read_text())
-        return summary
-
-    def segments(self) -> list[Path]:
-        """Return the recorded files in order."""
-        return sorted(Path(self.rig.record.folder).glob("*.h5"), key=lambda path: path.stem)
-
-    @contextlib.contextmanager
-    def recordings(self) -> Iterator[list[Recording]]:
-        """Open all segments."""
-        with contextlib.ExitStack() as stack:
-            yield [stack.enter_context(Recording(path)) for path in self.segments()]

@@ -142,7 +142,32 @@ def wait_for(condition: Callable[[], object], what: str, timeout_s: float = PATI
         time.sleep(0.05)
 
 
-class RunningRig:
+class RigFiles:
+    """A rig file in a folder, `small_rig` with changes, and the files of its run."""
+
+    def __init__(self, folder: Path, *changes: Tables | None) -> None:
+        self.folder = folder
+        self.path = write_rig(folder, *changes)
+        self.rig = load_rig(self.path, overrides={})
+        self._summary = folder / "summary.json"
+
+    def summary(self) -> dict[str, Any]:
+        """Return the summary file."""
+        result: dict[str, Any] = json.loads(self._summary.read_text())
+        return result
+
+    def segments(self) -> list[Path]:
+        """Return the recorded files in order."""
+        return sorted(Path(self.rig.record.folder).glob("*.h5"), key=lambda path: path.stem)
+
+    @contextlib.contextmanager
+    def recordings(self) -> Iterator[list[Recording]]:
+        """Open all segments."""
+        with contextlib.ExitStack() as stack:
+            yield [stack.enter_context(Recording(path)) for path in self.segments()]
+
+
+class RunningRig(RigFiles):
     """``sci-stream run`` as a process with its nodes; a context manager that leaves no process behind.
 
     Parameters
@@ -167,10 +192,7 @@ class RunningRig:
         limit_file_bytes: int | None = None,
         program: Sequence[str | Path] = COMMAND,
     ) -> None:
-        self.folder = folder
-        self.path = write_rig(folder, changes)
-        self.rig = load_rig(self.path, overrides={})
-        self._summary = folder / "summary.json"
+        super().__init__(folder, changes)
         self._log = folder / "output.txt"
         self._run_folders: set[str] = set()
         limit = [] if limit_file_bytes is None else ["prlimit", f"--fsize={limit_file_bytes}"]
@@ -256,21 +278,6 @@ class RunningRig:
         assert status == 0, f"exit status {status}\n{self.output}"
         assert "Traceback" not in self.output, self.output
         return self.summary()
-
-    def summary(self) -> dict[str, Any]:
-        """Return the summary file."""
-        result: dict[str, Any] = json.loads(self._summary.read_text())
-        return result
-
-    def segments(self) -> list[Path]:
-        """Return the recorded files in order."""
-        return sorted(Path(self.rig.record.folder).glob("*.h5"), key=lambda path: path.stem)
-
-    @contextlib.contextmanager
-    def recordings(self) -> Iterator[list[Recording]]:
-        """Open all segments."""
-        with contextlib.ExitStack() as stack:
-            yield [stack.enter_context(Recording(path)) for path in self.segments()]
 
 
 def _node_name(argv: list[str]) -> str:
