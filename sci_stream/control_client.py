@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import JsonValue, TypeAdapter
 
 from sci_stream.errors import InputError, TransportError
+from sci_stream.model import Json
 from sci_stream.parameters import Parameter, Value, parameter_of
 
 T = TypeVar("T")
@@ -132,7 +133,7 @@ class RigControl:
         """Trigger an action of a node; return its answer. Raises as `set`."""
         return self._request("control/do", TypeAdapter(_Done), {"node": node, "action": action}).text
 
-    def _request(self, path: str, answer: TypeAdapter[T], body: Mapping[str, object] | None = None) -> T:
+    def _request(self, path: str, answer: TypeAdapter[T], body: Mapping[str, Json] | None = None) -> T:
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         data = None
         if body is not None:

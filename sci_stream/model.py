@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import numpy.typing as npt
 
@@ -26,6 +26,9 @@ from sci_stream.field_types import (
 from sci_stream.reports import SolveReport
 
 Array = npt.NDArray[Any]
+
+Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
+"""A value of a JSON document, as status, summary and journals are written."""
 
 # Types of the elements of snapshots and of videos.
 COUNTS: Final = ("uint8", "uint16", "float32")
@@ -264,9 +267,9 @@ class Inspection:
     """
 
     features: tuple[Feature, ...]
-    options: Mapping[str, object]
-    suggested: Mapping[str, object] = field(default_factory=dict)
-    trigger: Mapping[str, object] | None = None
+    options: Mapping[str, Json]
+    suggested: Mapping[str, Json] = field(default_factory=dict)
+    trigger: Mapping[str, Json] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +282,7 @@ class FoundCamera:
     serial: str
     user_defined_name: str
     access: str
-    options: Mapping[str, object]
+    options: Mapping[str, Json]
 
 
 @dataclass(frozen=True, slots=True)

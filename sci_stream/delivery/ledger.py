@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.errors import LedgerError
+from sci_stream.model import Json
 
 
 class Outcome(enum.StrEnum):
@@ -70,7 +71,7 @@ class LedgerCounts:
     camera_missed: int
     unrecorded: int
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Json]:
         """Return the counts as JSON, for status, recording and summary."""
         return asdict(self)
 

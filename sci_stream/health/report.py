@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from sci_stream.health.metrics import NodeMetrics, Value
+from sci_stream.model import Json
 
 ALIVE_WITHIN_S = 5.0
 """A loop without an iteration for this long hangs; normally it runs tens of times per second."""
@@ -27,13 +28,13 @@ class Health:
         self._clock = clock
         self._alive_s = clock()
         self._not_ready = "starting"
-        self._status: Mapping[str, object] = {}
+        self._status: Mapping[str, Json] = {}
 
     def mark_alive(self) -> None:
         """Record that the node's loop is alive."""
         self._alive_s = self._clock()
 
-    def report(self, not_ready: str, status: Mapping[str, object], metrics: Mapping[str, Value]) -> None:
+    def report(self, not_ready: str, status: Mapping[str, Json], metrics: Mapping[str, Value]) -> None:
         """Publish the current state.
 
         Parameters
@@ -63,6 +64,6 @@ class Health:
         return self._not_ready
 
     @property
-    def status(self) -> dict[str, object]:
+    def status(self) -> dict[str, Json]:
         """The node's status."""
         return {**self._status, "ready": not self.not_ready, "not_ready": self.not_ready}

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from sci_stream.errors import InputError
 from sci_stream.imaging.demosaic import Demosaic
-from sci_stream.model import Array, BayerPhase
+from sci_stream.model import Array, BayerPhase, Json
 from sci_stream.optics.bayer import colour_sites
 from sci_stream.parameters import Changes
 
@@ -109,7 +109,7 @@ class ToneSettings:
         for gain in self.gains:
             _within("gains", gain, 1 / MAX_GAIN, MAX_GAIN)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Json]:
         """Return the settings as plain values, for a status or a file; `changed` accepts them."""
         return {
             field.name: str(value) if isinstance(value := getattr(self, field.name), enum.Enum) else value

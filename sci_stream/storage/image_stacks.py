@@ -12,7 +12,7 @@ import numpy as np
 from sci_stream.errors import StorageError
 from sci_stream.file_guard import writing
 from sci_stream.imaging.rendering import encode_png
-from sci_stream.model import Array
+from sci_stream.model import Array, Json
 from sci_stream.optional import require_optional
 
 
@@ -54,7 +54,7 @@ def write_tiff(path: Path, stack: Stack) -> None:
         If the file cannot be written.
     """
     tifffile = require_optional("tifffile", "export", "Writing TIFF")
-    metadata: dict[str, object] = {
+    metadata: dict[str, Json] = {
         "axes": "TYXS" if stack.colour else "TYX",
         "Name": stack.name,
         "Description": "; ".join(f"{key} = {value}" for key, value in stack.notes.items()),
@@ -116,9 +116,9 @@ def write_zarr(path: Path, stack: Stack) -> None:
             array[index] = np.moveaxis(frame, -1, 0) if stack.colour else frame
 
 
-def _zarr_notes(stack: Stack) -> dict[str, object]:
+def _zarr_notes(stack: Stack) -> dict[str, Json]:
     """Return the metadata that OME-Zarr has no place for."""
-    notes: dict[str, object] = dict(stack.notes)
+    notes: dict[str, Json] = dict(stack.notes)
     if stack.started:
         notes["acquisition_date"] = stack.started
     if stack.times_s:

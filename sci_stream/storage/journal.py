@@ -13,6 +13,7 @@ from typing import Self
 
 from sci_stream.clock import unix_ns
 from sci_stream.errors import StorageError
+from sci_stream.model import Json
 
 
 class Journal:
@@ -45,7 +46,7 @@ class Journal:
             if self._file.read(1) != b"\n":
                 self._file.write(b"\n")
 
-    def append(self, event: str, fields: dict[str, object] | None = None) -> None:
+    def append(self, event: str, fields: dict[str, Json] | None = None) -> None:
         """Add an event to the batch; nothing is written before `sync`."""
         line = {"event": event, "time_ns": unix_ns(), **(fields or {})}
         self._pending.append(json.dumps(line, separators=(",", ":"), default=str))

@@ -17,7 +17,7 @@ import numpy as np
 from sci_stream.config import validate_options
 from sci_stream.errors import CameraError, ConfigError, InputError, StorageError
 from sci_stream.file_guard import writing
-from sci_stream.model import Array, CameraCapabilities, CameraFrame, FoundCamera, FoundProducer
+from sci_stream.model import Array, CameraCapabilities, CameraFrame, FoundCamera, FoundProducer, Json
 from sci_stream.nodes.runtime.camera_drivers import driver_names, load_driver
 from sci_stream.parameters import Value
 from sci_stream.ports import Camera, CameraFinder, FeatureLister
@@ -111,7 +111,7 @@ def make_found_camera(driver: str, camera: FoundCamera) -> Camera:
     return loaded(validate_options(loaded.Options, camera.options, f"the camera {camera.serial}"))
 
 
-def suggested_options(driver: str, query: str) -> tuple[Mapping[str, object], Mapping[str, object]]:
+def suggested_options(driver: str, query: str) -> tuple[Mapping[str, Json], Mapping[str, Json]]:
     """Return options of a rig file for a camera that is there, and examples for unset ones.
 
     Parameters

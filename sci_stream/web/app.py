@@ -37,6 +37,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.errors import EnvironmentFault, SciStreamError
 from sci_stream.imaging.rendering import no_data_jpeg
+from sci_stream.model import Json
 from sci_stream.quantities import page_texts
 from sci_stream.reports import CalibrationHealth, SolveReport
 from sci_stream.web.controls import Ask, answer
@@ -208,7 +209,7 @@ async def _serve_viewer(hub: Hub, socket: WebSocket) -> None:
 
 async def _send(hub: Hub, viewer: Viewer, socket: WebSocket) -> None:
     """Send the newest image whenever the viewer is ready for one, and the status at least every second."""
-    last_status: dict[str, object] | None = None
+    last_status: dict[str, Json] | None = None
     while not hub.over:
         awakened = await _awakened(viewer)
         if not awakened or hub.status is not last_status:

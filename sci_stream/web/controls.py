@@ -10,12 +10,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from sci_stream.config.error_messages import validate_options
 from sci_stream.errors import InputError
+from sci_stream.model import Json
 from sci_stream.parameters import MAX_CHANGES, Changes, ControlAnswer
 from sci_stream.web.display import Display
 
@@ -79,7 +80,7 @@ class _SnapshotRequest(_PageRequest):
 
 class _SetRequest(_PageRequest):
     node: _Name
-    parameters: Annotated[dict[str, object], Field(max_length=MAX_CHANGES)]
+    parameters: Annotated[dict[str, JsonValue], Field(max_length=MAX_CHANGES)]
 
 
 class _DoRequest(_PageRequest):
@@ -100,7 +101,7 @@ async def answer(request: Request, display: Display, ask: Ask | None) -> Respons
     return JSONResponse({"ok": True, **result})
 
 
-async def _do(name: str, body: dict[str, object], address: str, display: Display, ask: Ask | None) -> dict[str, object]:
+async def _do(name: str, body: dict[str, Json], address: str, display: Display, ask: Ask | None) -> dict[str, Json]:
     where = f"/control/{name}"
     match name:
         case "tone":
@@ -143,7 +144,7 @@ def _finite(text: str) -> float:
     return number
 
 
-async def _body(request: Request) -> dict[str, object]:
+async def _body(request: Request) -> dict[str, Json]:
     # A page of another site cannot send this content type without a preflight request, which is never granted.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise InputError("The request body must be JSON", expected="Content-Type: application/json")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sci_stream.errors import InputError
 from sci_stream.imaging.tone import ToneSettings, pick_white
-from sci_stream.model import Reconstruction
+from sci_stream.model import Json, Reconstruction
 from sci_stream.parameters import Changes
 from sci_stream.web.still import save_still
 
@@ -111,14 +111,14 @@ class Display:
             )
         return snapshot
 
-    def set_tone(self, changes: Changes) -> dict[str, object]:
+    def set_tone(self, changes: Changes) -> dict[str, Json]:
         """Change the tone for all viewers; return all its settings. Raises `InputError`."""
         with self._changed:
             self.tone = self.tone.changed(changes)
             self._changed.notify_all()
             return self.tone.as_dict()
 
-    def pick_white(self, x: float, y: float) -> dict[str, object]:
+    def pick_white(self, x: float, y: float) -> dict[str, Json]:
         """Make a point of the newest image grey, given as fractions; return all tone settings. Raises `InputError`."""
         reconstruction = self._newest_reconstruction("There is no image for a white balance")
         if reconstruction.bayer is None:

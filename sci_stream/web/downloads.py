@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, Field, PositiveInt
+from pydantic import BaseModel, Field, JsonValue, PositiveInt
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
@@ -301,7 +301,7 @@ class RecordingEntry:
     modified_s: float
     state: str
     series: str = ""
-    ledger: dict[str, object] | None = None
+    ledger: dict[str, JsonValue] | None = None
 
 
 def list_recordings(folder: Path, open_name: str = "") -> list[RecordingEntry]:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from sci_stream.model import Json
 from sci_stream.web.archive import CODED_EVERY_NS, History, PictureArchive
 from sci_stream.web.message import H264, JPEG, Picture
 
@@ -27,7 +28,7 @@ class Viewer:
         self.wake = asyncio.Event()
         self.wake.set()
         self.sent = -1
-        self.status: dict[str, object] | None = None
+        self.status: dict[str, Json] | None = None
         """The status as it was sent last."""
         self._coded_ns = 0
         self._unacknowledged: deque[int] = deque()
@@ -83,14 +84,14 @@ class Hub:
         offers_h264: bool,
         on_join: Callable[[Viewer], None],
         expired: Callable[[], bool],
-        counters: Callable[[], dict[str, object]],
+        counters: Callable[[], dict[str, Json]],
     ) -> None:
         self.latest: dict[str, Picture] = {}
         """The latest image by codec, in those that viewers have asked for."""
         self._published_ns = 0
         self._latest_s = 0.0
         self.interval_s = HEARTBEAT_S
-        self.status: dict[str, object] = {}
+        self.status: dict[str, Json] = {}
         self.history = History()
         self.archive = archive
         self.viewers: set[Viewer] = set()
@@ -147,7 +148,7 @@ class Hub:
         if not self.viewers:
             self.latest = {}
 
-    def report(self) -> dict[str, object]:
+    def report(self) -> dict[str, Json]:
         """Return the status with the preview's own counters, as JSON types."""
         preview = {
             "viewers": len(self.viewers),
@@ -157,7 +158,7 @@ class Hub:
             "history": self.history.tail(),
         }
         # Through text: the status may contain paths and enumerations.
-        status: dict[str, object] = json.loads(json.dumps({**self.status, "preview": preview}, default=str))
+        status: dict[str, Json] = json.loads(json.dumps({**self.status, "preview": preview}, default=str))
         return status
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 from sci_stream.errors import InputError
 from sci_stream.imaging.rendering import encode_jpeg, encode_png, render, render_counts
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Array, Reconstruction
+from sci_stream.model import Array, Json, Reconstruction
 
 # As many as the page can show as numbers; whole pictures are downloaded as files.
 _MAX_VALUES = 64 * 64
@@ -46,7 +46,7 @@ class Region:
 
 def describe_region(
     reconstruction: Reconstruction, frame: int, region: Region | None, bit_depth: int | None
-) -> dict[str, object]:
+) -> dict[str, Json]:
     """Return the statistics of a region of a frame (``video``, 0–1) and of the coded snapshot (``counts``, DN).
 
     ``focus`` is a figure to maximise while focusing; see `focus_figure`. ``saturated`` is a fraction of the pixels.
@@ -56,7 +56,7 @@ def describe_region(
     if region is not None:
         video = region.of(video)
         counts = None if counts is None else region.of(counts)
-    description: dict[str, object] = {
+    description: dict[str, Json] = {
         "video": _statistics(video),
         "focus": focus_figure(video, mosaic=reconstruction.bayer is not None),
         "counts": None,
@@ -92,7 +92,7 @@ def focus_figure(image: Array, *, mosaic: bool) -> float | None:
     return float(f"{1e4 * float(np.mean(dx * dx + dy * dy)) / mean**2:.5g}")
 
 
-def pixel_values(reconstruction: Reconstruction, frame: int, region: Region) -> dict[str, object]:
+def pixel_values(reconstruction: Reconstruction, frame: int, region: Region) -> dict[str, Json]:
     """Return the values of a small region: ``video`` as rows of 0–1, ``counts`` as rows of DN or None.
 
     Raises

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from sci_stream.imaging.rendering import encode_jpeg, render, render_counts, shrink
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Array, Reconstruction
+from sci_stream.model import Array, Json, Reconstruction
 from sci_stream.quantities import live_values
 
 MESSAGE_VERSION = 2
@@ -127,7 +127,7 @@ def jpeg_picture(rendered: RenderedSnapshot) -> Picture:
     return Picture(rendered.header, JPEG, frames, rendered.coded)
 
 
-def _description(reconstruction: Reconstruction, frames: U8) -> dict[str, object]:
+def _description(reconstruction: Reconstruction, frames: U8) -> dict[str, Json]:
     ident = reconstruction.id
     return {
         "v": MESSAGE_VERSION,
@@ -148,9 +148,9 @@ def _description(reconstruction: Reconstruction, frames: U8) -> dict[str, object
     }
 
 
-def merge_patch(old: dict[str, object], new: dict[str, object]) -> dict[str, object]:
+def merge_patch(old: dict[str, Json], new: dict[str, Json]) -> dict[str, Json]:
     """Return the JSON merge patch from ``old`` to ``new`` (RFC 7396): changed members, null for removed ones."""
-    patch: dict[str, object] = {key: None for key in old if key not in new and old[key] is not None}
+    patch: dict[str, Json] = {key: None for key in old if key not in new and old[key] is not None}
     for key, value in new.items():
         before = old.get(key)
         if isinstance(value, dict) and isinstance(before, dict):
@@ -180,7 +180,7 @@ def levels_histogram(rendered: npt.NDArray[np.uint8]) -> list[list[int]]:
     return [np.bincount((channel >> 2).ravel(), minlength=BINS).tolist() for channel in channels]
 
 
-def counts_histogram(counts: Array, bit_depth: int | None) -> dict[str, object]:
+def counts_histogram(counts: Array, bit_depth: int | None) -> dict[str, Json]:
     """Return the histogram of a coded snapshot: ``{"bins": […64], "top_dn", "mean_dn", "max_dn"}``.
 
     Parameters

@@ -15,7 +15,7 @@ from sci_stream.config.fields import expiry_s, is_loopback, network_location
 from sci_stream.errors import InputError
 from sci_stream.http_server import AccessMiddleware, BrowserLogin, HttpAccessControl, HttpServer, listen
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Reconstruction, SeriesInfo
+from sci_stream.model import Json, Reconstruction, SeriesInfo
 from sci_stream.web import h264
 from sci_stream.web.app import ViewerConnection, make_app, token_page
 from sci_stream.web.archive import PictureArchive
@@ -136,7 +136,7 @@ class WebPreview:
         self._hub.history.add(reconstruction, now_ns / 1e9)
         self.display.publish(reconstruction, now_ns)
 
-    def set_status(self, status: dict[str, object]) -> None:
+    def set_status(self, status: dict[str, Json]) -> None:
         """Show a status on the page and under ``/status``."""
         self._hub.history.update(status, unix_ns() / 1e9)
         self._hub.status = dict(status)
@@ -164,7 +164,7 @@ class WebPreview:
     def _encode_for_new_viewer(self, viewer: Viewer) -> None:
         self.display.refresh(again=self._hub.picture_for(viewer) is None)
 
-    def _counters(self) -> dict[str, object]:
+    def _counters(self) -> dict[str, Json]:
         return {
             "published": self.display.published,
             "encoded": self._encoded,

@@ -12,7 +12,7 @@ import numpy as np
 from sci_stream.errors import InputError, StorageError
 from sci_stream.imaging.rendering import encode_png, render
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Reconstruction
+from sci_stream.model import Json, Reconstruction
 from sci_stream.quantities import live_values
 
 # A person saves a snapshot a few times: so many come from a program that would fill the disk.
@@ -85,7 +85,7 @@ def _write(folder: Path, reconstruction: Reconstruction, tone: ToneSettings) -> 
     (folder / "snapshot.json").write_text(json.dumps(_describe(reconstruction, tone), indent=2) + "\n")
 
 
-def _describe(reconstruction: Reconstruction, tone: ToneSettings) -> dict[str, object]:
+def _describe(reconstruction: Reconstruction, tone: ToneSettings) -> dict[str, Json]:
     ident, times = reconstruction.id, reconstruction.times
     return {
         "series": ident.series,

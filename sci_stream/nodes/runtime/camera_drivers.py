@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from sci_stream.config import Rig, validate_options
 from sci_stream.errors import ConfigError, did_you_mean
+from sci_stream.model import Json
 from sci_stream.ports import Camera, CameraDriver
 
 GROUP = "sci_stream.cameras"
@@ -58,7 +59,7 @@ def make_camera(rig: Rig) -> Camera:
     return driver(options)
 
 
-def _resolved(rig: Rig) -> dict[str, object]:
+def _resolved(rig: Rig) -> dict[str, Json]:
     """Resolve relative paths of files next to the rig file."""
     folder = rig.source.parent if rig.source else Path()
 

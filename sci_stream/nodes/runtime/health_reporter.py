@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sci_stream.clock import host_s
 from sci_stream.config import Rig
 from sci_stream.config.fields import expiry_s
+from sci_stream.model import Json
 from sci_stream.nodes.runtime.process import versions
 
 if TYPE_CHECKING:
@@ -81,7 +82,13 @@ class HealthReporter:
             self._health.metrics.observe(name, value, label)
 
     def report(
-        self, not_ready: str, status: Mapping[str, object], metrics: Mapping[str, Value], *, progress: int, idle: bool
+        self,
+        not_ready: str,
+        status: Mapping[str, Json],
+        metrics: Mapping[str, Value],
+        *,
+        progress: int,
+        idle: bool,
     ) -> None:
         """Publish the status; see `Health.report` and `SystemdNotifier.report`."""
         if self._health is not None and self._server is not None:

@@ -18,6 +18,7 @@ from typing import Final, TextIO
 
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.errors import ConfigError
+from sci_stream.model import Json
 
 FORMAT_VARIABLE: Final = "SCI_STREAM_LOG"
 """``json`` for one JSON object per line, otherwise text. Nodes inherit it from their parent process."""
@@ -178,7 +179,7 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        entry: dict[str, object] = {
+        entry: dict[str, Json] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "node": self._node,

@@ -14,7 +14,7 @@ from sci_stream.clock import host_s
 from sci_stream.config import Rig
 from sci_stream.config.fields import expiry_s
 from sci_stream.errors import LedgerError, SciStreamError, StorageError
-from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.runtime.health_reporter import HealthReporter
 from sci_stream.nodes.runtime.logs import log_for_series
 from sci_stream.nodes.runtime.network import NodeNetwork
@@ -391,7 +391,7 @@ class SinkNode:
         return "" if self._acquire_is_there() else "no acquire node connected"
 
 
-def write_summary(path: Path, summary: dict[str, object]) -> None:
+def write_summary(path: Path, summary: dict[str, Json]) -> None:
     """Write the summary of a series, with its folder, which a cleaner of temporary files may have removed.
 
     Raises

@@ -14,6 +14,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.config import PreviewSection
 from sci_stream.config.runtime_parameters import declare
 from sci_stream.errors import EnvironmentFault, InputError, SciStreamError
+from sci_stream.model import Json
 from sci_stream.nodes.sink.series_session import SeriesSession
 from sci_stream.parameters import (
     SET_KEY,
@@ -217,8 +218,8 @@ class OperatorCommands:
             text = "Whether the series is being recorded."
             parameters.append(Parameter("recording", "flag", series.recording.is_on, description=text))
         if self.display is not None:
-            tone, lows = self.display.tone.as_dict(), {"gamma": _MIN_GAMMA}
-            parameters += [declare(PreviewSection, name, tone[name], low=lows.get(name)) for name in _TONE]
+            tone, lows = self.display.tone, {"gamma": _MIN_GAMMA}
+            parameters += [declare(PreviewSection, name, getattr(tone, name), low=lows.get(name)) for name in _TONE]
         return parameters
 
     def _set_own(self, request: _Request) -> None:
@@ -277,7 +278,7 @@ class OperatorCommands:
             else:
                 del self._in_force[key]  # the node has restarted since, with the values of the rig file
 
-    def describe(self) -> list[dict[str, object]]:
+    def describe(self) -> list[dict[str, Json]]:
         """Return parameters and actions by node, as JSON for the page."""
         return [
             {"node": node, "kind": kind, "parameters": [entry.as_dict() for entry in parameters], "actions": actions}

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 
 from sci_stream.clock import unix_ns
 from sci_stream.errors import InputError, StorageError
-from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.sink.series_recording import (
     Item,
     OnDurable,
@@ -99,7 +99,7 @@ class Recorder:
         self._queue: deque[Item] = deque()
         self._queue_bytes = 0
         self._ending = False
-        self._final_ledger: dict[str, object] | None = None
+        self._final_ledger: dict[str, Json] | None = None
         opened: SimpleQueue[SeriesRecording | Exception] = SimpleQueue()
 
         def run() -> None:
@@ -135,7 +135,7 @@ class Recorder:
         self, seq: int, outcome: str, reason: str = "", on_durable: OnDurable | None = None, *, count: int = 1
     ) -> SubmitResult:
         """Queue the outcome of snapshots without video (``raw_only``, ``dropped``): ``count`` from ``seq`` on."""
-        event: dict[str, object] = {"event": "outcome", "seq": seq, "outcome": outcome, "reason": reason}
+        event: dict[str, Json] = {"event": "outcome", "seq": seq, "outcome": outcome, "reason": reason}
         if count > 1:
             event["count"] = count
 
@@ -145,11 +145,11 @@ class Recorder:
 
         return self._submit(Item(0, write, on_durable, event))
 
-    def submit_ledger(self, ledger: dict[str, object], notes: dict[str, object] | None = None) -> SubmitResult:
+    def submit_ledger(self, ledger: dict[str, Json], notes: dict[str, Json] | None = None) -> SubmitResult:
         """Queue the current ledger, so that a crash leaves a recent one in the file, with ``notes``."""
         return self._submit(Item(0, ledger=dict(ledger), notes=dict(notes or {})))
 
-    def submit_event(self, event: str, fields: Mapping[str, object]) -> SubmitResult:
+    def submit_event(self, event: str, fields: Mapping[str, Json]) -> SubmitResult:
         """Queue a line for the journal; its time is ``time_ns`` of the fields, if present."""
         return self._submit(Item(0, lambda _writer: True, event={"event": event, **fields}))
 
@@ -165,7 +165,7 @@ class Recorder:
             self._changed.notify()
         return SubmitResult.ACCEPTED
 
-    def finish(self, ledger: dict[str, object] | None = None) -> None:
+    def finish(self, ledger: dict[str, Json] | None = None) -> None:
         """Have the queue written, the final ledger stored in file and journal, and both closed, without waiting.
 
         Without a ledger the file is not marked clean.
@@ -174,7 +174,7 @@ class Recorder:
             self._ending, self._final_ledger = True, ledger
             self._changed.notify()
 
-    def close(self, ledger: dict[str, object] | None = None) -> None:
+    def close(self, ledger: dict[str, Json] | None = None) -> None:
         """`finish`, unless that was done before, and wait until both are closed."""
         if not self._ending:
             self.finish(ledger)
@@ -303,7 +303,7 @@ class RecordingController:
         self.recorder, self.failure = recorder, ""
         return str(recorder.status().file)
 
-    def stop(self, ledger: dict[str, object]) -> str:
+    def stop(self, ledger: dict[str, Json]) -> str:
         """Close the file once all accepted items are written, without waiting; return its name.
 
         ``ledger`` is the current ledger, stored in the file.
@@ -327,7 +327,7 @@ class RecordingController:
         self.switched.append(RecordingChange(on, file, unix_ns()))
         log.info("recording %s on request: %s", "started" if on else "stopped", file)
 
-    def close(self, ledger: dict[str, object] | None) -> None:
+    def close(self, ledger: dict[str, Json] | None) -> None:
         """End the recording with the series.
 
         ``ledger`` is the final ledger; None after an error, so that the file is not marked clean.

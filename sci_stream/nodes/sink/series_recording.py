@@ -12,7 +12,7 @@ from pathlib import Path
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.delivery.throughput import ThroughputMeter
 from sci_stream.errors import InputError, SciStreamError, StorageError
-from sci_stream.model import SeriesInfo
+from sci_stream.model import Json, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.journal import Journal
 from sci_stream.storage.recording import Compression, RecordingWriter, recording_path
@@ -88,11 +88,11 @@ class Item:
     n_bytes: int
     write: Callable[[RecordingWriter], bool] | None = None
     on_durable: OnDurable | None = None
-    event: dict[str, object] | None = None
+    event: dict[str, Json] | None = None
     """Its journal entry."""
-    ledger: dict[str, object] | None = None
+    ledger: dict[str, Json] | None = None
     """The current ledger, for a ledger item."""
-    notes: dict[str, object] = field(default_factory=dict)
+    notes: dict[str, Json] = field(default_factory=dict)
     """Notes stored with the ledger."""
 
 
@@ -144,7 +144,7 @@ class SeriesRecording:
         self._lines = TokenBucket(1.0, 20)
         self._began_s = time.monotonic()
         self._rate.update(self._began_s, 0)
-        self.ledger: dict[str, object] | None = None
+        self.ledger: dict[str, Json] | None = None
         self.whole: Path | None = None
         self._closed_bytes = 0
         self._closed_rows = 0
@@ -318,7 +318,7 @@ class SeriesRecording:
         except StorageError as error:  # keep it and retry with the next batch
             _LOG.error("%s", error)
 
-    def finish(self, ledger: dict[str, object] | None) -> None:
+    def finish(self, ledger: dict[str, Json] | None) -> None:
         """Close recording and journal with the final ledger."""
         error: StorageError | None = None
         try:

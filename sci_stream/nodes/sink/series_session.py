@@ -18,7 +18,7 @@ from sci_stream.config import Rig
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.delivery.ledger import DropReason, Ledger, Outcome
 from sci_stream.delivery.reorder_buffer import ReorderBuffer
-from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.options import movie_options, recorder_options
 from sci_stream.nodes.sink.recorder import OnDurable, Recorder, RecordingController, SubmitResult, Written
@@ -546,7 +546,7 @@ def _is_count(value: object) -> TypeGuard[int]:
     return type(value) is int and 0 <= value < _MAX_COUNT
 
 
-def _changes_note(changes: list[SettingChange]) -> dict[str, object]:
+def _changes_note(changes: list[SettingChange]) -> dict[str, Json]:
     """Return the recent changes that fit next to the ledger; the journal has all of them."""
     if not changes:
         return {}

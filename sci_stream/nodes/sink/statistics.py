@@ -11,7 +11,7 @@ import numpy as np
 from sci_stream.calibration.diagnosis import findings
 from sci_stream.delivery.ledger import Ledger
 from sci_stream.delivery.throughput import ThroughputMeter
-from sci_stream.model import Reconstruction, SeriesInfo, StageTimes
+from sci_stream.model import Json, Reconstruction, SeriesInfo, StageTimes
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.parameters import SettingChange
 from sci_stream.quantities import InRun, Value, quantities_of
@@ -148,8 +148,8 @@ class SeriesStatistics:
         return round(float(np.median(recent)), 3) if recent else None
 
     def summary(
-        self, versions: Mapping[str, str], wire_errors: Counter[str], recording: dict[str, object]
-    ) -> dict[str, object]:
+        self, versions: Mapping[str, str], wire_errors: Counter[str], recording: dict[str, Json]
+    ) -> dict[str, Json]:
         """Return the summary of the whole series, as written by ``--summary`` (docs/architecture.md)."""
         figures: dict[str, dict[str, float | None]] = {
             quantity.key: running.figures(quantity.in_run)

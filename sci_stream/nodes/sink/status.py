@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from sci_stream.delivery.ledger import LedgerCounts
+from sci_stream.model import Json
 from sci_stream.nodes.sink.recorder import RecorderState, RecorderStatus, RecordingChange
 from sci_stream.nodes.sink.statistics import CalibrationStatistics
 from sci_stream.parameters import ACTIONS_KEY, SET_KEY, SOLVER_KEY
@@ -34,7 +35,7 @@ class NodeStatus:
     state: str
     report: Mapping[str, StatusValue]
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Json]:
         """Return the status as JSON; the node's own report is not nested."""
         return {**self.report, "name": self.name, "kind": self.kind, "device": self.device, "state": self.state}
 
@@ -60,7 +61,7 @@ class RecordingStatus:
         stopped = recorder.reason if recorder is not None and ended_early else ""
         return "; ".join(filter(None, (stopped, self.unreadable)))
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Json]:
         """Return the status as JSON; ``enabled`` says whether anything was recorded."""
         return {
             "enabled": self.recorder is not None,
@@ -103,7 +104,7 @@ class SeriesStatus:
     calibration_alerts: list[str]
     recording: RecordingStatus
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Json]:
         """Return the status as JSON; the quantities of the last report are not nested."""
         values = asdict(self)
         del values["report"]
@@ -141,10 +142,10 @@ class SinkStatus:
     rig: str
     nodes: tuple[NodeStatus, ...]
     series: SeriesStatus | None = None
-    controls: Sequence[dict[str, object]] = ()
+    controls: Sequence[dict[str, Json]] = ()
     wire_errors: Mapping[str, int] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Json]:
         """Return the status as JSON; the series' status is not nested."""
         return {
             "state": self.state,

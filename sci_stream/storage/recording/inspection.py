@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.calibration.diagnosis import WITHHELD
-from sci_stream.model import Array, SeriesInfo
+from sci_stream.model import Array, Json, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.quantities import Column, OverSeries
@@ -227,9 +227,9 @@ class RecordingSummary:
     calibration: CalibrationSummary
     health: MaskSummary | None
     chunks: dict[str, ChunkSummary]
-    parent: dict[str, object] | None
+    parent: dict[str, Json] | None
 
-    def to_json(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, Json]:
         """Return the summary as plain values; quantities are not nested."""
         values = dataclasses.asdict(self)
         series = values["series"]

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 
 from sci_stream.file_guard import reading
-from sci_stream.model import Array, BayerPhase, Policy, SeriesInfo
+from sci_stream.model import Array, BayerPhase, Json, Policy, SeriesInfo
 from sci_stream.optional import require_optional
 from sci_stream.storage.hdf5 import place, read_text, write_mark, write_text
 from sci_stream.wire import encode
@@ -37,7 +37,7 @@ class Compression(enum.StrEnum):
     BITSHUFFLE_LZ4 = "bitshuffle_lz4"
     """Lossless; readers need the hdf5plugin filters."""
 
-    def filters(self) -> dict[str, object]:
+    def filters(self) -> dict[str, Json]:
         """Return the options for ``create_dataset``."""
         if self is Compression.NONE:
             return {}
@@ -72,10 +72,10 @@ class Layout:
     raw: np.dtype[Any] | None
     video: np.dtype[Any] | None
     compression: Compression
-    parent: dict[str, object] | None = None
+    parent: dict[str, Json] | None = None
 
 
-def describe_file(file: h5py.File, info: SeriesInfo, first_seq: int, parent: Mapping[str, object] | None) -> None:
+def describe_file(file: h5py.File, info: SeriesInfo, first_seq: int, parent: Mapping[str, Json] | None) -> None:
     """Mark an empty file as a recording and describe its series."""
     write_mark(file, RECORDING_FORMAT, RECORDING_VERSION)
     file.attrs["first_seq"] = first_seq
@@ -134,7 +134,7 @@ class StoredLedger(TypedDict, total=False):
     repaired: bool
 
 
-def ledger_document(document: Mapping[str, object], notes: Mapping[str, object] = MappingProxyType({})) -> Array:
+def ledger_document(document: Mapping[str, object], notes: Mapping[str, Json] = MappingProxyType({})) -> Array:
     """Return the ledger as stored: JSON, zero-padded to `LEDGER_BYTES`.
 
     ``notes`` are added as far as they fit: of notes that are lists or maps, the oldest entries are left out and their
@@ -153,7 +153,7 @@ def ledger_document(document: Mapping[str, object], notes: Mapping[str, object] 
     return padded
 
 
-def _fitting_text(document: Mapping[str, object], notes: Mapping[str, object]) -> bytes:
+def _fitting_text(document: Mapping[str, object], notes: Mapping[str, Json]) -> bytes:
     fitting = dict(notes)
     while len(text := json.dumps({**document, **fitting}).encode()) > LEDGER_BYTES and fitting:
         name = max(fitting, key=lambda key: len(json.dumps(fitting[key])))

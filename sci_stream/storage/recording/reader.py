@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError
-from sci_stream.model import Array, SeriesInfo
+from sci_stream.model import Array, Json, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.reports import SolveReport
 from sci_stream.storage.calibration_file import read_calibration
@@ -120,7 +120,7 @@ class Recording:
         """Every column by name, one value per row, row = seq − `first_seq`; see `columns.COLUMNS`."""
         return self._rows
 
-    def _ledger_document(self) -> dict[str, object]:
+    def _ledger_document(self) -> dict[str, Json]:
         text = self._file.ledger()
         try:
             document = json.loads(text) if text else {}
@@ -152,7 +152,7 @@ class Recording:
         return self.clean or (self.continued is not None and not self._file.writing)
 
     @property
-    def notes(self) -> dict[str, object]:
+    def notes(self) -> dict[str, Json]:
         """Notes of the sink on the series, such as the ``solvers`` by node."""
         known = ("clean", "time_ns", "ledger", "continued")
         return {name: value for name, value in self._ledger_document().items() if name not in known}
@@ -169,7 +169,7 @@ class Recording:
         }
 
     @property
-    def parent(self) -> dict[str, object] | None:
+    def parent(self) -> dict[str, Json] | None:
         """Source of a derived recording; None for a recording of a camera."""
         with self._file.hdf5() as file:
             if "parent" not in file:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.file_guard import require_memory
-from sci_stream.model import Array, SeriesInfo
+from sci_stream.model import Array, Json, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.recording.columns import CHUNK_PREFIX, columns_of
 from sci_stream.storage.recording.layout import FRAME_FLAGS, RowState, StoredLedger
@@ -160,7 +160,7 @@ class RecordedSeries:
         return float(np.median(steps)) if len(steps) else None
 
     @property
-    def parent(self) -> dict[str, object] | None:
+    def parent(self) -> dict[str, Json] | None:
         """Source of a recording made by ``sci-stream replay``; None for a recording of a camera."""
         return self.segments[0].parent
 
@@ -170,7 +170,7 @@ class RecordedSeries:
         return next((s.ledger for s in reversed(self.segments) if s.ledger is not None), None)
 
     @property
-    def notes(self) -> dict[str, object]:
+    def notes(self) -> dict[str, Json]:
         """Notes of the sink on the series, such as the ``solvers`` by node."""
         return {name: value for segment in self.segments for name, value in segment.notes.items()}
 

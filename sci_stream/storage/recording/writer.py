@@ -17,7 +17,7 @@ import numpy.typing as npt
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.errors import InputError, SciStreamError, StorageError
-from sci_stream.model import Array, Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import Array, Json, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.calibration_file import write_calibration
 from sci_stream.storage.hdf5 import LIBVER, build_image
@@ -94,10 +94,10 @@ class RecordingWriter:
         first_seq: int | None = None,
         settled_below: int = 0,
         video_dtype: npt.DTypeLike = np.float16,
-        parent: dict[str, object] | None = None,
+        parent: dict[str, Json] | None = None,
     ) -> None:
         self.info = info
-        self.notes: dict[str, object] = {}
+        self.notes: dict[str, Json] = {}
         self._calibration = calibration
         self._first_path = path
         self._written = WrittenRows()
@@ -328,13 +328,13 @@ class RecordingWriter:
             self._rows.flush()
 
     def write_ledger(
-        self, ledger: Mapping[str, object] | None, *, clean: bool = False, continued: str | None = None
+        self, ledger: Mapping[str, Json] | None, *, clean: bool = False, continued: str | None = None
     ) -> None:
         """Store the ledger of the series and the `notes`, replacing earlier ones.
 
         ``clean`` marks a clean end; ``continued`` names the segment that continues the series.
         """
-        document: dict[str, object] = {
+        document: dict[str, Json] = {
             "clean": clean,
             "time_ns": unix_ns(),
             "ledger": None if ledger is None else dict(ledger),
@@ -347,7 +347,7 @@ class RecordingWriter:
             self._ledger.id.write_direct_chunk((0,), padded)
             self._ledger.flush()
 
-    def close(self, ledger: Mapping[str, object] | None = None, *, continued: str | None = None) -> None:
+    def close(self, ledger: Mapping[str, Json] | None = None, *, continued: str | None = None) -> None:
         """Flush, store the final ledger, truncate the datasets to their rows and close. May be called again.
 
         ``continued`` names the segment that continues the series, for all but the last.
@@ -368,7 +368,7 @@ class RecordingWriter:
         finally:
             self._close_file()
 
-    def _finish(self, ledger: Mapping[str, object] | None, continued: str | None) -> None:
+    def _finish(self, ledger: Mapping[str, Json] | None, continued: str | None) -> None:
         self.flush()
         if continued is not None:
             self.write_ledger(ledger, continued=continued)

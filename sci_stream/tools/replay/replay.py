@@ -17,7 +17,7 @@ from sci_stream.calibration.diagnosis import withhold
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import Ledger, Outcome
 from sci_stream.errors import CalibrationError, FileFormatError, InputError, StorageError
-from sci_stream.model import Reconstruction, Snapshot, SnapshotId, StageTimes
+from sci_stream.model import Json, Reconstruction, Snapshot, SnapshotId, StageTimes
 from sci_stream.nodes.runtime.process import versions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
@@ -230,7 +230,7 @@ def _calibration(series: RecordedSeries, file: Path | None) -> Calibration:
 
 def _parent(
     series: RecordedSeries, calibration: Calibration, solver: ReplaySolver, plan: ReplayPlan
-) -> dict[str, object]:
+) -> dict[str, Json]:
     return {
         "file": series.path.name,
         "series": series.info.series,
@@ -246,7 +246,7 @@ def _parent(
     }
 
 
-def _done_before(out: Path, parent: dict[str, object], plan: ReplayPlan) -> set[int]:
+def _done_before(out: Path, parent: dict[str, Json], plan: ReplayPlan) -> set[int]:
     """Return the snapshots of an interrupted replay, after checking that it has the same options."""
     if not out.exists():
         if not out.parent.is_dir():
@@ -300,7 +300,7 @@ class _Run:
         self,
         out: Path,
         seqs: list[int],
-        parent: dict[str, object],
+        parent: dict[str, Json],
         before: int,
         *,
         progress: Callable[[int, SolveReport], None],
