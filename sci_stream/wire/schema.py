@@ -40,7 +40,6 @@ class MapSchema:
     """
 
     def __init__(self, types: Mapping[str, Any], paths: Mapping[str, str] = MappingProxyType({})) -> None:
-        self.types = dict(types)
         fields = {name: core_schema.typed_dict_field(_schema(kind)) for name, kind in types.items()}
         self.core = core_schema.typed_dict_schema(fields, extra_behavior="forbid", config=CoreConfig(strict=True))
         self._validator = SchemaValidator(self.core)
@@ -53,10 +52,9 @@ class MapSchema:
     def read(self, fields: object) -> dict[str, Any]:
         """Return the validated fields. Raises `FieldError`."""
         try:
-            validated: dict[str, Any] = self._validator.validate_python(fields)
+            return dict(self._validator.validate_python(fields))
         except ValidationError as error:
             raise _field_error(error.errors(include_url=False)[0]) from None
-        return validated
 
 
 def types_of(kind: type) -> dict[str, Any]:
