@@ -25,7 +25,7 @@ from sci_stream.cli.common import (
 from sci_stream.errors import InputError
 
 if TYPE_CHECKING:
-    from sci_stream.storage.recording.layout import StoredLedger
+    from sci_stream.delivery.ledger import StoredLedger
     from sci_stream.tools.replay.jobs import JobResult
 
 RecordingPath = Annotated[Path, typer.Argument(metavar="FILE", help="A recording.", show_default=False)]

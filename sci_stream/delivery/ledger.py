@@ -6,10 +6,10 @@ import enum
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import TypedDict, cast
 
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.errors import LedgerError
-from sci_stream.model import Json
 
 
 class Outcome(enum.StrEnum):
@@ -56,6 +56,22 @@ MAX_REASONS = 32
 _REASONS = frozenset(DropReason)
 
 
+class StoredLedger(TypedDict, total=False):
+    """`LedgerCounts` as JSON: in status, recording and summary; in a recording also as counted by its repair."""
+
+    acquired: int
+    reconstructed: int
+    raw_only: int
+    dropped: dict[str, int]
+    in_flight: int
+    closed: bool
+    duplicates: int
+    redelivered: int
+    camera_missed: int
+    unrecorded: int
+    repaired: bool
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerCounts:
     """The counts of a `Ledger` at one moment; ``dropped`` by reason."""
@@ -71,9 +87,9 @@ class LedgerCounts:
     camera_missed: int
     unrecorded: int
 
-    def to_json(self) -> dict[str, Json]:
-        """Return the counts as JSON, for status, recording and summary."""
-        return asdict(self)
+    def to_json(self) -> StoredLedger:
+        """Return the counts as JSON."""
+        return cast(StoredLedger, asdict(self))
 
 
 @dataclass(frozen=True, slots=True)

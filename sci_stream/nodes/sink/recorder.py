@@ -12,6 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from sci_stream.clock import unix_ns
+from sci_stream.delivery.ledger import StoredLedger
 from sci_stream.errors import InputError, StorageError
 from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.sink.series_recording import (
@@ -99,7 +100,7 @@ class Recorder:
         self._queue: deque[Item] = deque()
         self._queue_bytes = 0
         self._ending = False
-        self._final_ledger: dict[str, Json] | None = None
+        self._final_ledger: StoredLedger | None = None
         opened: SimpleQueue[SeriesRecording | Exception] = SimpleQueue()
 
         def run() -> None:
@@ -145,9 +146,9 @@ class Recorder:
 
         return self._submit(Item(0, write, on_durable, event))
 
-    def submit_ledger(self, ledger: dict[str, Json], notes: dict[str, Json] | None = None) -> SubmitResult:
+    def submit_ledger(self, ledger: StoredLedger, notes: dict[str, Json] | None = None) -> SubmitResult:
         """Queue the current ledger, so that a crash leaves a recent one in the file, with ``notes``."""
-        return self._submit(Item(0, ledger=dict(ledger), notes=dict(notes or {})))
+        return self._submit(Item(0, ledger=ledger, notes=dict(notes or {})))
 
     def submit_event(self, event: str, fields: Mapping[str, Json]) -> SubmitResult:
         """Queue a line for the journal; its time is ``time_ns`` of the fields, if present."""
@@ -165,7 +166,7 @@ class Recorder:
             self._changed.notify()
         return SubmitResult.ACCEPTED
 
-    def finish(self, ledger: dict[str, Json] | None = None) -> None:
+    def finish(self, ledger: StoredLedger | None = None) -> None:
         """Have the queue written, the final ledger stored in file and journal, and both closed, without waiting.
 
         Without a ledger the file is not marked clean.
@@ -174,7 +175,7 @@ class Recorder:
             self._ending, self._final_ledger = True, ledger
             self._changed.notify()
 
-    def close(self, ledger: dict[str, Json] | None = None) -> None:
+    def close(self, ledger: StoredLedger | None = None) -> None:
         """`finish`, unless that was done before, and wait until both are closed."""
         if not self._ending:
             self.finish(ledger)
@@ -303,7 +304,7 @@ class RecordingController:
         self.recorder, self.failure = recorder, ""
         return str(recorder.status().file)
 
-    def stop(self, ledger: dict[str, Json]) -> str:
+    def stop(self, ledger: StoredLedger) -> str:
         """Close the file once all accepted items are written, without waiting; return its name.
 
         ``ledger`` is the current ledger, stored in the file.
@@ -327,7 +328,7 @@ class RecordingController:
         self.switched.append(RecordingChange(on, file, unix_ns()))
         log.info("recording %s on request: %s", "started" if on else "stopped", file)
 
-    def close(self, ledger: dict[str, Json] | None) -> None:
+    def close(self, ledger: StoredLedger | None) -> None:
         """End the recording with the series.
 
         ``ledger`` is the final ledger; None after an error, so that the file is not marked clean.

@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
+from sci_stream.delivery.ledger import StoredLedger
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.delivery.throughput import ThroughputMeter
 from sci_stream.errors import InputError, SciStreamError, StorageError
@@ -90,7 +92,7 @@ class Item:
     on_durable: OnDurable | None = None
     event: dict[str, Json] | None = None
     """Its journal entry."""
-    ledger: dict[str, Json] | None = None
+    ledger: StoredLedger | None = None
     """The current ledger, for a ledger item."""
     notes: dict[str, Json] = field(default_factory=dict)
     """Notes stored with the ledger."""
@@ -144,7 +146,7 @@ class SeriesRecording:
         self._lines = TokenBucket(1.0, 20)
         self._began_s = time.monotonic()
         self._rate.update(self._began_s, 0)
-        self.ledger: dict[str, Json] | None = None
+        self.ledger: StoredLedger | None = None
         self.whole: Path | None = None
         self._closed_bytes = 0
         self._closed_rows = 0
@@ -318,7 +320,7 @@ class SeriesRecording:
         except StorageError as error:  # keep it and retry with the next batch
             _LOG.error("%s", error)
 
-    def finish(self, ledger: dict[str, Json] | None) -> None:
+    def finish(self, ledger: StoredLedger | None) -> None:
         """Close recording and journal with the final ledger."""
         error: StorageError | None = None
         try:
@@ -327,7 +329,7 @@ class SeriesRecording:
             error = failure
         if error is None and ledger is not None and self.state is RecorderState.RECORDING:
             self._join_segments()
-        self._journal.append("series_ended", {"ledger": None if ledger is None else dict(ledger)})
+        self._journal.append("series_ended", {"ledger": cast(Json, ledger)})
         try:
             self._journal.close()
         except StorageError as failure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -165,7 +165,7 @@ class SeriesStatistics:
             "camera": {"model": self.info.camera_model, "serial": self.info.camera_serial},
             "shape": [self.info.n_frames, self.info.height_px, self.info.width_px],
             "ended": self.end_reason,
-            "ledger": self.ledger.counts().to_json(),
+            "ledger": asdict(self.ledger.counts()),
             "latency_ms": self.latency_ms(),
             "psnr_db": {**psnr_db, "per_snapshot": listed} if listed else None,
             "iterations": {**iterations, "budget_limited": self._budget_limited},

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.calibration.diagnosis import WITHHELD
+from sci_stream.delivery.ledger import StoredLedger
 from sci_stream.model import Array, Json, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
@@ -24,7 +25,6 @@ from sci_stream.storage.recording.columns import (
     Recorded,
     cell_text,
 )
-from sci_stream.storage.recording.layout import StoredLedger
 from sci_stream.storage.recording.reader import Recording, Settings
 from sci_stream.storage.recording.series import RecordedSeries
 

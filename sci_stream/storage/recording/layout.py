@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 import h5py
 import numpy as np
 
+from sci_stream.delivery.ledger import StoredLedger
 from sci_stream.file_guard import reading
 from sci_stream.model import Array, BayerPhase, Json, Policy, SeriesInfo
 from sci_stream.optional import require_optional
@@ -118,23 +119,17 @@ def describe_frames(node: h5py.Dataset) -> None:
         node.attrs["scaling_factor"] = VIDEO_U16_STEP
 
 
-class StoredLedger(TypedDict, total=False):
-    """The ledger of a recording: `sci_stream.delivery.ledger.LedgerCounts`, or counted by ``sci-stream repair``."""
+class LedgerDocument(TypedDict, total=False):
+    """The dataset ``ledger``: `StoredLedger`, and how the file was closed."""
 
-    acquired: int
-    reconstructed: int
-    raw_only: int
-    dropped: dict[str, int]
-    in_flight: int
-    closed: bool
-    duplicates: int
-    redelivered: int
-    camera_missed: int
-    unrecorded: int
+    clean: bool
+    time_ns: int
+    ledger: StoredLedger | None
+    continued: str
     repaired: bool
 
 
-def ledger_document(document: Mapping[str, object], notes: Mapping[str, Json] = MappingProxyType({})) -> Array:
+def ledger_document(document: LedgerDocument, notes: Mapping[str, Json] = MappingProxyType({})) -> Array:
     """Return the ledger as stored: JSON, zero-padded to `LEDGER_BYTES`.
 
     ``notes`` are added as far as they fit: of notes that are lists or maps, the oldest entries are left out and their
@@ -153,7 +148,7 @@ def ledger_document(document: Mapping[str, object], notes: Mapping[str, Json] = 
     return padded
 
 
-def _fitting_text(document: Mapping[str, object], notes: Mapping[str, Json]) -> bytes:
+def _fitting_text(document: LedgerDocument, notes: Mapping[str, Json]) -> bytes:
     fitting = dict(notes)
     while len(text := json.dumps({**document, **fitting}).encode()) > LEDGER_BYTES and fitting:
         name = max(fitting, key=lambda key: len(json.dumps(fitting[key])))

@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.delivery.ledger import StoredLedger
 from sci_stream.errors import FileFormatError
 from sci_stream.model import Array, Json, SeriesInfo
 from sci_stream.optics.calibration import Calibration
@@ -24,7 +25,6 @@ from sci_stream.storage.recording.layout import (
     FRAME_FLAGS,
     VIDEO_U16_STEP,
     RowState,
-    StoredLedger,
     raw_dtype,
     read_info,
 )

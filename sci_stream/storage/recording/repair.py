@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.clock import unix_ns
-from sci_stream.delivery.ledger import DropReason
+from sci_stream.delivery.ledger import DropReason, StoredLedger
 from sci_stream.errors import FileFormatError, StorageError
-from sci_stream.model import Array, Json
+from sci_stream.model import Array
 from sci_stream.storage.hdf5 import LIBVER, open_for_reading
 from sci_stream.storage.recording.columns import OUTCOME_CODES, cell_text, columns_of
 from sci_stream.storage.recording.layout import (
     FRAME_FLAGS,
     Compression,
     Layout,
+    LedgerDocument,
     RowState,
-    StoredLedger,
     ledger_document,
 )
 from sci_stream.storage.recording.reader import Recording
@@ -79,10 +79,12 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
                 _create_copy(out, source, old)
                 _write_columns(out, columns)
                 _copy_frames(out, source, columns["state"], used, progress)
-                end: dict[str, Json] = {"clean": True} if old.continued is None else {"continued": old.continued}
-                out["ledger"][:] = ledger_document(
-                    {**end, "time_ns": unix_ns(), "ledger": ledger, "repaired": True, **old.notes}
-                )
+                document: LedgerDocument = {"time_ns": unix_ns(), "ledger": ledger, "repaired": True}
+                if old.continued is None:
+                    document["clean"] = True
+                else:
+                    document["continued"] = old.continued
+                out["ledger"][:] = ledger_document(document, old.notes)
             _verify(partial, old)
             # Two renames, the original first: a crash in between leaves both files, and neither is overwritten.
             path.rename(original)

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.delivery.ledger import StoredLedger
 from sci_stream.file_guard import require_memory
 from sci_stream.model import Array, Json, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.storage.recording.columns import CHUNK_PREFIX, columns_of
-from sci_stream.storage.recording.layout import FRAME_FLAGS, RowState, StoredLedger
+from sci_stream.storage.recording.layout import FRAME_FLAGS, RowState
 from sci_stream.storage.recording.reader import Recording, Settings
 from sci_stream.storage.recording.segments import earlier_segments
 

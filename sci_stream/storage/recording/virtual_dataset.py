@@ -21,6 +21,7 @@ from sci_stream.storage.recording.columns import columns_of, describe_column
 from sci_stream.storage.recording.layout import (
     FRAME_FLAGS,
     LEDGER_BYTES,
+    LedgerDocument,
     RowState,
     describe_file,
     describe_frames,
@@ -63,8 +64,8 @@ def _fill(file: h5py.File, series: RecordedSeries) -> None:
     describe_file(file, info, series.first_seq, series.parent)
     file.attrs["segments"] = [segment.path.name for segment in series.segments]
     # Readers take this file for a recording, so it needs everything that a recording has.
-    document = {"clean": series.finished, "time_ns": 0, "ledger": series.ledger, **series.notes}
-    file.create_dataset("ledger", data=ledger_document(document), chunks=(LEDGER_BYTES,))
+    document: LedgerDocument = {"clean": series.finished, "time_ns": 0, "ledger": series.ledger}
+    file.create_dataset("ledger", data=ledger_document(document, series.notes), chunks=(LEDGER_BYTES,))
     write_calibration(file.create_group("calibration"), series.calibration)
     rows = file.create_group("rows")
     for column in columns_of(info):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.interval_set import IntervalSet
+from sci_stream.delivery.ledger import StoredLedger
 from sci_stream.errors import InputError, SciStreamError, StorageError
 from sci_stream.model import Array, Json, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
@@ -34,6 +35,7 @@ from sci_stream.storage.recording.layout import (
     VIDEO_U16_STEP,
     Compression,
     Layout,
+    LedgerDocument,
     RowState,
     create_layout,
     ledger_document,
@@ -327,19 +329,14 @@ class RecordingWriter:
                 frames.flush()
             self._rows.flush()
 
-    def write_ledger(
-        self, ledger: Mapping[str, Json] | None, *, clean: bool = False, continued: str | None = None
-    ) -> None:
+    def write_ledger(self, ledger: StoredLedger | None, *, clean: bool = False, continued: str | None = None) -> None:
         """Store the ledger of the series and the `notes`, replacing earlier ones.
 
         ``clean`` marks a clean end; ``continued`` names the segment that continues the series.
         """
-        document: dict[str, Json] = {
-            "clean": clean,
-            "time_ns": unix_ns(),
-            "ledger": None if ledger is None else dict(ledger),
-        }
-        document |= {} if continued is None else {"continued": continued}
+        document: LedgerDocument = {"clean": clean, "time_ns": unix_ns(), "ledger": ledger}
+        if continued is not None:
+            document["continued"] = continued
         padded = ledger_document(document, self.notes)
         with self._guard("written"):
             # One chunk in one system call: a reader or a kill sees the old ledger or the new one, rarely a mixture,
@@ -347,7 +344,7 @@ class RecordingWriter:
             self._ledger.id.write_direct_chunk((0,), padded)
             self._ledger.flush()
 
-    def close(self, ledger: Mapping[str, Json] | None = None, *, continued: str | None = None) -> None:
+    def close(self, ledger: StoredLedger | None = None, *, continued: str | None = None) -> None:
         """Flush, store the final ledger, truncate the datasets to their rows and close. May be called again.
 
         ``continued`` names the segment that continues the series, for all but the last.
@@ -368,7 +365,7 @@ class RecordingWriter:
         finally:
             self._close_file()
 
-    def _finish(self, ledger: Mapping[str, Json] | None, continued: str | None) -> None:
+    def _finish(self, ledger: StoredLedger | None, continued: str | None) -> None:
         self.flush()
         if continued is not None:
             self.write_ledger(ledger, continued=continued)
