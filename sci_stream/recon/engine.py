@@ -23,7 +23,7 @@ from sci_stream.recon.algorithms.admm import admm
 from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, gap, noise_variance_ratio
 from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget, SigmaSchedule
 from sci_stream.recon.backend.async_solve import AsyncSolve
-from sci_stream.recon.backend.cuda_graph import MAX_PIXELS, Graphs, Recorder, record_cuda_graph
+from sci_stream.recon.backend.cuda_graph import MAX_PIXELS, Graphs, RecordedSolves, Recorder, record_cuda_graph
 from sci_stream.recon.backend.fused_gap import fused_gap
 from sci_stream.recon.backend.memory import within_memory
 from sci_stream.recon.backend.transfers import Stopwatch, Transfers, solve_clock
@@ -45,9 +45,6 @@ SOLVERS = {"gap": gap, "admm": admm}
 # Counts beyond this multiple of full scale are no light: such pixels are left out, as those that are not finite, since
 # squares of floats near the largest overflow.
 _MAX_Y = 1e6
-
-# Step between the numbers of iterations of which solves are recorded.
-_RUNG = 0.8
 
 
 class Estimate(NamedTuple):
@@ -90,7 +87,7 @@ class Engine:
         How work on the device is recorded to be replayed. None for CUDA graphs on a GPU where ``cuda_graphs``, and
         nothing elsewhere.
     cuda_graphs
-        False to launch all work step by step.
+        False to launch each operation.
 
     Raises
     ------
@@ -122,8 +119,9 @@ class Engine:
         self._recordable = isinstance(denoiser, RecordableDenoiser) and denoiser.recordable
         if recorder is None and cuda_graphs and device.type == "cuda":
             recorder = record_cuda_graph(device)
-        recorded = self._recordable and calibration.phi.size <= MAX_PIXELS
-        self._graphs = Graphs(recorder) if recorder is not None and recorded else None
+        self._recorded: RecordedSolves | None = None
+        if recorder is not None and self._recordable and calibration.phi.size <= MAX_PIXELS:
+            self._recorded = RecordedSolves(Graphs(recorder), settings.iterations, settings.min_iterations)
         self._transfers = Transfers(device)
         self._video_dtype = video_dtype
         self._between = between
@@ -131,9 +129,9 @@ class Engine:
         self._initializer = Initializer(settings)
         self._start_s = 0.0
         with within_memory(calibration, device):
-            self._masks = MaskStack(calibration, device, in_place=self._graphs is not None)
+            self._masks = MaskStack(calibration, device, in_place=self._recorded is not None)
         self._last_estimate, self._fused_fault = SOLVERS[settings.solver], ""
-        if self._graphs is not None and settings.solver == "gap":
+        if self._recorded is not None and settings.solver == "gap":
             fused, self._fused_fault = fused_gap(denoiser, self._priors, self._masks.phi.shape, device)
             self._last_estimate = fused or gap
         self._solving = False
@@ -161,8 +159,9 @@ class Engine:
 
         Solves are recorded again when the next one is due.
         """
-        if self._graphs is not None and settings != self.settings:
-            self._graphs.clear()
+        if self._recorded is not None and settings != self.settings:
+            self._recorded.graphs.clear()
+            self._recorded = RecordedSolves(self._recorded.graphs, settings.iterations, settings.min_iterations)
         self.settings = settings
 
     def reduce_memory(self) -> bool:
@@ -173,8 +172,8 @@ class Engine:
         Whether anything was released; if so, another call may release more.
         """
         released = self._initializer.forget("memory")
-        if self._graphs is not None:
-            released |= self._graphs.give_up("memory ran out")
+        if self._recorded is not None:
+            released |= self._recorded.graphs.give_up("memory ran out")
         if isinstance(self._denoiser, MemoryReducible):
             released |= self._denoiser.reduce_memory()
         if self.device.type == "cuda":
@@ -184,8 +183,8 @@ class Engine:
     @property
     def fault(self) -> str:
         """Why the engine runs below full speed; empty if it does not."""
-        faults = ("" if self._graphs is None else self._graphs.fault, projection_fault(self.device), self._fused_fault)
-        return "; ".join(filter(None, faults))
+        recording = "" if self._recorded is None else self._recorded.graphs.fault
+        return "; ".join(filter(None, (recording, projection_fault(self.device), self._fused_fault)))
 
     @property
     def start_s(self) -> float:
@@ -199,7 +198,7 @@ class Engine:
     @property
     def recordings(self) -> int:
         """Number of recordings that can be replayed."""
-        return 0 if self._graphs is None else len(self._graphs)
+        return 0 if self._recorded is None else len(self._recorded.graphs)
 
     def warm_up(self) -> float:
         """Solve two snapshots of a moving pattern, so that the first real one finds everything prepared.
@@ -212,8 +211,8 @@ class Engine:
         Seconds that one iteration takes, measured when everything is prepared.
         """
         counts = [self.settings.min_iterations]
-        if self._graphs is not None:
-            counts = [*self._rungs(), self.settings.iterations]
+        if self._recorded is not None:
+            counts = [*self._recorded.rungs, self.settings.iterations]
         for iterations in counts:
             self.forget()
             for seq in range(2):
@@ -262,7 +261,9 @@ class Engine:
             correction, self._correction = self._correction, None
             self.correct_masks(correction)
         stopwatch, began_s = Stopwatch(self.device), time.perf_counter()
-        budget = self._planned(budget or Budget(self.settings.iterations))
+        budget = budget or Budget(self.settings.iterations)
+        if self._recorded is not None:
+            budget = self._recorded.planned(budget, self._iteration_s)
         on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
         self._solving = True
         try:
@@ -271,13 +272,15 @@ class Engine:
                 y, saturated, saturated_fraction = self._upload(snapshot)
                 past, reason = self._initializer.past(snapshot)
                 tensors = (y, saturated, *(past or (None, None)))
-                replay = self._replay_of(budget) if watch is None else None
+                replay = None
+                if self._recorded is not None and watch is None:
+                    replay = self._recorded.replay(budget, partial(self._solved, budget, None, None))
                 if replay is not None:
                     self._between()
                     estimate = replay(*tensors)
                 else:
                     estimate = self._solved(budget, began_s, watch, *tensors)
-                self._initializer.keep(snapshot, self._own(estimate.planes, estimate.video), estimate.finite)
+                self._initializer.keep(snapshot, estimate.planes, estimate.finite)
                 stopwatch.lap()
                 arrival = self._transfers.download(estimate.video, estimate.facts)
         finally:
@@ -294,11 +297,6 @@ class Engine:
         )
         reasons = REASONS if past is not None else (reason,)
         return AsyncSolve(arrival, report, snapshot.truth, stopwatch, self._record_duration, reasons)
-
-    def _own(self, planes: torch.Tensor, video: torch.Tensor) -> torch.Tensor:
-        """Return planes that the caller of a solve cannot change: on a CPU its array may be their memory."""
-        shared = planes.untyped_storage().data_ptr() == video.untyped_storage().data_ptr()
-        return planes.clone() if shared and self.device.type == "cpu" else planes
 
     def _record_duration(self, solve_s: float, report: SolveReport) -> None:
         """Store the duration of an iteration, to plan the next solve."""
@@ -340,13 +338,8 @@ class Engine:
         start = self.initialize(measurement, before, budget.iterations)
         still, reason = start.still, start.reason
         progress = self._schedule(budget, began_s)
-        iterates = self.solve(
-            measurement,
-            start,
-            progress if began_s is None else self._interruptible(progress),
-            budget.iterations,
-            every=watch is not None,
-        )
+        live = progress if began_s is None else self._interruptible(progress)
+        iterates = self.solve(measurement, start, live, budget.iterations, every=watch is not None)
         del start  # a whole video, which only the first iteration needs
         for estimate in iterates:
             if watch is not None:
@@ -354,7 +347,8 @@ class Engine:
         # A diverged solve returns the still image, and its report says so, instead of NaN.
         finite = estimate.isfinite().all()
         planes = torch.where(finite, estimate, still)
-        video = self._masks.merged(planes).to(self._video_dtype)
+        # A copy: the caller may write to the video, and the next solve begins with the planes.
+        video = self._masks.merged(planes).to(self._video_dtype, copy=True)
         noise, mismatch, residual = measurement.figures(planes)
         facts = torch.stack((residual, finite.to(residual.dtype), reason, noise, mismatch))
         return Estimate(planes, video, finite, facts, progress.taken)
@@ -445,33 +439,6 @@ class Engine:
         for share in progress:
             self._between()
             yield share
-
-    # --- recorded solves
-
-    def _rungs(self) -> list[int]:
-        """Return the numbers of iterations of which solves are recorded, from low to high."""
-        rungs, least = [self.settings.iterations], self.settings.min_iterations
-        while rungs[-1] > least:
-            rungs.append(max(least, int(_RUNG * rungs[-1])))
-        return rungs[::-1]
-
-    def _planned(self, budget: Budget) -> Budget:
-        """Return a budget with a time limit as a number of iterations, where solves are recorded.
-
-        A GPU takes the same time for each iteration: asking it how far it is would make it wait for the host.
-        """
-        if self._graphs is None or not self._iteration_s or budget.time_s is None:
-            return budget
-        planned = budget.planned(self._iteration_s, self.settings.min_iterations)
-        return Budget(max((rung for rung in self._rungs() if rung <= planned.iterations), default=planned.iterations))
-
-    def _replay_of(self, budget: Budget) -> Callable[..., Estimate] | None:
-        """Return a solve with this budget as one replay, in which the host never waits; None if it is not recorded."""
-        if self._graphs is None or self._graphs.fault:
-            return None
-        if budget.time_s is not None or budget.iterations not in self._rungs():
-            return None
-        return partial(self._graphs.call, budget.iterations, partial(self._solved, budget, None, None))
 
 
 def _moving_pattern(calibration: Calibration, seq: int) -> Snapshot:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sci_stream.ports import RecordableDenoiser, VideoDenoiser
-from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget, SigmaSchedule
+from sci_stream.recon.algorithms.schedule import SigmaSchedule
 from sci_stream.recon.denoisers.registry import IdentityDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.testing.denoisers import DenoiserContract
@@ -35,7 +35,7 @@ class TestSequence(DenoiserContract):
 def test_first_prior_gets_its_share_at_any_budget(iterations: int, by_first: int) -> None:
     schedule = SigmaSchedule(0.2, 0.02)
     denoiser = SequenceDenoiser(TvDenoiser(), IdentityDenoiser(), schedule.sigma(0.5))
-    changed = [not torch.equal(denoiser(FRAMES, s), FRAMES) for s in AnytimeSchedule(schedule, Budget(iterations))]
+    changed = [not torch.equal(denoiser(FRAMES, s), FRAMES) for s in schedule.ladder(iterations)]
     assert changed == [True] * by_first + [False] * (iterations - by_first)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -20,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from sci_stream.errors import CaptureError
+from sci_stream.recon.algorithms.schedule import Budget
 
 Replay = Callable[[], None]
 Recorder = Callable[[Callable[[], None]], Replay]
@@ -32,6 +34,9 @@ MAX_PIXELS = 2**24
 An iteration of more takes a GPU milliseconds, so that launching it costs nothing, and until a replay ends a node can
 neither hand on results nor stop.
 """
+
+# From one number of iterations that is recorded to the next lower one.
+_RUNG = 0.8
 
 _T = TypeVar("_T")
 
@@ -230,6 +235,42 @@ class Graphs:
         if key not in self._memory:
             self._memory[key] = torch.empty_like(like, memory_format=torch.contiguous_format)
         return self._memory[key]
+
+
+class RecordedSolves:
+    """Whole solves as recordings, of a ladder of numbers of iterations: under load the next lower one is used.
+
+    Parameters
+    ----------
+    graphs
+        The recordings.
+    iterations, min_iterations
+        The ends of the ladder.
+    """
+
+    def __init__(self, graphs: Graphs, iterations: int, min_iterations: int) -> None:
+        self.graphs = graphs
+        rungs = [iterations]
+        while rungs[-1] > min_iterations:
+            rungs.append(max(min_iterations, int(_RUNG * rungs[-1])))
+        self.rungs = tuple(reversed(rungs))
+        """Numbers of iterations, from low to high."""
+
+    def planned(self, budget: Budget, iteration_s: float | None) -> Budget:
+        """Return a budget with a time limit as a number of iterations, if the seconds that each takes are known.
+
+        A GPU takes the same time for each iteration: asking it how far it is would make it wait for the host.
+        """
+        if budget.time_s is None or not iteration_s:
+            return budget
+        fitting = budget.planned(iteration_s, self.rungs[0]).iterations
+        return Budget(max((rung for rung in self.rungs if rung <= fitting), default=fitting))
+
+    def replay(self, budget: Budget, solve: Callable[..., _T]) -> Callable[..., _T] | None:
+        """Return a solve with this budget, a function of tensors, as one replay; None if it is not to be recorded."""
+        if self.graphs.fault or budget.time_s is not None or budget.iterations not in self.rungs:
+            return None
+        return partial(self.graphs.call, budget.iterations, solve)
 
 
 def overwrite(held: Any, fresh: Any) -> None:

@@ -41,7 +41,7 @@ class InitialErrorMap(NamedTuple):
         ê is the root of `where_wrong`, from which σ is chosen. Where nothing is measured, 1.
         """
         ratio = torch.where(self.around.isfinite(), self.around, self.where_wrong) / self.where_wrong.clamp_min(_TINY)
-        return ratio.sqrt_().clamp_min_(_LEAST_LEVEL)
+        return ratio.sqrt().clamp_min(_LEAST_LEVEL)
 
     def with_noise(
         self, noise: torch.Tensor, mismatch: torch.Tensor, r_inv: torch.Tensor

@@ -124,7 +124,8 @@ class Solution(NamedTuple):
         """Return CΦᵀz, (P, B, H, W), overwriting the frequencies."""
         frames = self.frequencies
         rows = max(1, _PIXELS_AT_ONCE[frames.device.type] // (frames.numel() // frames.shape[-2]))
-        for part in torch.split(frames, rows, dim=-2):
+        for first in range(0, frames.shape[-2], rows):
+            part = frames[..., first : first + rows, :]
             part.copy_(transformed(self.frames_from, part))
         return frames
 
