@@ -83,6 +83,11 @@ class Rig(Section):
         return self
 
     @property
+    def reconstruct_names(self) -> list[str]:
+        """Names of the reconstruct nodes."""
+        return [f"reconstruct-{index}" for index in range(self.reconstruct.nodes)]
+
+    @property
     def encrypted(self) -> bool:
         """Whether the nodes' connections are encrypted."""
         mode = self.security.encryption

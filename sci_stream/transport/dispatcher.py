@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import zmq
@@ -71,9 +71,10 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         *,
         limits: Limits,
         configure: SocketConfig = unencrypted,
+        known: Collection[str] = (),
         solve_timeout_s: float = math.inf,
     ) -> None:
-        super().__init__(context, endpoint, welcome, limits=limits, configure=configure)
+        super().__init__(context, endpoint, welcome, limits=limits, configure=configure, known=known)
         self._queue = queue
         self._solve_timeout_s = solve_timeout_s
         self._calibrations: dict[str, Sequence[bytes | memoryview]] = {}

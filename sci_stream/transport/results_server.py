@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 
 # Heartbeats and recording must get their turn while results arrive without pause.
 _MESSAGES_PER_CALL = 16
+# A lost node is shown for so long, one of the rig for ever.
+_FORGET_S = 60.0
 # 2⁶³ ns: Unix times in ns are 64-bit integers.
 _MAX_MS = 2**63 / 1e6
 
@@ -49,8 +52,9 @@ class ResultsServer(RouterServer[ReportingPeer]):
         *,
         limits: Limits,
         configure: SocketConfig = unencrypted,
+        known: Collection[str] = (),
     ) -> None:
-        super().__init__(context, endpoint, welcome, limits=limits, configure=configure)
+        super().__init__(context, endpoint, welcome, limits=limits, configure=configure, known=known)
         self._clocks: dict[str, int] = {}
         self._replaced: deque[bytes] = deque(maxlen=MAX_PEERS)
 
@@ -101,6 +105,12 @@ class ResultsServer(RouterServer[ReportingPeer]):
             self._clocks.pop(hello.node, None)
         self.peers[identity] = ReportingPeer(hello, now_s, status=peer.status if peer else {})
 
+    def _forget_lost(self, now_s: float, silent_s: float = 0.0) -> None:
+        """Forget lost nodes that the rig does not know, and that have been silent for longer than ``silent_s``."""
+        for identity, peer in list(self.peers.items()):
+            if peer.lost and peer.hello.node not in self._known and now_s - peer.heard_s > silent_s:
+                del self.peers[identity]
+
     def _note_clock(self, peer: ReportingPeer) -> None:
         offset_ms, uncertainty_ms = (peer.status.get(f"clock_{word}_ms") for word in ("offset", "uncertainty"))
         if _is_ms(offset_ms) and _is_ms(uncertainty_ms):
@@ -122,5 +132,6 @@ class ResultsServer(RouterServer[ReportingPeer]):
         for peer in lost:
             peer.lost = True
             log.warning("%s node %s lost: heartbeat timeout", peer.hello.kind_of_node, peer.hello.node)
+        self._forget_lost(now_s, _FORGET_S)
         self._send_heartbeats(now_s)
         return lost

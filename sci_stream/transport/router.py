@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -87,6 +87,8 @@ class RouterServer(ServerSocket, Generic[P]):
         Answer to HELLO: the identity of this node, and the interval of heartbeats.
     configure
         Configures the socket for encryption.
+    known
+        Names of the nodes of the rig: places are kept for them, also when many others connect.
     """
 
     kind = zmq.ROUTER
@@ -99,6 +101,7 @@ class RouterServer(ServerSocket, Generic[P]):
         *,
         limits: Limits,
         configure: SocketConfig = unencrypted,
+        known: Collection[str] = (),
     ) -> None:
         super().__init__(
             context,
@@ -111,6 +114,7 @@ class RouterServer(ServerSocket, Generic[P]):
         """Connected nodes by identity; a subclass adds and removes them."""
         self._welcome = welcome
         self._limits = limits
+        self._known = frozenset(known)
         self._control_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(_CONTROL_PER_S, _CONTROL_BURST)
         self._calibration_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(_CALIBRATIONS_PER_S, _CALIBRATIONS_BURST)
         self._refusal_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(_REFUSALS_PER_S, _REFUSALS_BURST)
@@ -192,8 +196,8 @@ class RouterServer(ServerSocket, Generic[P]):
             # From a connection that a newer one of the same node has replaced, or from an unknown sender.
             self.wire_errors["identity"] += 1
             return None
-        count = len(self.peers)
-        if identity not in self.peers and (count >= MAX_PEERS or not self._join_rate.take(now_s)):
+        if identity not in self.peers and not self._has_place(hello.node, now_s):
+            count = len(self.peers)
             self.wire_errors["rate"] += 1
             self._warn(f"{hello.node} refused: {count} nodes are connected, or too many joined at once", now_s)
             if self._refusal_rate.take(identity, now_s):
@@ -202,6 +206,17 @@ class RouterServer(ServerSocket, Generic[P]):
         self.connections.heard(incoming.descriptor, PeerState.KNOWN)
         self.reply(identity, self._welcome)
         return hello
+
+    def _has_place(self, node: str, now_s: float) -> bool:
+        """Return whether a new node may join."""
+        if node in self._known:
+            return True
+        self._forget_lost(now_s)
+        others = sum(peer.hello.node not in self._known for peer in self.peers.values())
+        return others < MAX_PEERS - len(self._known) and self._join_rate.take(now_s)
+
+    def _forget_lost(self, now_s: float) -> None:
+        """Forget nodes that are lost, to make room; nothing where they are removed at once."""
 
     @contextmanager
     def guard(self, identity: bytes, now_s: float) -> Iterator[None]:

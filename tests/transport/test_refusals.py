@@ -15,6 +15,7 @@ from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.errors import TransportError, WireError
 from sci_stream.transport import router
 from sci_stream.transport.client_connection import ClientConnection
+from sci_stream.transport.connections import MISSED_HEARTBEATS
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.web.preview import WebPreview
@@ -28,10 +29,10 @@ BEAT_S = 60.0
 class Bench:
     """A server with raw sockets connected to it."""
 
-    def __init__(self, context: zmq.Context, endpoint: str) -> None:
+    def __init__(self, context: zmq.Context, endpoint: str, known: tuple[str, ...] = ()) -> None:
         self._context = context
         self._endpoint = endpoint
-        self.server = ResultsServer(context, endpoint, Welcome("sink", "s", BEAT_S), limits=Limits())
+        self.server = ResultsServer(context, endpoint, Welcome("sink", "s", BEAT_S), limits=Limits(), known=known)
         self.now_s = 1000.0
         self._raw: list[zmq.Socket[bytes]] = []
 
@@ -167,6 +168,25 @@ def test_too_many_nodes_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatc
     assert answer.reason == "too_many"
     assert len(bench.server.peers) == 2
     assert bench.server.wire_errors == {"rate": 1}
+
+
+def test_nodes_of_the_rig_keep_their_places(context: zmq.Context, free_endpoint, monkeypatch) -> None:
+    monkeypatch.setattr(router, "MAX_PEERS", 4)
+    bench = Bench(context, free_endpoint(), known=("acquire", "reconstruct-0"))
+    for index in range(4):
+        raw = bench.connect(f"stranger-{index}@a")
+        raw.send_multipart(encode(hello(f"stranger-{index}")))
+        assert isinstance(bench.answer(raw), Refused) == (index >= 2)
+    raw = bench.connect("reconstruct-0@b")
+    raw.send_multipart(encode(hello("reconstruct-0", incarnation="b")))
+    assert isinstance(bench.answer(raw), Welcome)
+    for _ in range(4 * MISSED_HEARTBEATS + 4):  # in steps: a jump would be a pause of this process
+        bench.now_s += BEAT_S / 4
+        bench.server.tick(bench.now_s)
+    raw = bench.connect("stranger-4@a")
+    raw.send_multipart(encode(hello("stranger-4")))
+    assert isinstance(bench.answer(raw), Welcome), "in the place of one that is lost"
+    bench.close()
 
 
 def test_calibration_requests_are_rate_limited(context: zmq.Context, free_endpoint: Callable[[], str]) -> None:

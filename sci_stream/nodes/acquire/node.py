@@ -459,5 +459,6 @@ def make_dispatcher(rig: Rig, network: NodeNetwork, incarnation: str) -> Dispatc
         DispatchQueue(rig.policy.queue_snapshots, rig.reconstruct.block_snapshots),
         limits=network.limits,
         configure=network.serve,
+        known=rig.reconstruct_names,
         solve_timeout_s=rig.reconstruct.solve_timeout_s,
     )

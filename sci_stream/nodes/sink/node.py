@@ -101,6 +101,7 @@ class SinkNode:
             Welcome("sink", new_instance_id(), rig.network.heartbeat_s),
             limits=network.limits,
             configure=network.serve,
+            known=("acquire", *rig.reconstruct_names),
         )
         self._taps = TapPublisher(network.context, rig.network.listening("taps"), network.serve)
         movie_options(rig)  # report missing dependencies now, not at the start of a series
