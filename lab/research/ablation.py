@@ -160,10 +160,10 @@ def _module(name: str) -> ModuleType:
 
 def measured(every: list[Series], settings: dict[str, Any]) -> dict[str, list[list[float]]]:
     """Return the PSNR of every series with each number of iterations, by group."""
-    found: dict[str, list[list[float]]] = defaultdict(list)
+    scores: dict[str, list[list[float]]] = defaultdict(list)
     for series in every:
-        found[series.group].append([solved(series, settings, iterations) for iterations in ITERATIONS])
-    return found
+        scores[series.group].append([solved(series, settings, iterations) for iterations in ITERATIONS])
+    return scores
 
 
 def main() -> None:

@@ -41,7 +41,7 @@ def write_environment(path: Path, device: str) -> None:
     """Write device, versions, driver and commit."""
     on = pick_device(device)
     here = environment(describe_device(on))
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "machine": here.machine,
         "processor": here.processor,
         "device": here.device,
@@ -50,8 +50,8 @@ def write_environment(path: Path, device: str) -> None:
         "changed": bool(_output("git", "status", "--porcelain", "--untracked-files=no")),
         "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
     }
-    path.write_text(json.dumps(found, indent=2) + "\n")
-    print(found["device"], found["commit"])
+    path.write_text(json.dumps(facts, indent=2) + "\n")
+    print(facts["device"], facts["commit"])
 
 
 def _output(*command: str) -> str:
@@ -81,7 +81,7 @@ def write_profile(path: Path, device: str) -> None:
     averages = profile.key_averages()
     by_time = "self_device_time_total" if cuda else "self_cpu_time_total"
     top = sorted(averages, key=lambda row: -float(getattr(row, by_time, 0.0)))[:20]
-    found = {
+    facts = {
         "shape": shape,
         "starts": [str(start) for start in starts],
         "launches": sum(n for call, n in calls.items() if call.startswith(LAUNCHES)) / 2 if cuda else None,
@@ -92,8 +92,8 @@ def write_profile(path: Path, device: str) -> None:
         "fault": engine.fault,
         "top": [(row.key[:90], float(getattr(row, by_time, 0.0)) / 2e3, int(row.count) / 2) for row in top],
     }
-    path.write_text(json.dumps(found, indent=2) + "\n")
-    print(f"launches and waits a snapshot: {found['launches']}, {found['waits']}; fault: {engine.fault or 'none'}")
+    path.write_text(json.dumps(facts, indent=2) + "\n")
+    print(f"launches and waits a snapshot: {facts['launches']}, {facts['waits']}; fault: {engine.fault or 'none'}")
 
 
 def _fields(settings: object) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def write_video_steps(run: Path, path: Path) -> None:
 
 
 def write_report(folder: Path, path: Path) -> None:
-    """Write what all pieces found."""
+    """Write the figures of all pieces."""
     here = _read(folder / "environment.json") or {}
     versions = ", ".join(f"{name} {version}" for name, version in here.get("versions", {}).items() if version)
     commit = here.get("commit", "unknown") + (" with changes" if here.get("changed") else "")
@@ -219,12 +219,12 @@ if __name__ == "__main__":
     parser.add_argument("path", type=Path)
     parser.add_argument("target", type=Path, nargs="?")
     parser.add_argument("--device", default="auto")
-    given = parser.parse_args()
-    if given.part == "report":
-        write_report(given.path, given.target or given.path / "report.md")
-    elif given.part == "video_steps":
-        write_video_steps(given.path, given.target or given.path / "video_steps")
-    elif given.part == "profile":
-        write_profile(given.path, given.device)
+    args = parser.parse_args()
+    if args.part == "report":
+        write_report(args.path, args.target or args.path / "report.md")
+    elif args.part == "video_steps":
+        write_video_steps(args.path, args.target or args.path / "video_steps")
+    elif args.part == "profile":
+        write_profile(args.path, args.device)
     else:
-        write_environment(given.path, given.device)
+        write_environment(args.path, args.device)

@@ -35,13 +35,13 @@ AROUND_PX = 6
 
 def series(half: str, perturbation: str, snapshots: int, scenes: int = 99) -> list[tuple[str, Series]]:
     """Return the first scenes of a half behind the published masks, blurred by 0.5 px."""
-    found = []
+    films = []
     for scene in [scene for scene in SCENES if scene.half == half][:scenes]:
         frames = videos(scene, SceneFormat(SIZE, PUBLISHED.n_frames, False, snapshots))
         if frames is not None:
             filmed = film(PUBLISHED, PUBLISHED.optics(SIZE), frames, parse_perturbation(perturbation))
-            found.append((scene.name, filmed))
-    return found
+            films.append((scene.name, filmed))
+    return films
 
 
 def solved(calibration: Calibration, snapshots: tuple[Snapshot, ...], estimator: Estimator) -> float:
@@ -77,10 +77,10 @@ def compare_border(edge_px: float) -> None:
             true = torch.from_numpy(variance.astype(np.float32))
 
             def uniform(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> NoiseEstimate:
-                found = estimate_noise(y, phi, r_inv)
-                slope = found.slope.mean()
-                offset = (found.variance - found.slope * y.clamp_min(0.0)).mean()
-                return NoiseEstimate(y.clamp_min(0.0) * slope + offset, slope.expand_as(found.slope))
+                estimate = estimate_noise(y, phi, r_inv)
+                slope = estimate.slope.mean()
+                offset = (estimate.variance - estimate.slope * y.clamp_min(0.0)).mean()
+                return NoiseEstimate(y.clamp_min(0.0) * slope + offset, slope.expand_as(estimate.slope))
 
             def exact(
                 y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor, true: torch.Tensor = true
@@ -96,13 +96,13 @@ class Tracked:
     """The mean of a and b over the snapshots so far."""
 
     def __init__(self) -> None:
-        self.found: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.estimates: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def __call__(self, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> NoiseEstimate:
         """Estimate the noise of one more snapshot."""
-        own = estimate_noise(y, phi, r_inv)
-        self.found.append(((own.variance - own.slope * y.clamp_min(0.0)).mean(), own.slope))
-        offset, slope = (torch.stack(part).mean(0) for part in zip(*self.found, strict=True))
+        estimate = estimate_noise(y, phi, r_inv)
+        self.estimates.append(((estimate.variance - estimate.slope * y.clamp_min(0.0)).mean(), estimate.slope))
+        offset, slope = (torch.stack(part).mean(0) for part in zip(*self.estimates, strict=True))
         return NoiseEstimate(y.clamp_min(0.0) * slope + offset, slope)
 
 
@@ -112,9 +112,11 @@ def compare_tracked(scenes: int) -> None:
         for perturbation in ("none", "noise", "shift", "all"):
             gains = []
             for name, filmed in series(half, perturbation, 6, scenes):
-                own, tracked = (solved(filmed.assumed, filmed.snapshots, each) for each in (estimate_noise, Tracked()))
-                gains.append(tracked - own)
-                print(f"{half:10} {perturbation:6} {name:18} {own:6.2f} {tracked:6.2f}", flush=True)
+                alone, tracked = (
+                    solved(filmed.assumed, filmed.snapshots, each) for each in (estimate_noise, Tracked())
+                )
+                gains.append(tracked - alone)
+                print(f"{half:10} {perturbation:6} {name:18} {alone:6.2f} {tracked:6.2f}", flush=True)
             print(f"{half:10} {perturbation:6} {'mean gain':18} {np.mean(gains):+.3f}", flush=True)
 
 

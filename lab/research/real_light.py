@@ -129,11 +129,11 @@ def compare_perturbations() -> None:
     """Print the PSNR of the defaults by perturbation, s = 0.5 px."""
     for half in (TUNING, REPORTING):
         for kind in PERTURBATIONS:
-            found = []
+            scores = []
             for at in half.values():
                 truth = frames(*at)
-                found.append(psnr(defaults(masks(0.5), snapshot(0.5, kind, truth)), truth))
-            print(f"{kind:8} {np.mean(found):6.2f} | {' '.join(f'{value:6.2f}' for value in found)}", flush=True)
+                scores.append(psnr(defaults(masks(0.5), snapshot(0.5, kind, truth)), truth))
+            print(f"{kind:8} {np.mean(scores):6.2f} | {' '.join(f'{value:6.2f}' for value in scores)}", flush=True)
 
 
 def solve_capture(folder: Path) -> None:

@@ -30,7 +30,7 @@ _ELEMENTS_AT_ONCE = {"cpu": 2**23, "cuda": 2**27}
 _OUTSIDE = 100.0
 
 # Below it a smaller array at once makes no difference to the memory that a solve takes.
-_FEWEST_ELEMENTS = 2**18
+_MIN_ELEMENTS = 2**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +84,10 @@ class PatchGroupDenoiser(ABC):
     def __call__(self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None) -> torch.Tensor:
         """Denoise (N, H, W), each frame by itself; see `sci_stream.ports.LocalDenoiser`."""
         levels = sigma_map(sigma, relative, x)
-        each = len(x) // len(levels) if levels.ndim else 1
+        per_plane = len(x) // len(levels) if levels.ndim else 1
         return torch.stack(
             [
-                self._filtered(frame.unsqueeze(0), levels[n // each] if levels.ndim else levels).squeeze(0)
+                self._filtered(frame.unsqueeze(0), levels[n // per_plane] if levels.ndim else levels).squeeze(0)
                 for n, frame in enumerate(x)
             ]
         )
@@ -101,7 +101,7 @@ class PatchGroupDenoiser(ABC):
 
     def reduce_memory(self) -> bool:
         """Take half as many patches at a time; see `sci_stream.ports.MemoryReducible`."""
-        more = _ELEMENTS_AT_ONCE["cpu"] // (2 * self._share) >= _FEWEST_ELEMENTS
+        more = _ELEMENTS_AT_ONCE["cpu"] // (2 * self._share) >= _MIN_ELEMENTS
         if more:
             self._share *= 2
         return more
@@ -142,9 +142,9 @@ def filter_groups(
     middle = (search.patch // 2) * (columns + 1)
     for references, corners in _groups(padded, search, at_once):
         most = max(1, at_once // (corners.shape[1] * len(offsets)))
-        for chunk, own in zip(torch.split(corners, most), torch.split(references, most), strict=True):
+        for chunk, centres in zip(torch.split(corners, most), torch.split(references, most), strict=True):
             at = chunk.unsqueeze(-1) + offsets
-            level = sigma if levels is None else levels[own % (rows * columns) + middle].view(-1, 1, 1)
+            level = sigma if levels is None else levels[centres % (rows * columns) + middle].view(-1, 1, 1)
             patches, weight = shrink(flat[at], level)
             total.index_add_(0, at.flatten(), (patches * weight).flatten())
             weights.index_add_(0, at.flatten(), weight.expand_as(patches).flatten())
@@ -177,12 +177,12 @@ def _groups(video: torch.Tensor, search: Search, at_once: int) -> Iterator[tuple
         for frame in range(0, n_frames, frames_at_once):
             frames = torch.arange(frame, min(frame + frames_at_once, n_frames), device=video.device)
             distances = _distances(video[frames[0] : frames[-1] + 1, band], surrounded, band.start, search)
-            found, fall, drift = _most_similar(distances, search)
+            source, fall, drift = _most_similar(distances, search)
             # Videos with fewer patches than a group has: what lies beyond the border is moved inside.
             fall = (down.unsqueeze(-1) + fall).clamp_(0, height - patch)
             drift = (across.unsqueeze(-1) + drift).clamp_(0, width - patch)
             references = (frames.view(-1, 1, 1) * height + down) * width + across
-            yield references.flatten(), ((found * height + fall) * width + drift).flatten(0, 2)
+            yield references.flatten(), ((source * height + fall) * width + drift).flatten(0, 2)
 
 
 def _distances(references: torch.Tensor, surrounded: torch.Tensor, top: int, search: Search) -> torch.Tensor:
@@ -190,13 +190,13 @@ def _distances(references: torch.Tensor, surrounded: torch.Tensor, top: int, sea
     side = 2 * search.radius + 1
     height, width = references.shape[-2:]
     rows, columns = ((size - search.patch) // search.stride + 1 for size in (height, width))
-    found = references.new_empty(side * side, len(references), len(surrounded), rows, columns)
+    distances = references.new_empty(side * side, len(references), len(surrounded), rows, columns)
     for shift in range(side * side):
         down, right = divmod(shift, side)
         moved = surrounded[:, top + down : top + down + height, right : right + width]
         differences = (references.unsqueeze(1) - moved).square_()
-        found[shift] = _patch_means(differences, search)
-    return found.permute(1, 3, 4, 2, 0)
+        distances[shift] = _patch_means(differences, search)
+    return distances.permute(1, 3, 4, 2, 0)
 
 
 def _patch_means(images: torch.Tensor, search: Search) -> torch.Tensor:

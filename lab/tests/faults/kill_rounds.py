@@ -34,7 +34,7 @@ _WAYS: tuple[tuple[str, RecordingMode], ...] = (
 _PATIENCE_S = 400.0
 _PAIRS = 0.25
 _PAIR_WITHIN_S = 0.05
-_MOST_KILLS_A_ROUND = 10
+_MAX_KILLS_A_ROUND = 10
 _SUPERVISOR = "supervisor"
 # A killed supervisor ends its run: more often, there would be more starts than kills.
 _SUPERVISOR_SHARE = 0.1
@@ -98,7 +98,7 @@ def bench(
         if left <= 0:
             break
         place = Path(tempfile.mkdtemp(prefix="sci-stream-kills-", dir=folder))
-        plan = _Plan(number, policy, recording, min(left, _MOST_KILLS_A_ROUND))
+        plan = _Plan(number, policy, recording, min(left, _MAX_KILLS_A_ROUND))
         rounds.append(_run_round(plan, draw, place))
         done = sum(each.n_kills for each in rounds)
         report(f"{done}/{kills} {policy}, recording {recording}: {rounds[-1].killed}: {rounds[-1].outcome}")

@@ -19,18 +19,18 @@ _SAMPLE_S = 1.0
 _START_S = 120.0
 # Snapshots after which caches and pools have reached their size.
 _SETTLED = 2000
-_MOST_GROWTH = 0.05
+_MAX_GROWTH = 0.05
 # Permitted growth of the median latency: machines with other work vary by this much.
-_MOST_DELAY = 1.5
+_MAX_DELAY = 1.5
 # A latency of a few milliseconds may grow by more than half without meaning anything.
-_LEAST_DELAY_MS = 5.0
+_MIN_DELAY_MS = 5.0
 # A rate that machines keep up with: the probe measures the cost of a snapshot, not of a backlog.
 _EASY_HZ = 50.0
 _PROBED = 250
 # Other work on the machine must not turn the soak into an overload.
 _SPARE_FRACTION = 1 / 3
 # Permitted growth of open handles: a reconnecting page or tap holds two for a moment.
-_MOST_HANDLES = 2
+_MAX_HANDLES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class Growth:
     def is_flat(self) -> dict[str, bool]:
         """Whether memory, threads and handles stayed flat."""
         return {
-            "memory": self.change <= _MOST_GROWTH,
+            "memory": self.change <= _MAX_GROWTH,
             "threads": self.last.threads <= self.first.threads,
-            "handles": self.last.handles - self.first.handles <= _MOST_HANDLES,
+            "handles": self.last.handles - self.first.handles <= _MAX_HANDLES,
         }
 
     @property
@@ -274,7 +274,7 @@ def verdicts(growth: Mapping[str, Growth], latency: LatencyChange) -> dict[str, 
     nodes = [node.is_flat for node in growth.values()]
     verdicts = {what: bool(nodes) and all(node[what] for node in nodes) for what in ("memory", "threads", "handles")}
     first, last = latency.first_p50_ms, latency.last_p50_ms
-    flat = first is not None and last is not None and last <= max(first * _MOST_DELAY, first + _LEAST_DELAY_MS)
+    flat = first is not None and last is not None and last <= max(first * _MAX_DELAY, first + _MIN_DELAY_MS)
     return {**verdicts, "latency": flat}
 
 

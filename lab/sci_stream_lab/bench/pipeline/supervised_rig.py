@@ -85,8 +85,8 @@ def write_rig(folder: Path, *tables: RigTables) -> Path:
         "preview": {"enabled": False},
         "health": {"enabled": False},
     }
-    for each in tables:
-        for name, table in each.items():
+    for changes in tables:
+        for name, table in changes.items():
             rig[name] = {**rig.get(name, {}), **table}
     path = folder / "bench.toml"
     path.write_text("\n".join(table_text(name, table) for name, table in rig.items()))
@@ -106,7 +106,7 @@ def small_rig(
     ``tables`` override its tables, ``camera`` the options of the camera.
     """
     options = {"width_px": size_px, "height_px": size_px, "n_frames": 4, "snapshot_rate_hz": rate_hz}
-    own: RigTables = {
+    defaults: RigTables = {
         "camera": {
             "driver": "simulated",
             "options": {**options, "loop_snapshots": 16, **(camera or {})},
@@ -114,7 +114,7 @@ def small_rig(
         "reconstruct": {"denoiser": "identity", "devices": ["cpu"], "iterations": 1, "threads": 1},
         "record": {"folder": "recordings", "min_free_mib": 0},
     }
-    return write_rig(folder, own, tables)
+    return write_rig(folder, defaults, tables)
 
 
 class SupervisedRig:

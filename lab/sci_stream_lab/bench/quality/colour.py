@@ -173,10 +173,10 @@ def _measure(
     mosaic = sample_colours(rgb, phase)[np.newaxis]
     for method in Demosaic:
         started = time.perf_counter()
-        found = demosaic(mosaic, phase, method)[0]
+        colours = demosaic(mosaic, phase, method)[0]
         seconds[method] += time.perf_counter() - started
         inner = (slice(_RIM_PX, -_RIM_PX), slice(_RIM_PX, -_RIM_PX))
-        error = (found[inner].astype(np.float64) - rgb[inner]) / 65535
+        error = (colours[inner].astype(np.float64) - rgb[inner]) / 65535
         psnr_db[method][phase].append(float(-10 * np.log10(max(float((error**2).mean()), 1e-12))))
 
 

@@ -83,7 +83,7 @@ def chosen_methods(names: Sequence[str]) -> tuple[Method, ...]:
     """
     if not names:
         return METHODS
-    found = []
+    chosen = []
     for name in names:
         fitting = [method for method in METHODS if method.name.lower() == name.lower()]
         fitting = fitting or [method for method in METHODS if method.name.lower().startswith(name.lower())]
@@ -91,8 +91,8 @@ def chosen_methods(names: Sequence[str]) -> tuple[Method, ...]:
             raise ConfigError(
                 "Unknown method", expected=f"a prefix of one of {', '.join(m.name for m in METHODS)}", got=repr(name)
             )
-        found += [method for method in fitting if method not in found]
-    return tuple(found)
+        chosen += [method for method in fitting if method not in chosen]
+    return tuple(chosen)
 
 
 def bench(
@@ -160,8 +160,8 @@ def _measure(
     # What else the machine does would change an hour's row many times over.
     clock = time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
     taken = [_Solve(method.name, footage.name, clock, progress) for _ in footage.snapshots[:shots]]
-    for number, (each, snapshot) in enumerate(zip(taken, footage.snapshots, strict=False)):
-        each.run(solve, iterations, snapshot, f"{number + 1}/{len(taken)}")
+    for number, (solved, snapshot) in enumerate(zip(taken, footage.snapshots, strict=False)):
+        solved.run(solve, iterations, snapshot, f"{number + 1}/{len(taken)}")
     printed = paper_row(footage.name).get(method.printed)
     return MethodQuality(
         set_name=footage.name,

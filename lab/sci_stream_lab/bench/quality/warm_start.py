@@ -202,8 +202,8 @@ def bench(
 
 def _reference_note(row: SetComparison, reference: int) -> str:
     reached = ", ".join(f"{kind} at {count or 'none of these'}" for kind, count in row.reaches_reference.items())
-    given = f"{row.name}: {reference} cold iterations give {row.reference_db:.2f} dB"
-    return f"{given}; within {_AS_GOOD_DB} dB of it: {reached}"
+    reference_text = f"{row.name}: {reference} cold iterations give {row.reference_db:.2f} dB"
+    return f"{reference_text}; within {_AS_GOOD_DB} dB of it: {reached}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -349,12 +349,12 @@ def verdicts(cells: Sequence[Cell]) -> tuple[str, ...]:
     """Return a sentence for each half: how many cells are below the plain loop, and the worst one."""
     lines = []
     for half in dict.fromkeys(cell.half for cell in cells):
-        own = [cell for cell in cells if cell.half is half]
-        below = [cell for cell in own if cell.lead_db < -PLAIN_MARGIN_DB]
-        worst = min(own, key=lambda cell: cell.lead_db)
+        members = [cell for cell in cells if cell.half is half]
+        below = [cell for cell in members if cell.lead_db < -PLAIN_MARGIN_DB]
+        worst = min(members, key=lambda cell: cell.lead_db)
         lines.append(
             f"{half}: the defaults are more than {PLAIN_MARGIN_DB} dB below the plain loop in {len(below)} of "
-            f"{len(own)} cells, most in {worst.scene}, {worst.rig}, {worst.perturbation} ({worst.lead_db:+.2f} dB)"
+            f"{len(members)} cells, most in {worst.scene}, {worst.rig}, {worst.perturbation} ({worst.lead_db:+.2f} dB)"
         )
     return tuple(lines)
 

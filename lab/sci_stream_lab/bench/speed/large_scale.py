@@ -219,7 +219,7 @@ def _watch_memory(process: subprocess.Popen[bytes]) -> float:
     while process.poll() is None:
         with contextlib.suppress(OSError):
             status = Path(f"/proc/{process.pid}/status").read_text()
-            found = re.search(r"VmHWM:\s+(\d+) kB", status)
-            peak_kib = int(found[1]) if found else peak_kib
+            peak = re.search(r"VmHWM:\s+(\d+) kB", status)
+            peak_kib = int(peak[1]) if peak else peak_kib
         time.sleep(_WATCH_S)
     return peak_kib / 1024
