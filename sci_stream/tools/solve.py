@@ -19,6 +19,7 @@ from sci_stream.imaging.rendering import encode_png, render, render_counts
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
+from sci_stream.quantities import live_values
 from sci_stream.recon.array_interface import ArrayOptions, ArraySolver, Progress, as_series, real_array
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.reports import SolveReport
@@ -78,15 +79,7 @@ class SolvedFile:
             "psnr_db": _finite(self.psnr_db),
             "faults": [*self.faults],
             "solves": [
-                {
-                    "iterations": report.iterations,
-                    "start": report.start_reason,
-                    "residual": _finite(report.residual),
-                    "noise": _finite(report.noise),
-                    "mismatch": _finite(report.mismatch),
-                    "psnr_db": _finite(report.psnr_db),
-                    "seconds": report.solve_ns / 1e9,
-                }
+                {**live_values(report), "start": report.start_reason, "seconds": report.solve_ns / 1e9}
                 for report in self.reports
             ],
         }

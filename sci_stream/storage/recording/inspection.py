@@ -31,6 +31,12 @@ from sci_stream.storage.recording.series import RecordedSeries
 # A run that lost every other snapshot would otherwise print one gap for each.
 _MAX_GAPS = 1000
 
+# Of the description of a series, in the order of the summary.
+_SERIES = (
+    *("name", "rig", "policy", "camera", "started_ns", "height_px", "width_px", "n_frames", "pixel_format"),
+    *("bit_depth", "bayer", "versions"),
+)
+
 Runs = list[tuple[int, int]]
 """First and last sequence number of each run."""
 
@@ -232,20 +238,8 @@ class RecordingSummary:
     def to_json(self) -> dict[str, Json]:
         """Return the summary as plain values; quantities are not nested."""
         values = dataclasses.asdict(self)
-        series = values["series"]
-        names = (
-            "rig",
-            "policy",
-            "camera",
-            "started_ns",
-            "height_px",
-            "width_px",
-            "n_frames",
-            "pixel_format",
-            "bit_depth",
-        )
-        series |= {"name": series["series"], "camera": self.camera}
-        values["series"] = {name: series[name] for name in ("name", *names, "bayer", "versions")}
+        series = {**values["series"], "name": self.series.series, "camera": self.camera}
+        values["series"] = {name: series[name] for name in _SERIES}
         values["solving"] = values["solving"].pop("quantities") | values["solving"]
         if values["health"] is not None:
             values["health"].update(values["health"].pop("quantities"))
