@@ -182,17 +182,27 @@ def _is_alive(process: int) -> bool:
 
 
 def _add_rows(path: Path, series: str, written: WrittenRows) -> None:
+    if (segment := _open_segment(path, series)) is None:
+        return
+    with segment:
+        written.first = segment.first_seq if written.first is None else min(written.first, segment.first_seq)
+        for seq in segment.raw_seqs:
+            written.raw.add(seq)
+        for seq in segment.settled_seqs:
+            written.settled.add(seq)
+
+
+def _open_segment(path: Path, series: str) -> Recording | None:
+    """Open a segment; None if it is of another series or, with a warning, damaged."""
     try:
-        with Recording(path) as segment:
-            if segment.info.series == series:
-                first = segment.first_seq
-                written.first = first if written.first is None else min(written.first, first)
-                for seq in segment.raw_seqs:
-                    written.raw.add(seq)
-                for seq in segment.settled_seqs:
-                    written.settled.add(seq)
+        recording = Recording(path)
     except DAMAGE as error:
         _LOG.warning("Skipping segment %s: %s", path, error)
+        return None
+    if recording.info.series == series:
+        return recording
+    recording.close()
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,12 +256,5 @@ def existing_segments(path: Path) -> Iterator[Path]:
 def earlier_segments(path: Path, series: str) -> Iterator[Recording]:
     """Yield the existing segments of ``path`` that belong to a series, open for reading; the caller closes them."""
     for candidate in existing_segments(path):
-        try:
-            recording = Recording(candidate)
-        except DAMAGE as error:
-            _LOG.warning("Skipping segment %s: %s", candidate, error)
-            continue
-        if recording.info.series == series:
+        if (recording := _open_segment(candidate, series)) is not None:
             yield recording
-        else:
-            recording.close()
