@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.ndimage import gaussian_filter
 
-from sci_stream.recon.metrics import psnr, psnr_per_frame, ssim, ssim_per_frame, unsupported_texture
+from sci_stream.recon.metrics import psnr, psnr_per_frame, ssim, ssim_per_frame
 
 
 def test_error_of_a_tenth_of_peak_is_twenty_decibels() -> None:
@@ -61,14 +61,3 @@ def test_different_shapes_are_refused() -> None:
 def test_frame_smaller_than_ssim_window_is_refused() -> None:
     with pytest.raises(ValueError, match="11×11"):
         ssim(torch.zeros(1, 10, 40), torch.zeros(1, 10, 40))
-
-
-def test_unsupported_texture_counts_what_flickers_not_what_moves() -> None:
-    ramp = torch.linspace(0, 6, 64).expand(64, 64)
-    smooth = torch.stack([0.5 + 0.3 * torch.sin(ramp + 0.2 * b) for b in range(8)])
-    flicker = 0.05 * torch.randn(8, 64, 64, generator=torch.Generator().manual_seed(1))
-    still = smooth[:1].expand(8, 64, 64)
-    assert unsupported_texture(still) == 0.0
-    assert unsupported_texture(smooth) < 0.002
-    level = 0.05 * (8 / 9) ** 0.5 / float(smooth.mean())
-    assert unsupported_texture(smooth + flicker) == pytest.approx(level, rel=0.1)

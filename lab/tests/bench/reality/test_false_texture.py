@@ -13,9 +13,9 @@ from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.metrics import unsupported_texture
 from sci_stream.recon.settings import default_settings
 from sci_stream.storage.measurement_file import read_published
+from sci_stream_lab.bench.reality.false_texture import unsupported_texture
 
 CPU = torch.device("cpu")
 
@@ -73,3 +73,14 @@ def test_real_capture_has_no_texture_finer_than_it_can_carry(data_dir: Path) -> 
     found = {weigh: unsupported_texture(solved(phi, y, weigh_noise=weigh)) for weigh in (True, False)}
     assert found[True] < 0.007
     assert found[True] < 0.4 * found[False]
+
+
+def test_unsupported_texture_counts_what_flickers_not_what_moves() -> None:
+    ramp = torch.linspace(0, 6, 64).expand(64, 64)
+    smooth = torch.stack([0.5 + 0.3 * torch.sin(ramp + 0.2 * b) for b in range(8)])
+    flicker = 0.05 * torch.randn(8, 64, 64, generator=torch.Generator().manual_seed(1))
+    still = smooth[:1].expand(8, 64, 64)
+    assert unsupported_texture(still) == 0.0
+    assert unsupported_texture(smooth) < 0.002
+    level = 0.05 * (8 / 9) ** 0.5 / float(smooth.mean())
+    assert unsupported_texture(smooth + flicker) == pytest.approx(level, rel=0.1)
