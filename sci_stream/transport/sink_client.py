@@ -5,41 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sci_stream.delivery.outbox import Outbox
-from sci_stream.model import Reconstruction, SeriesInfo, Snapshot
 from sci_stream.transport.client_connection import ClientConnection, PeerEvent
-from sci_stream.wire import Acceptable, Accepted, Dropped, Message, SeriesEnd, encode
-
-Acknowledged = Snapshot | Reconstruction | Dropped | SeriesInfo | SeriesEnd
-"""Messages that the sink acknowledges once they are safe."""
-
-Key = tuple[Acceptable, str, int]
-"""(kind, series, seq) of such a message."""
+from sci_stream.wire import Accepted, Acknowledged, Message, acknowledgement_of, encode
 
 _PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class LinkNews:
-    """Result of one poll: acknowledged keys, other messages, liveness events of the sink."""
+    """Result of one poll: acknowledgements, other messages, liveness events of the sink."""
 
-    safe: list[Key]
+    safe: list[Accepted]
     messages: list[Message]
     events: list[PeerEvent]
-
-
-def key_of(message: Acknowledged) -> Key:
-    """Return the key under which the sink confirms a message."""
-    match message:
-        case Snapshot():
-            return "snapshot", message.id.series, message.id.seq
-        case Reconstruction():
-            return "reconstruction", message.id.series, message.id.seq
-        case Dropped():
-            return "dropped", message.series, message.seq
-        case SeriesInfo():
-            return "series_start", message.series, 0
-        case SeriesEnd():
-            return "series_end", message.series, 0
 
 
 class SinkClient:
@@ -47,24 +25,23 @@ class SinkClient:
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
-        self.outbox: Outbox[Key] = Outbox(_PATIENCE_S)
+        self.outbox: Outbox[Accepted] = Outbox(_PATIENCE_S)
 
     def post(self, message: Acknowledged, now_s: float, *, first: bool = False) -> None:
         """Send a message, ahead of all others if ``first``, and keep it until it is safe."""
-        self.outbox.put(key_of(message), encode(message), now_s, first=first)
+        self.outbox.put(acknowledgement_of(message), encode(message), now_s, first=first)
 
     def poll(self, now_s: float) -> LinkNews:
         """Receive, and process acknowledgements. Never blocks."""
         received, events = self.connection.receive(now_s)
         events += self.connection.tick(now_s)
         self.outbox.still_sending(self.connection.delivering_s)
-        safe: list[Key] = []
+        safe: list[Accepted] = []
         others: list[Message] = []
         for message in received:
             if isinstance(message, Accepted):
-                key = (message.of, message.series, message.seq)
-                if self.outbox.confirm(key, now_s):
-                    safe.append(key)
+                if self.outbox.confirm(message, now_s):
+                    safe.append(message)
             else:
                 others.append(message)
         if PeerEvent.NEW in events or PeerEvent.BACK in events or self.outbox.stalled(now_s):

@@ -9,6 +9,7 @@ from sci_stream.wire.header import SCHEMA_VERSION, Limits, Reason
 from sci_stream.wire.messages import (
     Acceptable,
     Accepted,
+    Acknowledged,
     CalibrationMissing,
     CalibrationRequest,
     Control,
@@ -24,12 +25,14 @@ from sci_stream.wire.messages import (
     Refused,
     SeriesEnd,
     Welcome,
+    acknowledgement_of,
 )
 
 __all__ = [
     "SCHEMA_VERSION",
     "Acceptable",
     "Accepted",
+    "Acknowledged",
     "CalibrationMissing",
     "CalibrationRequest",
     "Control",
@@ -47,6 +50,7 @@ __all__ = [
     "Refused",
     "SeriesEnd",
     "Welcome",
+    "acknowledgement_of",
     "decode",
     "encode",
     "payload_bytes",

@@ -152,6 +152,25 @@ class Accepted:
     of: Acceptable
 
 
+Acknowledged = Snapshot | Reconstruction | Dropped | SeriesInfo | SeriesEnd
+"""Messages that the sink acknowledges once they are safe."""
+
+
+def acknowledgement_of(message: Acknowledged) -> Accepted:
+    """Return the acknowledgement of a message, under which its sender keeps it."""
+    match message:
+        case Snapshot():
+            return Accepted(message.id.series, message.id.seq, "snapshot")
+        case Reconstruction():
+            return Accepted(message.id.series, message.id.seq, "reconstruction")
+        case Dropped():
+            return Accepted(message.series, message.seq, "dropped")
+        case SeriesInfo():
+            return Accepted(message.series, 0, "series_start")
+        case SeriesEnd():
+            return Accepted(message.series, 0, "series_end")
+
+
 @dataclass(frozen=True, slots=True)
 class CalibrationRequest:
     """Request for the calibration with this hash."""

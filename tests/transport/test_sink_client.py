@@ -14,8 +14,8 @@ from sci_stream.model import Reconstruction
 from sci_stream.transport.client_connection import ClientConnection, PeerEvent
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.transport.router import answer
-from sci_stream.transport.sink_client import Key, SinkClient, key_of
-from sci_stream.wire import Accepted, Limits, Message, Ping, Pong, Welcome
+from sci_stream.transport.sink_client import SinkClient
+from sci_stream.wire import Accepted, Limits, Message, Ping, Pong, Welcome, acknowledgement_of
 from tests.hostile_messages import hostile_messages
 from tests.transport.peers import HEARTBEAT_S, SERIES, hello, reconstruction, send_until_counted, until
 
@@ -32,7 +32,7 @@ class Bench:
         self.server: ResultsServer | None = None
         self.accepting = True
         self.got: list[tuple[bytes, Message]] = []
-        self.safe: list[Key] = []
+        self.safe: list[Accepted] = []
         self.events: list[PeerEvent] = []
 
     def serve(self, incarnation: str) -> None:
@@ -87,7 +87,7 @@ def bench(context: zmq.Context, free_endpoint: Callable[[], str]) -> Iterator[Be
 def test_message_is_kept_until_acknowledged(bench: Bench) -> None:
     bench.serve("s1")
     bench.accepting = False
-    key = key_of(reconstruction(0))
+    key = acknowledgement_of(reconstruction(0))
     bench.link.post(reconstruction(0), time.monotonic())
     until(lambda: bench.seqs() == [0], bench.poll)
     assert key in bench.link.outbox

@@ -29,8 +29,8 @@ from sci_stream.parameters import declared
 from sci_stream.ports import Camera
 from sci_stream.transport.client_connection import PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher, Settled
-from sci_stream.transport.sink_client import Key, SinkClient
-from sci_stream.wire import CalibrationRequest, Control, Dropped, Hello, SeriesEnd, Welcome, encode
+from sci_stream.transport.sink_client import SinkClient
+from sci_stream.wire import Accepted, CalibrationRequest, Control, Dropped, Hello, SeriesEnd, Welcome, encode
 from sci_stream.wire.payload import with_checksum
 
 log = logging.getLogger(__name__)
@@ -187,13 +187,13 @@ class AcquireNode:
             self._publish_status()
         self._link.send_due()
 
-    def _note_safe(self, safe: list[Key], now_s: float) -> None:
+    def _note_safe(self, safe: list[Accepted], now_s: float) -> None:
         """Release confirmed snapshots."""
-        for kind, _, seq in safe:
-            if kind == "snapshot":
-                self._in_flight.confirm_raw(seq)
-            elif kind == "dropped":
-                for dropped in self._drops.acknowledged(seq):
+        for accepted in safe:
+            if accepted.of == "snapshot":
+                self._in_flight.confirm_raw(accepted.seq)
+            elif accepted.of == "dropped":
+                for dropped in self._drops.acknowledged(accepted.seq):
                     self._recovery.confirm(dropped)
         if safe:
             self._progress_s = now_s
@@ -289,14 +289,15 @@ class AcquireNode:
         if self._info is None or self._calibration is None or not self._link.connection.connected:
             return
         self._link.connection.try_send(encode(self._calibration))
-        self._link.outbox.confirm(("series_start", self._series, 0), now_s)
+        self._link.outbox.confirm(Accepted(self._series, 0, "series_start"), now_s)
         self._link.post(self._info, now_s, first=True)  # a restarted sink needs it before all other messages
         self._is_announced = True
 
     def _wait_for_nodes(self, now_s: float) -> None:
         """Start the camera once reconstruct nodes are ready, so that the first frames are not lost."""
         waited_s = now_s - self._since_s
-        series_known = ("series_start", self._series, 0) not in self._link.outbox and self._link.connection.connected
+        announced = Accepted(self._series, 0, "series_start") not in self._link.outbox
+        series_known = announced and self._link.connection.connected
         recovered = self._recovery.recovered
         # A resumed series loses frames while it waits: one node is enough, and under `record` none is needed.
         needed = self._rig.reconstruct.nodes if recovered is None else int(not self._records_raw)

@@ -120,9 +120,9 @@ class ReconstructNode:
                     self._report_at_once()
         news = self._link.poll(now_s)
         self._handle_from_sink(news.messages)
-        for kind, series, seq in news.safe:
-            if kind == "reconstruction":
-                self._finish((series, seq))
+        for accepted in news.safe:
+            if accepted.of == "reconstruction":
+                self._finish((accepted.series, accepted.seq))
         if self._health.due(now_s):
             self._publish_status()
         self._link.send_due()

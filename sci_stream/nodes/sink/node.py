@@ -27,9 +27,9 @@ from sci_stream.nodes.sink.status import SeriesStatus, SinkStatus, node_statuses
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.pubsub import TapPublisher
 from sci_stream.transport.results_server import ReportingPeer, ResultsServer
-from sci_stream.transport.sink_client import key_of
 from sci_stream.wire import (
     Accepted,
+    Acknowledged,
     CalibrationRequest,
     ControlResult,
     Dropped,
@@ -37,6 +37,7 @@ from sci_stream.wire import (
     Message,
     SeriesEnd,
     Welcome,
+    acknowledgement_of,
     payload_bytes,
 )
 
@@ -260,9 +261,8 @@ class SinkNode:
         while len(calibrations) > 1 and (len(calibrations) > _MAX_CALIBRATIONS or n_bytes > _CALIBRATION_BYTES):
             n_bytes -= payload_bytes(calibrations.pop(next(iter(calibrations))))
 
-    def _acknowledge(self, identity: bytes, message: Snapshot | Reconstruction | Dropped | SeriesEnd) -> None:
-        kind, series, seq = key_of(message)
-        self._server.reply(identity, Accepted(series=series, seq=seq, of=kind))
+    def _acknowledge(self, identity: bytes, message: Acknowledged) -> None:
+        self._server.reply(identity, acknowledgement_of(message))
 
     def _acknowledge_safe(self, series: SeriesSession) -> None:
         """Acknowledge snapshots that the recorder has written since."""
@@ -291,7 +291,7 @@ class SinkNode:
                 self._preview.series_started(info)
             log_for_series(info.series)
             log.info("series %s started", info.series)
-        self._server.reply(identity, Accepted(series=info.series, seq=0, of="series_start"))
+        self._acknowledge(identity, info)
         self._handle_early(now_s)
 
     def _end_series(self, reason: str) -> None:
