@@ -43,7 +43,7 @@ test-lowest:  ## Files, configuration and commands with the oldest versions that
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-lowest.txt \
 		--editable '.[reconstruct,compression,video,export,batch,epics,genicam]' pytest pytest-timeout hypothesis httpx scipy pyyaml psutil packaging
-	.venv-lowest/bin/python -m pytest -W ignore::DeprecationWarning tests/storage tests/wire tests/test_config.py tests/cli tests/imaging tests/web \
+	.venv-lowest/bin/python -m pytest -W ignore::DeprecationWarning tests/files tests/recording tests/wire tests/test_config.py tests/cli tests/imaging tests/web \
 		tests/tools/test_batch.py tests/bridges/test_epics.py
 
 # Files of every package with their hashes, for the images; the versions are those of constraints.txt.

@@ -23,17 +23,17 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sci_stream.control_client import control
+    from sci_stream.files.measurement_file import load_measurement
     from sci_stream.recon.array_interface import (
         MaskMismatchWarning,
         Reconstructed,
         reconstruct,
         reconstruct_stream,
     )
-    from sci_stream.storage.measurement_file import load_measurement
-    from sci_stream.storage.recording.series import open_recording as open
+    from sci_stream.recording.series import open_recording as open
     from sci_stream.tools.replay.replay import replay_recording as replay
     from sci_stream.transport.pubsub import subscribe
+    from sci_stream.web.control_client import control
 
 __all__ = [
     "MaskMismatchWarning",
@@ -59,9 +59,9 @@ os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")  # the errors of this packag
 _PLACES = {
     "MaskMismatchWarning": ("sci_stream.recon.array_interface", "MaskMismatchWarning"),
     "Reconstructed": ("sci_stream.recon.array_interface", "Reconstructed"),
-    "control": ("sci_stream.control_client", "control"),
-    "load_measurement": ("sci_stream.storage.measurement_file", "load_measurement"),
-    "open": ("sci_stream.storage.recording.series", "open_recording"),
+    "control": ("sci_stream.web.control_client", "control"),
+    "load_measurement": ("sci_stream.files.measurement_file", "load_measurement"),
+    "open": ("sci_stream.recording.series", "open_recording"),
     "reconstruct": ("sci_stream.recon.array_interface", "reconstruct"),
     "reconstruct_stream": ("sci_stream.recon.array_interface", "reconstruct_stream"),
     "replay": ("sci_stream.tools.replay.replay", "replay_recording"),

@@ -19,7 +19,7 @@ from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.nodes.sink import node as sink_module
 from sci_stream.nodes.sink.node import SinkNode
 from sci_stream.nodes.sink.series_session import SeriesSession
-from sci_stream.storage.calibration_file import load_calibration
+from sci_stream.recording.calibration_file import load_calibration
 from sci_stream_drivers.simulated import SimulatedCamera
 from tests.e2e.kit import PATIENCE_S, RigFiles, Tables
 

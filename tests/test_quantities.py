@@ -13,9 +13,9 @@ import pytest
 from sci_stream.cli.recording_tables import describe
 from sci_stream.health import CATALOGUE
 from sci_stream.quantities import Quantity, gauges, live_values, page_texts, quantities_of
+from sci_stream.recording import Recording, RecordingWriter
+from sci_stream.recording.inspection import inspect_recording
 from sci_stream.reports import CalibrationHealth, SolveReport, Start
-from sci_stream.storage.recording import Recording, RecordingWriter
-from sci_stream.storage.recording.inspection import inspect_recording
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "quantities.md"
 REPORTS = {"Solve": SolveReport, "Calibration health": CalibrationHealth}

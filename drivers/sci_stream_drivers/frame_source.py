@@ -11,12 +11,12 @@ import numpy.typing as npt
 
 from sci_stream.clock import unix_ns
 from sci_stream.errors import ConfigError, FileFormatError
+from sci_stream.files.measurement_file import PublishedMeasurement, read_published
 from sci_stream.model import Array, BayerPhase, CameraCapabilities, CameraFrame
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.white import brightness_percentile, fit_white, white_level
-from sci_stream.storage.measurement_file import PublishedMeasurement, read_published
-from sci_stream.storage.recording.columns import recorded_chunks
-from sci_stream.storage.recording.series import RecordedSeries
+from sci_stream.recording.columns import recorded_chunks
+from sci_stream.recording.series import RecordedSeries
 from sci_stream_drivers.fields import pixel_format_name
 
 # Published simulations agree to rounding; masks in another order leave far more.

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from scipy.ndimage import gaussian_filter, shift
 
+from sci_stream.files.measurement_file import read_published
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
-from sci_stream.storage.measurement_file import read_published
 from sci_stream_lab.bench.reality.false_texture import unsupported_texture
 from sci_stream_lab.paper.published_code import plain_gap
 

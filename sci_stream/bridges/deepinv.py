@@ -18,8 +18,7 @@ from typing import Any
 
 import torch
 
-from sci_stream.errors import ConfigError
-from sci_stream.optional import require_optional
+from sci_stream.errors import ConfigError, require_optional
 
 _NEEDED_BY = "A denoiser of deepinv"
 # Frames have one channel. TV and TGV iterate 1000 times by default, which takes seconds per call; a prior needs no such

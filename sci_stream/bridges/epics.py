@@ -17,8 +17,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from sci_stream.errors import require_optional
 from sci_stream.model import Array, Reconstruction
-from sci_stream.optional import require_optional
 from sci_stream.transport.pubsub import DEFAULT_ENDPOINT, subscribe
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from sci_stream.errors import FileFormatError
-from sci_stream.storage.recording.series import RecordedSeries
+from sci_stream.recording.series import RecordedSeries
 
 
 class LayerOptions(TypedDict, total=False):

@@ -20,9 +20,8 @@ from sci_stream.cli import (  # noqa: F401 - a module adds its commands to the a
     solve,
 )
 from sci_stream.cli.common import app, new_console, state
-from sci_stream.errors import ConfigError, SciStreamError
+from sci_stream.errors import ConfigError, SciStreamError, missing_library
 from sci_stream.nodes.runtime.logs import logs_json
-from sci_stream.optional import missing_library
 
 __all__ = ["app", "main"]
 

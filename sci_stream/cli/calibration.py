@@ -59,7 +59,7 @@ def calibrate(
     from sci_stream.config import load_rig
     from sci_stream.nodes.runtime.camera_drivers import make_camera
     from sci_stream.ports import PatternCamera
-    from sci_stream.storage.calibration_file import save_calibration
+    from sci_stream.recording.calibration_file import save_calibration
     from sci_stream.tools.calibrate import CalibrationPlan
     from sci_stream.tools.calibrate import calibrate as take
 
@@ -158,8 +158,8 @@ def calibration_import(
 ) -> None:
     """Import masks that were published or measured otherwise."""
     from sci_stream.calibration.quality import assess
-    from sci_stream.storage.calibration_file import save_calibration
-    from sci_stream.storage.calibration_import import ImportOptions, import_masks
+    from sci_stream.files.calibration_import import ImportOptions, import_masks
+    from sci_stream.recording.calibration_file import save_calibration
 
     if bayer.upper() not in {*BayerPhase, "NONE"}:
         raise ConfigError("Unknown --bayer", expected=f"{', '.join(BayerPhase)} or none", got=repr(bayer))
@@ -240,7 +240,7 @@ def calibration_show(path: CalibrationPath, report: ReportPath = None) -> None:
 
 
 def _load(path: Path) -> tuple[Calibration, Measured | None]:
-    from sci_stream.storage.calibration_file import load_calibration, load_measured
+    from sci_stream.recording.calibration_file import load_calibration, load_measured
 
     return load_calibration(path), load_measured(path)
 

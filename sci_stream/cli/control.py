@@ -15,8 +15,8 @@ from sci_stream.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from sci_stream.config import Rig
-    from sci_stream.control_client import Controllable
     from sci_stream.parameters import Value
+    from sci_stream.web.control_client import Controllable
 
 Words = Annotated[
     list[str] | None,
@@ -37,7 +37,7 @@ def control(
     NODE is a node name, or a kind such as reconstruct for all its nodes. Requests go through the live page.
     """
     from sci_stream.config import load_rig
-    from sci_stream.control_client import RigControl
+    from sci_stream.web.control_client import RigControl
 
     loaded = load_rig(rig)
     running = RigControl(url or page_address(loaded), token=loaded.preview.token or None, who=who or None)

@@ -13,10 +13,10 @@ from rich.table import Table
 
 from sci_stream.calibration.mask_order import SHUFFLED
 from sci_stream.quantities import Inspected
-from sci_stream.storage.recording.columns import HEALTH_QUANTITIES, SOLVE_QUANTITIES, Recorded
+from sci_stream.recording.columns import HEALTH_QUANTITIES, SOLVE_QUANTITIES, Recorded
 
 if TYPE_CHECKING:
-    from sci_stream.storage.recording.inspection import (
+    from sci_stream.recording.inspection import (
         CalibrationSummary,
         ChunkSummary,
         MaskSummary,

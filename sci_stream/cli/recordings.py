@@ -42,7 +42,7 @@ JsonLines = Annotated[bool, typer.Option("--json", help="Print a line of JSON fo
 def inspect(file: RecordingPath, as_json: AsJson = False) -> None:
     """Print the content of a recording: snapshots, ledger, gaps, rates, solver, calibration."""
     from sci_stream.cli.recording_tables import describe
-    from sci_stream.storage.recording.inspection import inspect_recording
+    from sci_stream.recording.inspection import inspect_recording
 
     recording = inspect_recording(file)
     if as_json:
@@ -236,9 +236,9 @@ def export(
 @app.command()
 def repair(file: RecordingPath) -> None:
     """Write clean copies of the segments left by a crash; the originals are kept."""
-    from sci_stream.storage.recording.repair import repair_recording
-    from sci_stream.storage.recording.segments import existing_segments
-    from sci_stream.storage.recording.virtual_dataset import write_virtual_recording
+    from sci_stream.recording.repair import repair_recording
+    from sci_stream.recording.segments import existing_segments
+    from sci_stream.recording.virtual_dataset import write_virtual_recording
 
     repaired = 0
     segments = list(existing_segments(file)) or [file]

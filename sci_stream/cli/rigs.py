@@ -78,7 +78,7 @@ def acquire(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0) ->
     calibration = None
     with stop_on_signals() as stop:
         if loaded.calibration.file:
-            from sci_stream.storage.calibration_file import load_calibration
+            from sci_stream.recording.calibration_file import load_calibration
 
             calibration = load_calibration(loaded.calibration.file)
         acquire_series(loaded, make_camera(loaded), calibration, stop, snapshots=snapshots, duration_s=duration)

@@ -64,7 +64,7 @@ def solve(
     from sci_stream.nodes.runtime.process import limit_threads
 
     limit_threads()
-    from sci_stream.storage.measurement_file import load_measurement
+    from sci_stream.files.measurement_file import load_measurement
     from sci_stream.tools.solve import SolveOptions, solve_file
 
     if bayer and bayer not in set(BayerPhase):

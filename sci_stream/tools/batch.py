@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sci_stream.errors import EnvironmentFault, InputError
+from sci_stream.errors import EnvironmentFault, InputError, require_optional
 from sci_stream.nodes.runtime.process import usable_cores
-from sci_stream.optional import require_optional
 from sci_stream.tools.replay.jobs import JobResult, JobState, ReplayJob, remove_left_behind, run_job_atomically
 
 # Dask gives up a task whose workers died this often (`distributed.scheduler.allowed-failures`); the others go on.

@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from sci_stream.calibration.measurement import Measured, PixelFlag
 from sci_stream.calibration.quality import QualityFigure, Verdict
-from sci_stream.errors import ConfigError, StorageError
+from sci_stream.errors import ConfigError, StorageError, require_optional
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optional import require_optional
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

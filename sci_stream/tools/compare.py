@@ -12,7 +12,7 @@ import torch
 
 from sci_stream.errors import InputError
 from sci_stream.recon.metrics import psnr, ssim
-from sci_stream.storage.recording.series import RecordedSeries
+from sci_stream.recording.series import RecordedSeries
 
 # Side of the SSIM window: smaller frames have no SSIM.
 _SSIM_PX = 11

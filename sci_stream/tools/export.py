@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from sci_stream.errors import InputError
+from sci_stream.file_guard import complete_output
+from sci_stream.files.image_stacks import Stack, write_png, write_tiff, write_zarr
+from sci_stream.files.video_file import MovieFile
 from sci_stream.imaging.rendering import render, render_counts
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array
-from sci_stream.storage.image_stacks import Stack, write_png, write_tiff, write_zarr
-from sci_stream.storage.output import complete_output
-from sci_stream.storage.recording.nexus import experiment_of
-from sci_stream.storage.recording.series import RecordedSeries
-from sci_stream.storage.video_file import MovieFile
+from sci_stream.recording.nexus import experiment_of
+from sci_stream.recording.series import RecordedSeries
 
 Progress = Callable[[int, int], None]
 

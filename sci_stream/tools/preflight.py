@@ -16,17 +16,16 @@ from rich.markup import escape
 from sci_stream.calibration.compatibility import require_compatible_calibration
 from sci_stream.calibration.diagnosis import DARK, findings, is_withheld
 from sci_stream.config import Rig, load_rig
-from sci_stream.errors import CalibrationError, DeviceError, SciStreamError, StorageError
+from sci_stream.errors import CalibrationError, DeviceError, SciStreamError, StorageError, missing_library
 from sci_stream.model import CameraCapabilities, CameraFrame, Snapshot, SnapshotId
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.nodes.sink.options import movie_options
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optional import missing_library
+from sci_stream.recording import free_bytes
+from sci_stream.recording.calibration_file import load_calibration
+from sci_stream.recording.layout import Compression
 from sci_stream.reports import CalibrationHealth
 from sci_stream.security.keys import read_allowed, read_key_pair
-from sci_stream.storage.calibration_file import load_calibration
-from sci_stream.storage.recording import free_bytes
-from sci_stream.storage.recording.layout import Compression
 from sci_stream.transport.sockets import bind
 from sci_stream.web.preview import WebPreview
 

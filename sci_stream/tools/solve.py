@@ -15,6 +15,10 @@ import numpy.typing as npt
 from pydantic import JsonValue
 
 from sci_stream.errors import InputError
+from sci_stream.file_guard import complete_output
+from sci_stream.files.image_stacks import Stack, write_tiff, write_zarr
+from sci_stream.files.measurement_file import Measurements
+from sci_stream.files.video_file import MovieFile, write_gif
 from sci_stream.imaging.rendering import encode_png, render, render_counts
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array
@@ -23,10 +27,6 @@ from sci_stream.quantities import live_values
 from sci_stream.recon.array_interface import ArrayOptions, ArraySolver, Progress, as_series, real_array
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.reports import SolveReport
-from sci_stream.storage.image_stacks import Stack, write_tiff, write_zarr
-from sci_stream.storage.measurement_file import Measurements
-from sci_stream.storage.output import complete_output
-from sci_stream.storage.video_file import MovieFile, write_gif
 
 U8 = npt.NDArray[np.uint8]
 Video = npt.NDArray[np.float32]
@@ -100,7 +100,7 @@ def solve_file(
     Parameters
     ----------
     measurements
-        From `sci_stream.storage.measurement_file.load_measurement`.
+        From `sci_stream.files.measurement_file.load_measurement`.
     out
         Output: ``.mp4``, ``.mkv``, ``.gif`` (pictures); ``.tif``, ``.zarr``, ``.npy``, ``.h5`` (values, float32); or,
         for one snapshot, ``.png``: the snapshot and its frames in one picture. None: only the reports.

@@ -98,7 +98,7 @@ class ViewerConnection(WebSocketsSansIOProtocol):
 def make_app(
     hub: Hub, display: Display, ask: Ask | None, recordings: Path, *, token: str | None, cookie: str
 ) -> Starlette:
-    """Make the application; `sci_stream.http_server.AccessMiddleware` is wrapped around it.
+    """Make the application; `sci_stream.transport.http.AccessMiddleware` is wrapped around it.
 
     Parameters
     ----------

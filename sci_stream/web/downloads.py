@@ -23,11 +23,11 @@ from starlette.routing import Route
 
 from sci_stream.config.error_messages import validate_options
 from sci_stream.errors import InputError
+from sci_stream.files.video_file import MovieFile, write_gif
 from sci_stream.imaging.rendering import decode_jpeg, encode_jpeg, resize, shrink
 from sci_stream.model import Reconstruction
-from sci_stream.storage.recording import Recording
-from sci_stream.storage.recording.segments import DAMAGE
-from sci_stream.storage.video_file import MovieFile, write_gif
+from sci_stream.recording import Recording
+from sci_stream.recording.segments import DAMAGE
 from sci_stream.web import h264
 from sci_stream.web.archive import KEPT_S
 from sci_stream.web.display import Display

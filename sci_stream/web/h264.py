@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.optional import require_optional
+from sci_stream.errors import require_optional
 
 # Visually close to JPEG at quality 85 (`sci-stream bench page`); the bit rate is bounded below.
 _CRF = 20

@@ -13,9 +13,9 @@ from sci_stream.clock import unix_ns
 from sci_stream.config import PreviewSection
 from sci_stream.config.fields import expiry_s, is_loopback, network_location
 from sci_stream.errors import InputError
-from sci_stream.http_server import AccessMiddleware, BrowserLogin, HttpAccessControl, HttpServer, listen
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Json, Reconstruction, SeriesInfo
+from sci_stream.transport.http import AccessMiddleware, BrowserLogin, HttpAccessControl, HttpServer, listen
 from sci_stream.web import h264
 from sci_stream.web.app import ViewerConnection, make_app, token_page
 from sci_stream.web.archive import PictureArchive

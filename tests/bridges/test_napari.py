@@ -9,7 +9,7 @@ import pytest
 
 from sci_stream.bridges import napari_plugin
 from sci_stream.imaging.rendering import render
-from sci_stream.storage.recording import RecordingWriter
+from sci_stream.recording import RecordingWriter
 
 MANIFEST = Path(napari_plugin.__file__).with_name("napari.yaml")
 

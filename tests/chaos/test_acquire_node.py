@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sci_stream.storage.calibration_file import save_calibration
+from sci_stream.recording.calibration_file import save_calibration
 from sci_stream_drivers.simulated import SimulatedCamera
 from sci_stream_drivers.simulated.options import SimulatedOptions
 from tests.e2e.kit import RunningRig, assert_accounted_for, small_rig, wait_for

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.model import BayerPhase
-from sci_stream.storage.recording.virtual_dataset import write_virtual_recording
+from sci_stream.recording.virtual_dataset import write_virtual_recording
 from sci_stream_drivers.replay import ReplayCamera, ReplayOptions
 from tests.drivers.camera_kit import SHOTS, B, Clock, H, Published, W, frames, record
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sci_stream.storage.recording import Recording
-from sci_stream.storage.recording.segments import existing_segments
+from sci_stream.recording import Recording
+from sci_stream.recording.segments import existing_segments
 from sci_stream.tools.compare import compare_recordings
 from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream

@@ -22,7 +22,7 @@ from sci_stream.config import load_rig
 from sci_stream.errors import StorageError
 from sci_stream.nodes.launcher.supervisor import Supervisor
 from sci_stream.optics.calibration import Calibration
-from sci_stream.storage.calibration_file import save_calibration
+from sci_stream.recording.calibration_file import save_calibration
 from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import Ended, RunningRig, assert_accounted_for, camera_of, sci_stream, write_rig
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from sci_stream.optics.calibration import Calibration
-from sci_stream.storage.calibration_file import load_calibration, save_calibration
-from sci_stream.storage.recording.inspection import inspect_recording
-from sci_stream.storage.recording.series import open_recording
+from sci_stream.recording.calibration_file import load_calibration, save_calibration
+from sci_stream.recording.inspection import inspect_recording
+from sci_stream.recording.series import open_recording
 from sci_stream.tools.compare import compare_recordings
 from sci_stream.tools.replay.replay import ReplayPlan, replay
 from tests.conftest import RigMaker

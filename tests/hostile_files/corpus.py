@@ -19,8 +19,8 @@ import h5py
 import numpy as np
 import torch
 
-from sci_stream.storage.hdf5 import LIBVER
-from sci_stream.storage.recording.virtual_dataset import write_virtual_recording
+from sci_stream.recording.hdf5 import LIBVER
+from sci_stream.recording.virtual_dataset import write_virtual_recording
 from tests.hostile_files.readers import READERS, Reader, make_matconvnet, make_recording, make_tiff
 from tests.series_fixtures import Series, make_series
 

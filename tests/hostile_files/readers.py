@@ -18,19 +18,19 @@ from sci_stream.cli.recording_tables import describe
 from sci_stream.config import load_rig
 from sci_stream.config.toml_text import table_text
 from sci_stream.delivery.ledger import Ledger
+from sci_stream.files.calibration_import import ImportOptions, import_masks
+from sci_stream.files.matconvnet import read_matconvnet
+from sci_stream.files.measurement_file import load_measurement
 from sci_stream.nodes.acquire.spool.spool import Spool
 from sci_stream.nodes.launcher.run import complete_summary
 from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet, save_ffdnet
+from sci_stream.recording import RecordingWriter
+from sci_stream.recording.calibration_file import load_calibration, load_measured, save_calibration
+from sci_stream.recording.inspection import inspect_recording
+from sci_stream.recording.repair import repair_recording
+from sci_stream.recording.series import RecordedSeries
 from sci_stream.security.keys import make_key_pair, read_allowed, read_key_pair
-from sci_stream.storage.calibration_file import load_calibration, load_measured, save_calibration
-from sci_stream.storage.calibration_import import ImportOptions, import_masks
-from sci_stream.storage.matconvnet import read_matconvnet
-from sci_stream.storage.measurement_file import load_measurement
-from sci_stream.storage.recording import RecordingWriter
-from sci_stream.storage.recording.inspection import inspect_recording
-from sci_stream.storage.recording.repair import repair_recording
-from sci_stream.storage.recording.series import RecordedSeries
 from sci_stream.tools.compare import compare_recordings
 from sci_stream.tools.export import ExportOptions, export
 from sci_stream.tools.replay.jobs import read_manifest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sci_stream.http_server.access import AccessDecision, HttpAccessControl
+from sci_stream.transport.http.access import AccessDecision, HttpAccessControl
 
 
 def access(token: str | None = "hush", expires_s: float = 1000.0) -> HttpAccessControl:

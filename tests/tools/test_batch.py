@@ -23,7 +23,7 @@ from sci_stream.cli import main
 from sci_stream.errors import ConfigError, FileFormatError, InputError
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
-from sci_stream.storage.recording import RecordingWriter
+from sci_stream.recording import RecordingWriter
 from sci_stream.tools.batch import ClusterOptions, connect, run_batch, worker_device
 from sci_stream.tools.replay.jobs import JobState, plan_jobs, read_manifest, run_job_atomically, run_jobs
 from sci_stream.tools.replay.replay import ReplayPlan, replay

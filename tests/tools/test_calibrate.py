@@ -20,7 +20,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
-from sci_stream.storage.calibration_file import load_calibration, load_measured, save_calibration
+from sci_stream.recording.calibration_file import load_calibration, load_measured, save_calibration
 from sci_stream.tools.calibrate import CalibrationPlan, calibrate
 from sci_stream.tools.calibration_report import write_report
 from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions

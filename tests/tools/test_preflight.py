@@ -11,7 +11,7 @@ import pytest
 from sci_stream.config import load_rig
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.optics.calibration import Calibration
-from sci_stream.storage.calibration_file import save_calibration
+from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.tools.preflight import Finding, check_rig
 
 pytestmark = pytest.mark.usefixtures("one_thread")

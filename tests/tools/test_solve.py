@@ -14,9 +14,9 @@ import pytest
 import sci_stream
 from sci_stream.cli import main
 from sci_stream.errors import InputError, StorageError
+from sci_stream.files.measurement_file import Measurements
 from sci_stream.optics.calibration import Calibration
-from sci_stream.storage.calibration_file import save_calibration
-from sci_stream.storage.measurement_file import Measurements
+from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.tools.solve import SolveOptions, solve_file
 from tests.calibration.moved_masks import Rig
 

@@ -10,7 +10,6 @@ import pytest
 import zmq
 
 from sci_stream.config import PreviewSection
-from sci_stream.control_client import RigControl
 from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.errors import TransportError, WireError
 from sci_stream.transport import router
@@ -18,6 +17,7 @@ from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.connections import MISSED_HEARTBEATS
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.results_server import ResultsServer
+from sci_stream.web.control_client import RigControl
 from sci_stream.web.preview import WebPreview
 from sci_stream.wire import CalibrationRequest, Limits, Message, Ping, Refused, Welcome, decode, encode, header
 from tests.transport.peers import hello, until

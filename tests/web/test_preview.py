@@ -25,7 +25,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from sci_stream.config import PreviewSection
 from sci_stream.errors import InputError, TransportError
-from sci_stream.http_server import LimitedConnection
+from sci_stream.transport.http import LimitedConnection
 from sci_stream.web import app as preview_app
 from sci_stream.web.preview import WebPreview
 from tests import plain_http

@@ -31,8 +31,8 @@ from pathlib import Path
 import numpy as np
 
 from sci_stream.errors import FileFormatError
+from sci_stream.file_guard import complete_output
 from sci_stream.model import Array, BayerPhase
-from sci_stream.storage.output import complete_output
 
 _LAYOUT = struct.Struct("<8s8I3d")
 _MARK = b"SCIFRAME"

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.model import BayerPhase
-from sci_stream.storage.calibration_file import load_calibration
+from sci_stream.recording.calibration_file import load_calibration
 from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
 from sci_stream_gentl_sim.frames import Header, write_frames
 from sci_stream_gentl_sim.render import read_options, render

@@ -8,7 +8,7 @@ import numpy as np
 
 from drivers.gentl_sim.tests.kit import ramp, sim_options
 from sci_stream.optics.calibration import Calibration
-from sci_stream.storage.calibration_file import save_calibration
+from sci_stream.recording.calibration_file import save_calibration
 from tests.e2e.kit import RunningRig, assert_accounted_for, camera_of
 
 SIZE = 64

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError
-from sci_stream.storage.media_guard import in_natural_order, read_image, video_frames
+from sci_stream.files.media import in_natural_order, read_image, video_frames
 from sci_stream_drivers.simulated.textures import SRGB_TO_LINEAR, Image
 
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"}

@@ -11,9 +11,8 @@ from typing import Any, BinaryIO, TypedDict, cast
 import torch
 
 from sci_stream.errors import FileFormatError
-from sci_stream.file_guard import writing
+from sci_stream.file_guard import complete_output, writing
 from sci_stream.recon.denoisers.weights import read_pickled
-from sci_stream.storage.output import complete_output
 from sci_stream_lab.training.learner import LearnerState
 
 # The `format` entry of checkpoints; the number increases with every incompatible change.

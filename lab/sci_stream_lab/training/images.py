@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.storage.media_guard import read_image
+from sci_stream.files.media import read_image
 from sci_stream_lab.training.media import MediaKind, MediaSet, load_media
 
 Image = npt.NDArray[np.uint8]

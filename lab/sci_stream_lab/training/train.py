@@ -18,10 +18,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from sci_stream.errors import ConfigError
 from sci_stream.file_guard import reading
+from sci_stream.files.calibration_import import ImportOptions, import_masks
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.recon.denoisers.variants import NetworkShape, variant_shape
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
-from sci_stream.storage.calibration_import import ImportOptions, import_masks
 from sci_stream_lab.training.checkpoint import (
     Checkpoint,
     SessionRecord,
@@ -86,7 +86,7 @@ def train(
     clips
         Folder of clips, for a network that sees neighbouring frames.
     masks
-        Files with measured masks, as `sci_stream.storage.calibration_import.import_masks` reads them, for an unrolled
+        Files with measured masks, as `sci_stream.files.calibration_import.import_masks` reads them, for an unrolled
         network: it learns behind parts of them too.
     resume
         Resume the run in the folder; its settings must be these.

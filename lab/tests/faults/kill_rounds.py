@@ -17,8 +17,8 @@ from typing import Any, Literal
 import psutil
 
 from lab.tests.faults.random_kills import recorded
-from sci_stream.control_client import control
 from sci_stream.errors import EnvironmentFault, SciStreamError
+from sci_stream.web.control_client import control
 from sci_stream_lab.bench.pipeline.supervised_rig import LedgerFigures, RunSummary
 from tests.e2e.kit import RunningRig
 

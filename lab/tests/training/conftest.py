@@ -8,7 +8,7 @@ import cv2
 import pytest
 
 from lab.tests.training.pictures import picture
-from sci_stream.storage.video_file import MovieFile
+from sci_stream.files.video_file import MovieFile
 from sci_stream_lab.training.settings import TrainingSettings
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.test_hostile_files import assert_refused_in_words, read_all
+from tests.files.test_hostile_files import assert_refused_in_words, read_all
 
 
 @pytest.mark.timeout(600)

@@ -55,7 +55,7 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoi
     settings = dataclasses.replace(settings, **from_rig)
     checkpoint: Weights = weights
     if weights is not None and weights.suffix == ".mat":
-        from sci_stream.storage.matconvnet import read_matconvnet  # noqa: PLC0415 - loads HDF5
+        from sci_stream.files.matconvnet import read_matconvnet  # noqa: PLC0415 - loads HDF5
 
         checkpoint = read_matconvnet(weights)
     precision = Precision(section.precision)

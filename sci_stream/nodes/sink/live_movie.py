@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sci_stream.errors import SciStreamError, StorageError
+from sci_stream.files.video_file import MovieFile
 from sci_stream.imaging.rendering import render
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Reconstruction
-from sci_stream.storage.recording.segments import free_bytes, segment_path
-from sci_stream.storage.video_file import MovieFile
+from sci_stream.recording.segments import free_bytes, segment_path
 
 _LOG = logging.getLogger(__name__)
 # Encoding must not take the cores from receiving and recording.

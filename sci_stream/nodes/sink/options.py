@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sci_stream.config import PreviewSection, Rig
-from sci_stream.errors import StorageError
+from sci_stream.errors import StorageError, require_optional
 from sci_stream.nodes.sink.recorder import RecorderOptions
-from sci_stream.optional import require_optional
-from sci_stream.storage.recording import Compression
+from sci_stream.recording import Compression
 
 if TYPE_CHECKING:
     # A sink without page and movie does without OpenCV.

@@ -24,7 +24,7 @@ from sci_stream.nodes.sink.series_recording import (
     Written,
 )
 from sci_stream.optics.calibration import Calibration
-from sci_stream.storage.recording import RecordingWriter, free_bytes
+from sci_stream.recording import RecordingWriter, free_bytes
 
 __all__ = ["OnDurable", "Recorder", "RecorderOptions", "RecorderState", "SubmitResult", "Written"]
 

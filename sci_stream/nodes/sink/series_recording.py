@@ -16,10 +16,10 @@ from sci_stream.delivery.throughput import ThroughputMeter
 from sci_stream.errors import InputError, SciStreamError, StorageError
 from sci_stream.model import Json, SeriesInfo
 from sci_stream.optics.calibration import Calibration
-from sci_stream.storage.journal import Journal
-from sci_stream.storage.recording import Compression, RecordingWriter, recording_path
-from sci_stream.storage.recording.segments import DAMAGE
-from sci_stream.storage.recording.virtual_dataset import write_virtual_recording
+from sci_stream.recording import Compression, RecordingWriter, recording_path
+from sci_stream.recording.journal import Journal
+from sci_stream.recording.segments import DAMAGE
+from sci_stream.recording.virtual_dataset import write_virtual_recording
 
 _LOG = logging.getLogger(__name__)
 # Interval at which the file on disk is compared with the open one.

@@ -26,8 +26,8 @@ from sci_stream.nodes.sink.statistics import SeriesStatistics, stage_seconds
 from sci_stream.nodes.sink.status import RecordingStatus, SeriesStatus, SinkRates
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SettingChange
-from sci_stream.storage.recording import Recording, recording_path
-from sci_stream.storage.recording.segments import DAMAGE, count_recorded, earlier_segments
+from sci_stream.recording import Recording, recording_path
+from sci_stream.recording.segments import DAMAGE, count_recorded, earlier_segments
 from sci_stream.wire import Acceptable, Accepted, Dropped, SeriesEnd
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 
 from sci_stream.errors import FileFormatError, InputError, SciStreamError, StorageError
 from sci_stream.file_guard import read_small, reading
-from sci_stream.storage.recording.segments import first_segment
+from sci_stream.recording.segments import first_segment
 from sci_stream.tools.replay.replay import Progress, ReplayPlan, default_output, replay
 
 # A hundred thousand paths; a recording named by mistake must not be read as a list.

@@ -21,9 +21,9 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser
 from sci_stream.recon.settings import SolverSettings
-from sci_stream.storage.recording.columns import OUTCOME_CODES
-from sci_stream.storage.recording.reader import Settings
-from sci_stream.storage.recording.series import RecordedSeries
+from sci_stream.recording.columns import OUTCOME_CODES
+from sci_stream.recording.reader import Settings
+from sci_stream.recording.series import RecordedSeries
 
 _SETTINGS = {field.name for field in dataclasses.fields(SolverSettings)}
 

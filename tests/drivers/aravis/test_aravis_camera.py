@@ -17,7 +17,7 @@ from sci_stream.errors import CameraError, CameraLost, ConfigError
 from sci_stream.model import CameraFrame
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.optics.calibration import Calibration
-from sci_stream.storage.calibration_file import save_calibration
+from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.testing.cameras import CameraContract
 from sci_stream_drivers.aravis import AravisCamera, AravisOptions
 from tests.drivers.aravis.fake_camera import FakeCamera, fake_camera, library_file

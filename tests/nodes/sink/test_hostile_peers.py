@@ -23,7 +23,7 @@ from sci_stream.errors import LedgerError
 from sci_stream.model import Reconstruction, SnapshotId
 from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.nodes.sink import node
-from sci_stream.storage.recording import Recording
+from sci_stream.recording import Recording
 from sci_stream.transport.client_connection import identity_of
 from sci_stream.transport.pubsub import subscribe_status
 from sci_stream.wire import Accepted, CalibrationRequest, Dropped, Heartbeat, Hello, Message, SeriesEnd, decode, encode

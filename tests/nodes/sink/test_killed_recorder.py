@@ -14,11 +14,11 @@ import h5py
 import numpy as np
 import pytest
 
-from sci_stream.storage.recording import Recording, RowState
-from sci_stream.storage.recording.columns import OUTCOME_CODES
-from sci_stream.storage.recording.inspection import inspect_recording
-from sci_stream.storage.recording.repair import repair_recording
-from sci_stream.storage.recording.segments import existing_segments
+from sci_stream.recording import Recording, RowState
+from sci_stream.recording.columns import OUTCOME_CODES
+from sci_stream.recording.inspection import inspect_recording
+from sci_stream.recording.repair import repair_recording
+from sci_stream.recording.segments import existing_segments
 
 pytestmark = pytest.mark.rig
 

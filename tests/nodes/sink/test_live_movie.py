@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from sci_stream.errors import StorageError
+from sci_stream.files.video_file import MovieFile
 from sci_stream.nodes.sink import live_movie as movie_module
 from sci_stream.nodes.sink.live_movie import Movie, MovieOptions
-from sci_stream.storage.video_file import MovieFile
 
 av = pytest.importorskip("av")
 OPTIONS = MovieOptions(floor_free_bytes=0)

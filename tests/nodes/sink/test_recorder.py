@@ -18,8 +18,8 @@ import pytest
 from sci_stream.errors import InputError, StorageError
 from sci_stream.nodes.sink import series_recording
 from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions, SubmitResult, Written
-from sci_stream.storage.recording import Recording, RecordingWriter, free_bytes
-from sci_stream.storage.recording.series import open_recording
+from sci_stream.recording import Recording, RecordingWriter, free_bytes
+from sci_stream.recording.series import open_recording
 from tests.journals import read_journal
 
 GB = 1 << 30

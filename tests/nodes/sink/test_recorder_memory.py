@@ -13,7 +13,7 @@ import pytest
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions, SubmitResult
 from sci_stream.optics.calibration import Calibration
-from sci_stream.storage.recording.series import RecordedSeries
+from sci_stream.recording.series import RecordedSeries
 
 SIZE = 128
 MIB = 1 << 20

@@ -21,7 +21,7 @@ from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.options import recorder_options
 from sci_stream.nodes.sink.series_recording import Item, SeriesRecording
 from sci_stream.nodes.sink.series_session import Callbacks, Receipt, SeriesSession
-from sci_stream.storage.recording import Recording
+from sci_stream.recording import Recording
 from sci_stream.wire import Accepted, Dropped, SeriesEnd
 from tests.nodes.sink.test_hostile_peers import Sink
 from tests.series_fixtures import Series

@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 
 from sci_stream.errors import ConfigError
+from sci_stream.files.measurement_file import read_published
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
-from sci_stream.storage.measurement_file import read_published
 from sci_stream_lab.bench.reality.optics import (
     F32,
     PatternOptics,

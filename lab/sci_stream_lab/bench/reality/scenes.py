@@ -18,10 +18,10 @@ import cv2
 import numpy as np
 
 from sci_stream.errors import FileFormatError, SciStreamError
+from sci_stream.files.measurement_file import read_published
+from sci_stream.files.media import read_image, video_frames
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.bayer import sample_colours
-from sci_stream.storage.measurement_file import read_published
-from sci_stream.storage.media_guard import read_image, video_frames
 from sci_stream_lab.bench.datasets import filmed_scene, truth_of
 from sci_stream_lab.bench.reality.optics import F32
 

@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError, StorageError
+from sci_stream.files.media import video_frames
 from sci_stream.recon.backend.device import describe_device, memory_in_use, pick_device
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, solve_bytes
-from sci_stream.storage.media_guard import video_frames
 from sci_stream_lab.bench.environment import environment
 from sci_stream_lab.bench.result import BenchResult, Progress, ResultColumn, ResultTable, Settings, mean
 from sci_stream_lab.bench.speed.solve_times import Size

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.errors import FileFormatError
-from sci_stream.optional import require_optional
-from sci_stream.storage.media_guard import require_video
+from sci_stream.errors import FileFormatError, require_optional
+from sci_stream.files.media import require_video
 from sci_stream_lab.training.media import MediaKind, MediaSet, load_media
 
 CLIPS = MediaKind(

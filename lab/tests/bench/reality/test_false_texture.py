@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from sci_stream.files.measurement_file import read_published
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
-from sci_stream.storage.measurement_file import read_published
 from sci_stream_lab.bench.reality.false_texture import unsupported_texture
 
 CPU = torch.device("cpu")

@@ -1,0 +1,194 @@
+"""Import masks from arrays and image stacks of other programs as a calibration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.errors import CalibrationError, FileFormatError
+from sci_stream.file_guard import require_regular
+from sci_stream.files.matlab import read_mat
+from sci_stream.files.media import TIFF, in_natural_order, read_image, read_pages
+from sci_stream.files.numpy_file import read_npy
+from sci_stream.model import Array, BayerPhase
+from sci_stream.optics.calibration import Calibration
+
+IMAGES = (*TIFF, ".png", ".bmp", ".jpg", ".jpeg")
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """Properties of a stack of masks that the file does not contain.
+
+    Parameters
+    ----------
+    variable
+        Name of the array in a ``.mat`` file.
+    axis
+        Axis of a three-dimensional array that counts the masks; None for the shortest.
+    reverse
+        Reverse the order: the last mask is shown first.
+    dark, white
+        Files with frames to subtract and to divide by; without white, masks are divided by their maximum.
+    full_scale_dn
+        DN of one frame of brightness 1 through an open mask; None: a white scene just fills the range.
+    black_level_dn
+        Black level of the snapshots to be reconstructed; None for the median of ``dark``, else 0.
+    bit_depth, saturation_dn, read_noise_dn, gain_e_per_dn, bayer, camera_serial
+        As in `Calibration`; saturation None for the top of the bit depth.
+    """
+
+    variable: str = "mask"
+    axis: int | None = None
+    reverse: bool = False
+    dark: Path | None = None
+    white: Path | None = None
+    full_scale_dn: float | None = None
+    black_level_dn: float | None = None
+    bit_depth: int | None = None
+    saturation_dn: float | None = None
+    read_noise_dn: float | None = None
+    gain_e_per_dn: float | None = None
+    bayer: BayerPhase | None = None
+    camera_serial: str = ""
+
+
+def import_masks(path: Path, options: ImportOptions) -> Calibration:
+    """Make a calibration from masks that were measured or published elsewhere.
+
+    The file is a ``.mat`` of version 5 to 7.3, ``.npy``, a multi-page TIFF, or a folder of images, one for each mask,
+    in the order of their names (2 before 10).
+
+    Raises
+    ------
+    FileFormatError
+        If the file cannot be read.
+    CalibrationError
+        If the content is not a stack of masks, or the options do not fit it.
+    """
+    masks = _frames_first(path, read_array(path, options.variable), options.axis).astype(np.float32)
+    if not np.isfinite(masks).all():
+        raise CalibrationError(f"The masks of {path} contain NaN or infinity")
+    shape = masks.shape[1:]
+    dark = _frame(options.dark, shape)
+    white = _frame(options.white, shape)
+    light = masks - (0.0 if dark is None else dark)
+    if white is not None:
+        reference = white - (0.0 if dark is None else dark)
+        phi = light / np.maximum(reference, max(1e-6, 1e-3 * float(np.percentile(reference, 99))))
+    else:
+        peak = float(light.max())
+        if (light.min() < 0 and dark is None) or peak <= 0:
+            raise CalibrationError(
+                f"The masks of {path} are not transmissions",
+                expected="values ≥ 0, not all of them 0",
+                got=f"{light.min():.4g} to {peak:.4g}",
+            )
+        phi = light / peak
+    phi = np.clip(phi[::-1] if options.reverse else phi, 0.0, 1.0)
+    return _finish(path, phi, dark, options)
+
+
+def _finish(
+    path: Path, phi: npt.NDArray[np.float32], dark: npt.NDArray[np.float32] | None, options: ImportOptions
+) -> Calibration:
+    saturation_dn = options.saturation_dn
+    if saturation_dn is None and options.bit_depth is not None:
+        saturation_dn = float((1 << options.bit_depth) - 1)
+    black: npt.NDArray[np.float32] = np.zeros((), np.float32) if dark is None else dark
+    if options.black_level_dn is not None:
+        black = np.asarray(options.black_level_dn, np.float32)
+    full_scale_dn = options.full_scale_dn
+    if full_scale_dn is None:
+        top = 255.0 if saturation_dn is None else saturation_dn - float(np.median(black))
+        full_scale_dn = top / max(1e-6, float(phi.sum(0).max()))
+    return Calibration(
+        phi=phi,
+        dark=black,
+        full_scale_dn=full_scale_dn,
+        saturation_dn=saturation_dn,
+        read_noise_dn=options.read_noise_dn,
+        gain_e_per_dn=options.gain_e_per_dn,
+        bit_depth=options.bit_depth,
+        bayer=options.bayer,
+        camera_serial=options.camera_serial,
+        source=f"imported from {path.name}" + (", reversed" if options.reverse else ""),
+    )
+
+
+def read_array(path: Path, variable: str) -> Array:
+    """Read an array from a file or a folder of images; ``variable`` is its name in a ``.mat`` file.
+
+    Raises
+    ------
+    FileFormatError
+        If it cannot be read.
+    """
+    if path.is_dir():
+        return _read_folder(path)
+    if not path.exists():
+        raise FileFormatError(
+            f"There is no file {path}",
+            expected="a .mat or .npy file, a TIFF, or a folder of images",
+            got="nothing",
+        )
+    require_regular(path, "masks")
+    suffix = path.suffix.lower()
+    if suffix == ".npy":
+        return read_npy(path)
+    if suffix in IMAGES:
+        return _stacked(path, read_pages(path))
+    array = read_mat(path, (variable,)).get(variable)
+    if array is None:
+        raise FileFormatError(
+            f"{path} has no variable {variable!r}",
+            hint="Name the variable: --variable NAME.",
+            expected="an array of masks",
+        )
+    return array
+
+
+def _read_folder(path: Path) -> Array:
+    files = in_natural_order(file for file in path.iterdir() if file.suffix.lower() in IMAGES)
+    if not files:
+        raise FileFormatError(f"The folder {path} contains no images", expected=f"one per frame: {', '.join(IMAGES)}")
+    return _stacked(path, [read_image(file, cv2.IMREAD_UNCHANGED) for file in files])
+
+
+def _stacked(path: Path, images: list[Array]) -> Array:
+    shapes = {image.shape for image in images}
+    if len(shapes) != 1 or len(next(iter(shapes))) != 2:
+        raise CalibrationError(
+            f"The images of {path} are not a stack of frames",
+            expected="grey images of one size",
+            got=", ".join("×".join(map(str, shape)) for shape in sorted(shapes)),
+            hint="tifffile stores three or four 8-bit frames as colours, unless photometric='minisblack' is given."
+            if path.suffix.lower() in TIFF and {shape[2:] for shape in shapes} <= {(3,), (4,)}
+            else None,
+        )
+    return np.stack(images)
+
+
+def _frames_first(path: Path, array: Array, axis: int | None) -> Array:
+    if array.ndim != 3 or 0 in array.shape or array.dtype.kind not in "buif":
+        raise CalibrationError(
+            f"{path} contains no stack of masks",
+            expected="a numeric array of three dimensions: height, width, and the masks",
+            got=f"shape {array.shape}, dtype {array.dtype}",
+        )
+    return np.moveaxis(array, int(np.argmin(array.shape)) if axis is None else axis, 0)
+
+
+def _frame(path: Path | None, shape: tuple[int, ...]) -> npt.NDArray[np.float32] | None:
+    """Read a single frame: an array, or the mean of the pages of an image or the images of a folder."""
+    if path is None:
+        return None
+    array = read_array(path, "frame")
+    frame = array.mean(0) if array.ndim == 3 else array
+    if frame.shape != shape:
+        raise CalibrationError(f"The frame {path} does not fit the masks", expected=f"{shape} pixels", got=frame.shape)
+    return frame.astype(np.float32)

@@ -1,0 +1,148 @@
+"""Read numeric arrays from MATLAB files of version 5 to 7.3, bounds-checked.
+
+SciPy's reader indexes C tables with type codes from the file and crashes the process if they are damaged; a node
+must survive a damaged file. The format up to version 7: a header of 128 bytes, then elements of (type, size, data),
+some compressed; a matrix is an element of elements: flags, dimensions, name, values ("MAT-File Format", MathWorks,
+chapter 1). Version 7.3 is HDF5.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from sci_stream.file_guard import reading, require_memory, require_ratio, require_regular
+from sci_stream.model import Array
+from sci_stream.recording.hdf5 import open_for_reading, read_dataset
+
+_HEADER = 128
+_MATRIX, _COMPRESSED = 14, 15
+_COMPLEX_FLAG = 0x0800
+
+# Element types of numbers; the values of a matrix may be stored in a smaller type than its class.
+_STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
+# Array classes of numbers; other classes are text, cells, structures and sparse matrices.
+_CLASSES = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}
+
+
+@dataclass(frozen=True)
+class _Element:
+    type: int
+    data: memoryview
+
+
+def read_arrays(content: bytes, names: Collection[str]) -> dict[str, Array]:
+    """Return the variables with these names, each in MATLAB's axis order.
+
+    Other variables are skipped unread, missing ones are omitted.
+
+    Raises
+    ------
+    ValueError
+        If the content is not a MATLAB file or is damaged, or a requested variable is not an array of real numbers.
+    FileFormatError
+        If a variable is too large for the memory or declares more than it stores.
+    """
+    order = {b"IM": "<", b"MI": ">"}.get(content[_HEADER - 2 : _HEADER])
+    if order is None:
+        raise ValueError("not a MATLAB file of version 5 to 7")
+    arrays = {}
+    for element in _elements(memoryview(content)[_HEADER:], order):
+        matrix = _inflate(element.data, order) if element.type == _COMPRESSED else element
+        if matrix.type == _MATRIX:
+            name, parts = _open_matrix(matrix.data, order)
+            if name in names:
+                arrays[name] = _array(name, parts, order)
+    return arrays
+
+
+def read_mat(path: Path, names: Collection[str]) -> dict[str, Array]:
+    """Return the variables of a file with these names, each in MATLAB's axis order; missing ones are omitted.
+
+    Raises
+    ------
+    FileFormatError
+        If the file is missing, too large, damaged or not a MATLAB file of version 5 to 7.3.
+    """
+    size = require_regular(path, "a .mat file")
+    hint = "It may be truncated, or not a .mat file of version 5 to 7.3; download it again."
+    if h5py.is_hdf5(path):
+        with open_for_reading(path, "measurement") as file, reading(path, "a .mat file of version 7.3", hint=hint):
+            nodes = {name: file.get(name) for name in names}
+            # MATLAB stores arrays column-major: HDF5 shows their axes reversed.
+            return {name: read_dataset(node).T for name, node in nodes.items() if isinstance(node, h5py.Dataset)}
+    require_memory(size, path)
+    with reading(path, "a .mat file", hint=hint):
+        return read_arrays(path.read_bytes(), names)
+
+
+def _elements(data: memoryview, order: str) -> Iterator[_Element]:
+    """Yield the consecutive elements of ``data``."""
+    at = 0
+    while at < len(data):
+        if len(data) - at < 8:
+            raise ValueError("cut off within an element's tag")
+        code, size = struct.unpack_from(order + "II", data, at)
+        if code >> 16:  # a small element: type and size share one word, followed by up to four bytes of data
+            code, size, begin, end = code & 0xFFFF, code >> 16, at + 4, at + 8
+            if size > 4:
+                raise ValueError(f"a small element claims {size} bytes")
+        else:
+            begin = at + 8
+            end = begin + size + (0 if code == _COMPRESSED else -size % 8)
+        if begin + size > len(data):
+            raise ValueError(f"cut off: an element of {size} bytes, {len(data) - begin} left")
+        yield _Element(code, data[begin : begin + size])
+        at = end
+
+
+def _inflate(data: memoryview, order: str) -> _Element:
+    """Decompress a compressed element, limited to the size that it declares."""
+    stream = zlib.decompressobj()
+    try:
+        tag = stream.decompress(data, 8)
+        if len(tag) < 8:
+            raise ValueError("a compressed variable is cut off")
+        code, size = struct.unpack(order + "II", tag)
+        require_memory(size, "a compressed variable")
+        require_ratio(size, len(data), "a compressed variable")
+        content = stream.decompress(stream.unconsumed_tail, size) if size else b""
+        stream.decompress(stream.unconsumed_tail, 1)  # reads the end of the stream, and so verifies its checksum
+    except zlib.error as error:
+        raise ValueError(f"a compressed variable is damaged ({error})") from error
+    if len(content) != size or not stream.eof:
+        raise ValueError("a compressed variable is cut off or damaged")
+    return _Element(code, memoryview(content))
+
+
+def _open_matrix(data: memoryview, order: str) -> tuple[str, Iterator[_Element]]:
+    """Return the name of a matrix and its elements: flags, dimensions, and, after the name, the values."""
+    parts = _elements(data, order)
+    head = [element for _, element in zip(range(3), parts, strict=False)]
+    if len(head) < 3:
+        raise ValueError("a variable without name")
+    return bytes(head[2].data).decode("ascii", "replace"), iter([head[0], head[1], *parts])
+
+
+def _array(name: str, parts: Iterator[_Element], order: str) -> Array:
+    flags, dimensions, *values = parts
+    if len(flags.data) < 4 or len(dimensions.data) % 4 or not values:
+        raise ValueError(f"the variable {name} is damaged")
+    (word,) = struct.unpack_from(order + "I", flags.data)
+    kind = _CLASSES.get(word & 0xFF)
+    stored = _STORED.get(values[0].type)
+    if kind is None or stored is None or word & _COMPLEX_FLAG:
+        raise ValueError(f"the variable {name} does not hold an array of real numbers")
+    shape = struct.unpack(f"{order}{len(dimensions.data) // 4}i", dimensions.data)
+    dtype = np.dtype(order + stored)
+    if min(shape, default=-1) < 0 or math.prod(shape) * dtype.itemsize != len(values[0].data):
+        raise ValueError(f"the variable {name} of shape {shape} has {len(values[0].data)} bytes of values")
+    flat = np.frombuffer(values[0].data, dtype).astype(kind)
+    return flat.reshape(shape, order="F")

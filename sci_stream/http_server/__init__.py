@@ -1,6 +1,0 @@
-"""HTTP serving for health and live page: one access middleware, limits on connections, one server thread each."""
-
-from sci_stream.http_server.access import AccessMiddleware, BrowserLogin, HttpAccessControl
-from sci_stream.http_server.server import HttpServer, LimitedConnection, listen
-
-__all__ = ["AccessMiddleware", "BrowserLogin", "HttpAccessControl", "HttpServer", "LimitedConnection", "listen"]

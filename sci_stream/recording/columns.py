@@ -1,0 +1,262 @@
+"""The columns of a recording: one value per row, row = seq − first_seq, written in blocks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import h5py
+import numpy as np
+
+from sci_stream.model import Array, Reconstruction, SeriesInfo
+from sci_stream.optics.mask_errors import correction_length
+from sci_stream.parameters import Value
+from sci_stream.quantities import Column, Quantity, quantities_of, text_column
+from sci_stream.recording.layout import GROWTH_ROWS
+from sci_stream.reports import CalibrationHealth, SolveReport, Start
+
+# A block is one HDF5 chunk of a column. Eight blocks (4096 rows) in memory cover late and repeated rows; a row beyond
+# them costs reading its block again.
+BLOCK_ROWS = 512
+# Late results fall into recent blocks; older ones are read again from the file.
+_BLOCKS_KEPT = 8
+
+
+Recorded = tuple[tuple[Quantity, Column], ...]
+"""The recorded quantities of a report, with their columns."""
+
+
+def _recorded(report: type) -> Recorded:
+    return tuple((quantity, quantity.column) for quantity in quantities_of(report) if quantity.column is not None)
+
+
+SOLVE_QUANTITIES, HEALTH_QUANTITIES = _recorded(SolveReport), _recorded(CalibrationHealth)
+
+COLUMNS = (
+    Column("outcome", "u1", "0 none yet, 1 reconstructed, 2 raw_only, 3 dropped", required=True),
+    text_column("reason", "S24", "reason why it was dropped or left raw", required=True),
+    Column("epoch", "i4", "starts of the camera before this snapshot; frame ids compare only within one", "", -1, True),
+    Column("camera_frame_id", "i8", "frame id of the camera, -1 if none", "", -1, True),
+    Column("camera_time_ns", "i8", "time of the camera's clock, -1 if none", "ns", -1, True),
+    Column("host_time_ns", "i8", "Unix time at which the host received the snapshot", "ns", required=True),
+    Column("dropped_before", "i4", "frames lost by the camera just before this one", required=True),
+    Column("redelivered", "i4", "number of times it was sent again", required=True),
+    *(column for _, column in SOLVE_QUANTITIES),
+    Column("finished_ns", "i8", "Unix time at which it was reconstructed", "ns", required=True),
+    text_column("node", "S32", "name of the reconstruct node", required=True),
+    *(column for _, column in HEALTH_QUANTITIES),
+    Column("masks_corrected", "u1", "1 if reconstructed with masks corrected by what snapshots showed"),
+    Column("state", "u1", "flags: 1 raw counts are stored, 2 video is stored", required=True),
+)
+
+START = next(column for column in COLUMNS if column.name == "start")
+
+# Columns written after all others, in this order, since a kill may come between any two: a row has the content that
+# its state declares and is complete once it has an outcome, so everything they refer to must be in the file first.
+_WRITTEN_LAST = {"state": 1, "outcome": 2}
+
+# Prefix of the columns of chunk data, as in ``chunk_ExposureTime``.
+CHUNK_PREFIX = "chunk_"
+
+
+def columns_of(info: SeriesInfo) -> tuple[Column, ...]:
+    """Return the columns of a series' recording: the standard ones, and one for each chunk value."""
+    chunks = (
+        Column(CHUNK_PREFIX + name, "f8", f"{name} from the chunk data of the frame, NaN if missing", unit, np.nan)
+        for name, unit in info.chunks.items()
+    )
+    width = f"S{correction_length(info.n_frames)}"
+    columns = (
+        dataclasses.replace(column, dtype=width) if column.name == "masks_at" else column for column in COLUMNS[:-1]
+    )
+    return (*columns, *chunks, COLUMNS[-1])
+
+
+def chunk_cells(chunks: Mapping[str, Value], info: SeriesInfo) -> dict[str, float]:
+    """Return the cells of a frame's chunk data."""
+    return {
+        CHUNK_PREFIX + name: float(value)
+        for name, value in chunks.items()
+        if name in info.chunks and isinstance(value, bool | int | float)
+    }
+
+
+def recorded_chunks(row: Mapping[str, Any]) -> dict[str, Value]:
+    """Return the chunk data of a row."""
+    return {
+        name.removeprefix(CHUNK_PREFIX): float(value)
+        for name, value in row.items()
+        if name.startswith(CHUNK_PREFIX) and not np.isnan(value)
+    }
+
+
+OUTCOME_CODES = {"reconstructed": 1, "raw_only": 2, "dropped": 3}
+OUTCOME_NAMES = {code: name for name, code in OUTCOME_CODES.items()}
+Cell = bool | int | float | bytes
+"""A value of one column."""
+
+_Block = dict[str, Array]
+
+
+def _range(dtype: np.dtype[Any]) -> tuple[float, float] | None:
+    """Return the least and the largest number that a column holds; None if it holds text."""
+    if dtype.kind == "S":
+        return None
+    if dtype.kind == "f":
+        return -float(np.finfo(dtype).max), float(np.finfo(dtype).max)
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+
+def _within(value: Any, limits: tuple[float, float] | None) -> Any:
+    """Return a value as its column can hold it: numbers out of range become the nearest in range, NaN stays."""
+    if limits is None or not (value < limits[0] or value > limits[1]):
+        return value
+    return min(max(value, limits[0]), limits[1])
+
+
+def cell_text(cell: bytes) -> str:
+    """Return the text of a column's cell; bytes that are not ASCII, in a damaged file, are replaced."""
+    return cell.decode("ascii", "replace")
+
+
+def reconstruction_cells(reconstruction: Reconstruction) -> dict[str, Cell]:
+    """Return the cells that describe how a snapshot was reconstructed."""
+    report = reconstruction.report
+    return {
+        "outcome": OUTCOME_CODES["reconstructed"],
+        "host_time_ns": reconstruction.times.acquired_ns,
+        "dropped_before": reconstruction.dropped_before,
+        "redelivered": reconstruction.redelivered,
+        "finished_ns": reconstruction.times.finished_ns,
+        "node": reconstruction.node.encode("ascii", "replace"),
+        "masks_corrected": bool(report.masks_at),
+        **_report_cells(report, SOLVE_QUANTITIES),
+        **({} if report.health is None else _report_cells(report.health, HEALTH_QUANTITIES)),
+    }
+
+
+def _report_cells(report: SolveReport | CalibrationHealth, quantities: Recorded) -> dict[str, Cell]:
+    return {column.name: _cell(getattr(report, quantity.name), column) for quantity, column in quantities}
+
+
+def _cell(value: bool | float | str | None, column: Column) -> Cell:
+    if isinstance(value, str):  # text longer than its column is truncated by NumPy
+        return column.code_of(value) if column.words else value.encode("ascii", "replace")
+    return column.fill if value is None else value
+
+
+def solve_report(cell_of: Callable[[str], Any]) -> SolveReport:
+    """Return the report that the cells of a row, by column, describe, without calibration health.
+
+    Raises
+    ------
+    ValueError
+        If the row is damaged: it has no start.
+    """
+    optional = {field.name for field in dataclasses.fields(SolveReport) if field.default is None}
+    report: dict[str, Any] = {}
+    for quantity, column in SOLVE_QUANTITIES:
+        cell = cell_of(column.name)
+        if quantity.name == "start":
+            report["start"] = Start(column.word_of(cell))
+        elif isinstance(cell, bytes):
+            report[quantity.name] = cell_text(cell)
+        elif quantity.name in optional:
+            report[quantity.name] = None if np.isnan(cell) else cell
+        else:
+            report[quantity.name] = bool(cell) if column.is_flag else cell
+    return SolveReport(**report)
+
+
+def create_columns(group: h5py.Group, info: SeriesInfo) -> None:
+    """Create the columns of a series in an empty group."""
+    for column in columns_of(info):
+        node = group.create_dataset(
+            column.name, (0,), column.dtype, maxshape=(None,), chunks=(BLOCK_ROWS,), fillvalue=column.fill
+        )
+        describe_column(node, column)
+
+
+def describe_column(node: h5py.Dataset, column: Column) -> None:
+    """Describe a column with NeXus attributes."""
+    node.attrs["long_name"] = column.meaning
+    if column.units:
+        node.attrs["units"] = column.units
+
+
+class RowTable:
+    """Write columns in blocks that are kept in memory, so that a row needs no HDF5 call.
+
+    Rows arrive nearly in order, but may be set again or late: a block that has left memory is read back.
+
+    The group was made by `create_columns` for the same series.
+    """
+
+    def __init__(self, group: h5py.Group, info: SeriesInfo) -> None:
+        self._columns = sorted(columns_of(info), key=lambda column: _WRITTEN_LAST.get(column.name, 0))
+        self._datasets: dict[str, h5py.Dataset] = {column.name: group[column.name] for column in self._columns}
+        self._ranges = {column.name: _range(np.dtype(column.dtype)) for column in self._columns}
+        self._blocks: OrderedDict[int, _Block] = OrderedDict()
+        self._dirty: set[int] = set()
+        self.rows = 0
+
+    def set(self, row: int, **values: Any) -> None:
+        """Set columns of a row; visible to readers after the next `flush`."""
+        index, offset = divmod(row, BLOCK_ROWS)
+        block = self._block(index)
+        # All or nothing: a row must not be left half set.
+        cells = {name: _within(value, self._ranges[name]) for name, value in values.items()}
+        for name, cell in cells.items():
+            block[name][offset] = cell
+        self._dirty.add(index)
+        self.rows = max(self.rows, row + 1)
+
+    def get(self, row: int, name: str) -> Any:
+        """Return the value of a column in a row."""
+        index, offset = divmod(row, BLOCK_ROWS)
+        return self._block(index)[name][offset]
+
+    def _block(self, index: int) -> _Block:
+        block = self._blocks.get(index)
+        if block is None:
+            block = self._blocks[index] = self._load(index)
+        self._blocks.move_to_end(index)
+        return block
+
+    def _load(self, index: int) -> _Block:
+        first = index * BLOCK_ROWS
+        block: _Block = {}
+        for column in self._columns:
+            values = np.full(BLOCK_ROWS, column.fill, column.dtype)
+            stored = self._datasets[column.name][first : first + BLOCK_ROWS] if first < self.rows else ()
+            values[: len(stored)] = stored
+            block[column.name] = values
+        return block
+
+    def flush(self) -> None:
+        """Write the changes so that readers, and a process after a crash, see complete rows only."""
+        if not self._dirty:
+            return
+        extent = -(-self.rows // GROWTH_ROWS) * GROWTH_ROWS
+        # All columns grow before any is written: if a kill leaves one shorter, the others are empty beyond its end.
+        for node in self._datasets.values():
+            if node.shape[0] < extent:
+                node.resize(extent, 0)
+                node.flush()
+        for column in self._columns:
+            node = self._datasets[column.name]
+            for index in sorted(self._dirty):
+                # A block is a chunk: written in one system call, bypassing the HDF5 cache.
+                node.id.write_direct_chunk((index * BLOCK_ROWS,), self._blocks[index][column.name])
+            node.flush()
+        self._dirty.clear()
+        while len(self._blocks) > _BLOCKS_KEPT:
+            self._blocks.popitem(last=False)
+
+    def trim(self) -> None:
+        """Truncate the columns to the existing rows."""
+        for node in self._datasets.values():
+            if node.shape[0] > self.rows:
+                node.resize(self.rows, 0)

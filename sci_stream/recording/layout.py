@@ -1,0 +1,189 @@
+"""Layout of a recording; everything is created before the first row, because SWMR does not allow it later."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, TypedDict
+
+import h5py
+import numpy as np
+
+from sci_stream.delivery.ledger import StoredLedger
+from sci_stream.errors import require_optional
+from sci_stream.file_guard import reading
+from sci_stream.model import Array, BayerPhase, Json, Policy, SeriesInfo
+from sci_stream.recording.hdf5 import place, read_text, write_mark, write_text
+from sci_stream.wire import encode
+
+RECORDING_FORMAT = "sci_stream.recording"
+# Added columns do not increase the version: readers fill missing ones. A changed meaning of existing data does.
+RECORDING_VERSION = 1
+# Datasets grow by this many rows: rarely enough to cost nothing, while a live reader sees few empty rows.
+GROWTH_ROWS = 64
+# SWMR allows no new object while rows are written: the ledger is replaced in place, so its size is fixed.
+LEDGER_BYTES = 1 << 16
+# Video as uint16 holds 0 to 2 in these steps: highlights beyond white are kept, values below black become 0.
+VIDEO_U16_STEP = 2 / 65535
+
+
+class Compression(enum.StrEnum):
+    """Storage of frames. The shot noise in the low bits of raw snapshots limits lossless compression to about 25 %."""
+
+    NONE = "none"
+    """Uncompressed: several times faster to write, readable by any HDF5 tool."""
+    BITSHUFFLE_LZ4 = "bitshuffle_lz4"
+    """Lossless; readers need the hdf5plugin filters."""
+
+    def filters(self) -> dict[str, Json]:
+        """Return the options for ``create_dataset``."""
+        if self is Compression.NONE:
+            return {}
+        hdf5plugin = require_optional("hdf5plugin", "compression", "Compression of frames")
+        return dict(hdf5plugin.Bitshuffle(cname="lz4"))
+
+
+class RowState(enum.IntFlag):
+    """Content of a row."""
+
+    EMPTY = 0
+    RAW = 1
+    VIDEO = 2
+
+
+FRAME_FLAGS = {"raw": RowState.RAW, "video": RowState.VIDEO}
+"""The datasets of frames, and the flags of rows that have content in them."""
+
+
+def raw_dtype(info: SeriesInfo) -> np.dtype[Any]:
+    """Return the dtype of this series' raw counts, from its bit depth and pixel format."""
+    if info.bit_depth > 16 or info.pixel_format.lower().endswith(("32f", "float")):
+        return np.dtype(np.float32)
+    return np.dtype(np.uint8 if info.bit_depth <= 8 else np.uint16)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Layout:
+    """Contents of a file: ``raw`` and ``video`` are dtypes, None to store none; see `RecordingWriter`."""
+
+    first_seq: int
+    raw: np.dtype[Any] | None
+    video: np.dtype[Any] | None
+    compression: Compression
+    parent: dict[str, Json] | None = None
+
+
+def describe_file(file: h5py.File, info: SeriesInfo, first_seq: int, parent: Mapping[str, Json] | None) -> None:
+    """Mark an empty file as a recording and describe its series."""
+    write_mark(file, RECORDING_FORMAT, RECORDING_VERSION)
+    file.attrs["first_seq"] = first_seq
+    file.attrs["NX_class"] = "NXroot"
+    write_text(file, "series_info", info_to_json(info))
+    write_text(file, "rig_toml", info.rig_toml)
+    if parent is not None:
+        write_text(file, "parent", json.dumps(dict(parent), indent=1, sort_keys=True))
+
+
+def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
+    """Create everything except rows and calibration in an empty file."""
+    describe_file(file, info, layout.first_seq, layout.parent)
+    file.create_dataset("ledger", (LEDGER_BYTES,), "u1", chunks=(LEDGER_BYTES,), maxshape=(LEDGER_BYTES,))
+    shape = (info.height_px, info.width_px)
+    if layout.raw is not None:
+        _create_frames(file, "raw", shape, layout.raw, layout.compression)
+    if layout.video is not None:
+        _create_frames(file, "video", (info.n_frames, *shape), layout.video, layout.compression)
+
+
+def _create_frames(
+    file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], compression: Compression
+) -> None:
+    # One image per chunk: a snapshot is written in one go, and a viewer steps through frames without reading the rest.
+    chunk = (1,) * (len(shape) - 1) + shape[-2:]
+    node = file.create_dataset(
+        name, (0, *shape), dtype, maxshape=(None, *shape), chunks=chunk, fillvalue=0, **compression.filters()
+    )
+    describe_frames(node)
+
+
+def describe_frames(node: h5py.Dataset) -> None:
+    """Describe ``raw`` or ``video`` with NeXus attributes."""
+    raw = node.name.endswith("raw")
+    node.attrs["units"] = "DN" if raw else "1"
+    node.attrs["long_name"] = "coded snapshots (DN)" if raw else "reconstructed video (0-1)"
+    node.attrs["interpretation"] = "image"
+    if not raw and node.dtype == np.uint16:
+        node.attrs["scaling_factor"] = VIDEO_U16_STEP
+
+
+class LedgerDocument(TypedDict, total=False):
+    """The dataset ``ledger``: `StoredLedger`, and how the file was closed."""
+
+    clean: bool
+    time_ns: int
+    ledger: StoredLedger | None
+    continued: str
+    repaired: bool
+
+
+def ledger_document(document: LedgerDocument, notes: Mapping[str, Json] = MappingProxyType({})) -> Array:
+    """Return the ledger as stored: JSON, zero-padded to `LEDGER_BYTES`.
+
+    ``notes`` are added as far as they fit: of notes that are lists or maps, the oldest entries are left out and their
+    number is stored as ``…_left_out``.
+
+    Raises
+    ------
+    ValueError
+        If it is too large even without notes.
+    """
+    text = _fitting_text(document, notes)
+    if len(text) > LEDGER_BYTES:
+        raise ValueError(f"a ledger must fit {LEDGER_BYTES} bytes as JSON, got {len(text)}")
+    padded = np.zeros(LEDGER_BYTES, np.uint8)
+    padded[: len(text)] = np.frombuffer(text, np.uint8)
+    return padded
+
+
+def _fitting_text(document: LedgerDocument, notes: Mapping[str, Json]) -> bytes:
+    fitting = dict(notes)
+    while len(text := json.dumps({**document, **fitting}).encode()) > LEDGER_BYTES and fitting:
+        name = max(fitting, key=lambda key: len(json.dumps(fitting[key])))
+        note = fitting.pop(name)
+        if not isinstance(note, list | dict) or not note:
+            continue
+        fewer = -(-len(note) // 2)
+        entries = list(note.items())[fewer:] if isinstance(note, dict) else note[fewer:]
+        fitting[name] = dict(entries) if isinstance(note, dict) else entries
+        left_out = fitting.get(f"{name}_left_out", 0)
+        fitting[f"{name}_left_out"] = fewer + (left_out if isinstance(left_out, int) else 0)
+    return text
+
+
+def info_to_json(info: SeriesInfo) -> str:
+    """Return a series' description as JSON, without the text of the rig, which is stored separately."""
+    return json.dumps(dataclasses.asdict(dataclasses.replace(info, rig_toml="")), indent=1, sort_keys=True)
+
+
+def read_info(file: h5py.File) -> SeriesInfo:
+    """Read the description of the series.
+
+    Raises
+    ------
+    FileFormatError
+        If it is missing or incomplete. Fields of newer versions are ignored.
+    """
+    where = f"{place(file)}series_info"
+    known = {field.name for field in dataclasses.fields(SeriesInfo)}
+    with reading(where, "the description of a series"):
+        fields = {name: value for name, value in json.loads(read_text(file, "series_info")).items() if name in known}
+        fields["policy"] = Policy(fields["policy"])
+        fields["bayer"] = None if fields.get("bayer") is None else BayerPhase(fields["bayer"])
+        fields["chunks"] = {str(chunk): str(unit) for chunk, unit in dict(fields.get("chunks", {})).items()}
+        fields["rig_toml"] = read_text(file, "rig_toml")
+        info = SeriesInfo(**fields)
+        encode(info)  # refuses values that no node may send: sizes, numbers and names beyond their bounds
+        return info

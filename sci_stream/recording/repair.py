@@ -1,0 +1,225 @@
+"""Repair a segment left by a crash by writing a clean copy. The original is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.clock import unix_ns
+from sci_stream.delivery.ledger import DropReason, StoredLedger
+from sci_stream.errors import FileFormatError, StorageError
+from sci_stream.model import Array
+from sci_stream.recording.columns import OUTCOME_CODES, cell_text, columns_of
+from sci_stream.recording.hdf5 import LIBVER, open_for_reading
+from sci_stream.recording.layout import (
+    FRAME_FLAGS,
+    Compression,
+    Layout,
+    LedgerDocument,
+    RowState,
+    ledger_document,
+)
+from sci_stream.recording.reader import Recording
+from sci_stream.recording.segments import earlier_segments, first_segment
+from sci_stream.recording.series import merge_rows
+from sci_stream.recording.writer import create_recording
+
+# Id of the bitshuffle filter in the registry of The HDF Group.
+_BITSHUFFLE_ID = 32008
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """Result of a repair: the clean file in the original place, the original as ``original``, and the ledger."""
+
+    path: Path
+    original: Path
+    snapshots: int
+    ledger: StoredLedger
+
+
+def repair_recording(path: Path, progress: Progress = lambda _done, _total: None) -> Repaired | None:
+    """Write a clean copy of everything that was flushed before a crash, and put it in place of the original.
+
+    Every frame is read back and compared before the files are exchanged; the original is kept as ``<name>.crashed``.
+    Snapshots with raw counts but without an outcome become ``raw_only``; those without any data
+    ``dropped["lost_in_crash"]``.
+
+    ``progress`` is called with the number of rows done and the total.
+
+    Returns
+    -------
+    The repaired file; None if the file was closed cleanly and needs no repair.
+
+    Raises
+    ------
+    FileFormatError
+        If the file is not a recording, or data that its rows declare cannot be read.
+    StorageError
+        If the clean copy cannot be written.
+    """
+    original = path.with_name(f"{path.name}.crashed")
+    partial = path.with_name(f".{path.name}.part")
+    with Recording(path) as old:
+        if old.finished:
+            return None
+        if original.exists():
+            raise StorageError(f"{original} exists", hint="An earlier repair left it: move it away.")
+        columns, ledger = _settled_columns(old)
+        used = len(columns["state"])
+        try:
+            with open_for_reading(path, "recording") as source, h5py.File(partial, "w", libver=LIBVER) as out:
+                _create_copy(out, source, old)
+                _write_columns(out, columns)
+                _copy_frames(out, source, columns["state"], used, progress)
+                document: LedgerDocument = {"time_ns": unix_ns(), "ledger": ledger, "repaired": True}
+                if old.continued is None:
+                    document["clean"] = True
+                else:
+                    document["continued"] = old.continued
+                out["ledger"][:] = ledger_document(document, old.notes)
+            _verify(partial, old)
+            # Two renames, the original first: a crash in between leaves both files, and neither is overwritten.
+            path.rename(original)
+            partial.rename(path)
+        except (OSError, RuntimeError) as error:
+            partial.unlink(missing_ok=True)
+            raise StorageError(
+                f"The clean copy of {path} cannot be written", got=error, hint="It needs as much space as the original."
+            ) from error
+        except FileFormatError:
+            partial.unlink(missing_ok=True)
+            raise
+    return Repaired(path, original, used, ledger)
+
+
+@dataclass(frozen=True, slots=True)
+class _OtherSegments:
+    """Rows of a segment that are known, have raw counts or have an outcome in other segments; (rows,) each."""
+
+    known: npt.NDArray[np.bool_]
+    raw: npt.NDArray[np.bool_]
+    settled: npt.NDArray[np.bool_]
+
+
+def _settled_columns(old: Recording) -> tuple[dict[str, Array], StoredLedger]:
+    """Return the columns, cut to the rows in use, with an outcome for every snapshot; and the ledger.
+
+    A snapshot with raw counts in an earlier segment but without an outcome in any gets its outcome here: the
+    earlier segment may have been closed cleanly while the snapshot was in flight, and is not changed any more.
+    """
+    others = _rows_of_other_segments(old)
+    columns = {name: _extended(old, name, values, len(others.known)) for name, values in old.rows.items()}
+    outcome, state = columns["outcome"], columns["state"]
+    known = (columns["epoch"] >= 0) | (outcome != 0)
+    has_raw = (state & RowState.RAW) != 0
+    open_rows = (outcome == 0) & ~others.settled
+    raw_only = open_rows & (has_raw | others.raw)
+    # Snapshots before the first row of this segment are in earlier segments.
+    lost = open_rows & ~raw_only & ~others.known & np.logical_or.accumulate(known | others.known)
+    used = _past_last(known | raw_only)
+    outcome[raw_only] = OUTCOME_CODES["raw_only"]
+    lost[used:] = False
+    outcome[lost] = OUTCOME_CODES["dropped"]
+    columns["reason"][lost] = DropReason.LOST_IN_CRASH.encode()
+    columns = {name: values[:used] for name, values in columns.items()}
+    outcome = columns["outcome"]
+    names, counts = np.unique(columns["reason"][outcome == OUTCOME_CODES["dropped"]], return_counts=True)
+    return columns, {
+        "acquired": int((outcome != 0).sum()),
+        "reconstructed": int((outcome == OUTCOME_CODES["reconstructed"]).sum()),
+        "raw_only": int((outcome == OUTCOME_CODES["raw_only"]).sum()),
+        "dropped": {cell_text(name): int(n) for name, n in zip(names.tolist(), counts.tolist(), strict=True)},
+        "in_flight": 0,
+        "closed": True,
+        "repaired": True,
+    }
+
+
+def _past_last(chosen: npt.NDArray[np.bool_]) -> int:
+    rows = np.flatnonzero(chosen)
+    return int(rows[-1]) + 1 if len(rows) else 0
+
+
+def _extended(old: Recording, name: str, values: Array, rows: int) -> Array:
+    """Return a copy of a column, extended with unwritten rows."""
+    fill = next((column.fill for column in columns_of(old.info) if column.name == name), 0)
+    extended = np.full(rows, fill, values.dtype)
+    extended[: len(values)] = values
+    return extended
+
+
+def _rows_of_other_segments(old: Recording) -> _OtherSegments:
+    """Return the rows of the other segments; for the last segment up to the last raw counts of earlier ones."""
+    others, is_last = [], True
+    for other in earlier_segments(first_segment(old.path), old.info.series):
+        with other:  # its rows stay in memory
+            is_last = other.path == old.path
+            others += [] if is_last else [other]
+    rows = len(old.rows["state"])
+    if not others:
+        return _OtherSegments(*np.zeros((3, rows), np.bool_))
+    first_seq, merged = merge_rows(others)
+    settled, raw = merged["outcome"] != 0, (merged["state"] & RowState.RAW) != 0
+    offset = first_seq - old.first_seq
+    if is_last:
+        rows = max(rows, offset + _past_last(raw))
+    aligned = np.zeros((3, rows), np.bool_)
+    for into, flag in zip(aligned, ((merged["epoch"] >= 0) | settled, raw, settled), strict=True):
+        at = np.flatnonzero(flag) + offset
+        into[at[(at >= 0) & (at < rows)]] = True
+    return _OtherSegments(*aligned)
+
+
+def _create_copy(out: h5py.File, source: h5py.File, old: Recording) -> None:
+    raw = source["raw"].dtype if "raw" in source else None
+    video = source["video"].dtype if "video" in source else None
+    layout = Layout(old.first_seq, raw, video, _compression(source), old.parent)
+    create_recording(out, old.info, old.calibration, layout)
+
+
+def _compression(source: h5py.File) -> Compression:
+    lists = [source[name].id.get_create_plist() for name in FRAME_FLAGS if name in source]
+    packed = any(one.get_filter(i)[0] == _BITSHUFFLE_ID for one in lists for i in range(one.get_nfilters()))
+    return Compression.BITSHUFFLE_LZ4 if packed else Compression.NONE
+
+
+def _write_columns(out: h5py.File, columns: dict[str, Array]) -> None:
+    for name, node in out["rows"].items():
+        node.resize(len(columns["state"]), 0)
+        if name in columns:  # a damaged file may lack a column
+            node[:] = columns[name]
+
+
+def _copy_frames(out: h5py.File, source: h5py.File, state: Array, used: int, progress: Progress) -> None:
+    """Copy chunks without unpacking them."""
+    stored = [(source[name], out[name], flag) for name, flag in FRAME_FLAGS.items() if name in source]
+    for _, node, _ in stored:
+        node.resize(used, 0)
+    for row in range(used):
+        for old, new, flag in stored:
+            if state[row] & flag:
+                for frame in np.ndindex(old.shape[1:-2]):
+                    at = (row, *frame, 0, 0)
+                    # Neither decoded nor encoded, so bit-identical; `_verify` decodes both afterwards.
+                    mask, chunk = old.id.read_direct_chunk(at)
+                    new.id.write_direct_chunk(at, chunk, mask)
+        progress(row + 1, used)
+
+
+def _verify(copy: Path, old: Recording) -> None:
+    with Recording(copy) as new:
+        for seqs, read_old, read_new in (
+            (old.raw_seqs, old.raw, new.raw),
+            (old.video_seqs, old.video, new.video),
+        ):
+            for seq in seqs:
+                if not np.array_equal(read_old(seq), read_new(seq), equal_nan=True):
+                    raise FileFormatError(f"Snapshot {seq} of {old.path} differs between two reads")

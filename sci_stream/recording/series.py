@@ -1,0 +1,321 @@
+"""A recorded series as arrays, across its segments: the result of ``sci_stream.open``."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.delivery.ledger import StoredLedger
+from sci_stream.file_guard import require_memory
+from sci_stream.model import Array, Json, SeriesInfo
+from sci_stream.optics.calibration import Calibration
+from sci_stream.recording.columns import CHUNK_PREFIX, columns_of
+from sci_stream.recording.layout import FRAME_FLAGS, RowState
+from sci_stream.recording.reader import Recording, Settings
+from sci_stream.recording.segments import earlier_segments
+
+if TYPE_CHECKING:
+    from sci_stream.imaging.tone import ToneSettings
+
+_Part = tuple[int | slice, ...]
+_Read = Callable[[int, _Part], Array]
+
+
+class FrameStack(Sequence[Array]):
+    """The stored raw counts or videos, as a read-only array of shape (N, …) that is read from disk when indexed.
+
+    Index 0 is the first stored snapshot, ``seqs[0]``; missing ones are left out. NumPy's basic indexing works
+    (``a[3]``, ``a[-1, ..., 100:200]``, ``a[::10]``), as do ``a[[1, 5]]`` and masks on the first axis;
+    ``np.asarray(a)`` reads everything.
+
+    ``seqs`` are (N,) sequence numbers, ascending; ``read`` reads an element, or a part of it, by its number.
+    """
+
+    def __init__(self, seqs: npt.NDArray[np.int64], shape: tuple[int, ...], dtype: np.dtype[Any], read: _Read) -> None:
+        self.seqs = seqs
+        self.shape = (len(self.seqs), *shape)
+        self.dtype = dtype
+        self.ndim = len(self.shape)
+        self._read = read
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole array in memory."""
+        return int(np.prod(self.shape)) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def between(self, first: int | None, last: int | None) -> list[int]:
+        """Return the stored sequence numbers from ``first`` to ``last``, both included; None for no limit."""
+        return [seq for seq in self.seqs.tolist() if (first or 0) <= seq and (last is None or seq <= last)]
+
+    def __getitem__(self, key: Any) -> Any:
+        """Read; see the class."""
+        first, *rest = key if isinstance(key, tuple) else (key,)
+        if first is Ellipsis:
+            missing = self.ndim - len(rest)
+            first, rest = slice(None), [slice(None)] * (missing - 1) + rest
+        part = tuple(rest)
+        if isinstance(first, slice):
+            chosen = self.seqs[first]
+        elif np.ndim(first) == 1:
+            chosen = self.seqs[np.asarray(first)]
+        else:
+            return self._one(int(self.seqs[operator.index(first)]), part)
+        if not len(chosen):
+            return np.empty((0, *self.shape[1:]), self.dtype)[(slice(None), *part)]
+        return np.stack([self._one(int(seq), part) for seq in chosen])
+
+    def _one(self, seq: int, part: tuple[Any, ...]) -> Array:
+        simple = all(isinstance(p, int) or (isinstance(p, slice) and (p.step or 1) > 0) for p in part)
+        return self._read(seq, part) if simple else self._read(seq, ())[part]
+
+    def __iter__(self) -> Iterator[Array]:
+        return (self._read(int(seq), ()) for seq in self.seqs)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """Read everything."""
+        if copy is False:
+            raise ValueError("frames on disk cannot be converted to an array without a copy")
+        return np.asarray(self[:], dtype)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.shape} {self.dtype}, {self.nbytes / 1e6:.1f} MB, on disk>"
+
+
+class RecordedSeries:
+    """A recorded series, open for reading; a context manager.
+
+    Only its table is in memory: `raw` and `video` are read when indexed. For a recording in several segments, name
+    the first one or the ``.nxs`` file over them to read all of it, a later one to read that one only. A recording
+    that is being written, or was left by a crash, is read up to its last flush.
+
+    Raises
+    ------
+    FileFormatError
+        If the file is missing, of another format, of a newer schema, or incomplete.
+
+    Examples
+    --------
+    >>> import sci_stream                                                    # doctest: +SKIP
+    >>> with sci_stream.open("recordings/run.h5") as recording:              # doctest: +SKIP
+    ...     video = recording.video[0]                  # (B, H, W), 0–1, linear light
+    ...     pictures = recording.rgb()[0]               # (B, H, W, 3) uint8, demosaiced, for a screen
+    ...     pixel = recording.raw[:, 100, 200]          # one pixel's counts over all snapshots, DN
+    ...     slow = recording.table["solve_ns"] > 50e6   # how each was made, a row a snapshot
+    ...     phi = recording.calibration.phi             # (B, H, W) masks
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._stack = ExitStack()
+        try:
+            first = self._stack.enter_context(Recording(self.path))
+            self.segments: list[Recording] = [first]
+            for segment in earlier_segments(self.path, first.info.series):
+                if segment.path == first.path:
+                    segment.close()
+                else:
+                    self.segments.append(self._stack.enter_context(segment))
+            self._merge()
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _merge(self) -> None:
+        first_seq, rows = merge_rows(self.segments)
+        self.first_seq: int = first_seq
+        self.rows: Mapping[str, Array] = rows
+
+    def refresh(self) -> None:
+        """Read the data that a live writer has flushed since. To see new segments, open the series again."""
+        for segment in self.segments:
+            segment.refresh()
+        self._merge()
+
+    @property
+    def info(self) -> SeriesInfo:
+        """Description of the series, from its start."""
+        return self.segments[0].info
+
+    @property
+    def calibration(self) -> Calibration:
+        """The calibration recorded with the series, verified by its hash."""
+        return self.segments[0].calibration
+
+    @property
+    def period_ns(self) -> float | None:
+        """Period of the snapshots: the camera's, else the median of their intervals; None if unknown."""
+        if self.info.frame_period_ns:
+            return self.info.frame_period_ns
+        host_ns = self.rows["host_time_ns"]
+        steps = np.diff(np.sort(host_ns[host_ns > 0]))
+        return float(np.median(steps)) if len(steps) else None
+
+    @property
+    def parent(self) -> dict[str, Json] | None:
+        """Source of a recording made by ``sci-stream replay``; None for a recording of a camera."""
+        return self.segments[0].parent
+
+    @property
+    def ledger(self) -> StoredLedger | None:
+        """The last stored ledger, final if `finished`; None if there is none."""
+        return next((s.ledger for s in reversed(self.segments) if s.ledger is not None), None)
+
+    @property
+    def notes(self) -> dict[str, Json]:
+        """Notes of the sink on the series, such as the ``solvers`` by node."""
+        return {name: value for segment in self.segments for name, value in segment.notes.items()}
+
+    @property
+    def solvers(self) -> dict[str, Settings]:
+        """Settings of the solvers by their ids, as reconstruct nodes reported them."""
+        return {name: solver for segment in self.segments for name, solver in segment.solvers.items()}
+
+    @property
+    def finished(self) -> bool:
+        """Whether every segment was closed cleanly, the last one with the final ledger."""
+        return self.segments[-1].clean and all(segment.finished for segment in self.segments)
+
+    @cached_property
+    def _frame_shape(self) -> tuple[int, int]:
+        return self.info.height_px, self.info.width_px
+
+    @property
+    def raw(self) -> FrameStack:
+        """Raw counts as (N, H, W), DN."""
+        seqs = self.seqs_with(raw=True)
+        dtype = next((s.raw_dtype for s in self.segments if s.has_raw), self.segments[0].raw_dtype)
+        return FrameStack(seqs, self._frame_shape, dtype, self.raw_of)
+
+    @property
+    def video(self) -> FrameStack:
+        """Reconstructed video as (N, B, H, W), 0–1, linear light; a Bayer mosaic if ``info.bayer`` is set.
+
+        float16 by default, or float32 (``[record] video_dtype``).
+        """
+        shape = (self.info.n_frames, *self._frame_shape)
+        dtype = next((s.video_dtype for s in self.segments if s.has_video), np.dtype(np.float16))
+        return FrameStack(self.seqs_with(video=True), shape, dtype, self.video_of)
+
+    def rgb(self, tone: ToneSettings | None = None) -> FrameStack:
+        """Return the video as pictures, (N, B, H, W, 3) uint8 RGB, demosaiced and rendered when indexed.
+
+        Parameters
+        ----------
+        tone
+            Appearance; the default suits linear light on a screen. Mono video has three equal channels.
+        """
+        from sci_stream.imaging.rendering import render  # noqa: PLC0415 - OpenCV, which a recording does without
+
+        shape = (self.info.n_frames, *self._frame_shape, 3)
+
+        def read(seq: int, part: _Part) -> Array:
+            pictures = render(self.video_of(seq), self.info.bayer, tone)
+            if pictures.ndim == 3:
+                pictures = np.repeat(pictures[..., np.newaxis], 3, axis=-1)
+            return pictures[part]
+
+        return FrameStack(self.seqs_with(video=True), shape, np.dtype(np.uint8), read)
+
+    def raw_of(self, seq: int, part: _Part = ()) -> Array:
+        """Return the raw counts (H, W) of a snapshot by its sequence number. Raises KeyError if none are stored."""
+        return self._segment("raw", seq).raw(seq, part)
+
+    def video_of(self, seq: int, part: _Part = ()) -> Array:
+        """Return the video (B, H, W) of a snapshot by its sequence number. Raises KeyError if none is stored."""
+        return self._segment("video", seq).video(seq, part)
+
+    def _segment(self, name: str, seq: int) -> Recording:
+        for segment in self.segments:
+            state = segment.rows["state"]
+            row = seq - segment.first_seq
+            if 0 <= row < len(state) and state[row] & FRAME_FLAGS[name]:
+                return segment
+        raise KeyError(f"snapshot {seq} has no {name} in {self.path}")
+
+    @property
+    def table(self) -> npt.NDArray[np.void]:
+        """Capture and solve of each known snapshot: a structured array, one row per snapshot.
+
+        Columns: ``seq`` and those of `sci_stream.recording.columns.COLUMNS`; ``pandas.DataFrame(table)``
+        accepts it.
+        """
+        known = np.flatnonzero((self.rows["epoch"] >= 0) | (self.rows["outcome"] != 0))
+        columns: list[tuple[str, Any]] = [(name, values.dtype) for name, values in self.rows.items()]
+        table = np.zeros(len(known), [("seq", "i8"), *columns])
+        table["seq"] = known + self.first_seq
+        for name, values in self.rows.items():
+            table[name] = values[known]
+        return table
+
+    def row(self, seq: int) -> dict[str, Any]:
+        """Return the columns of one snapshot as plain values. Raises KeyError if it lies outside the recording."""
+        index = seq - self.first_seq
+        if not 0 <= index < len(self.rows["state"]):
+            raise KeyError(f"snapshot {seq} has no row in {self.path}")
+        return {name: values[index].item() for name, values in self.rows.items()}
+
+    def seqs_with(self, *, raw: bool = False, video: bool = False) -> npt.NDArray[np.int64]:
+        """Return the sequence numbers for which everything requested is stored, ascending."""
+        flags = (RowState.RAW if raw else 0) | (RowState.VIDEO if video else 0)
+        return np.flatnonzero((self.rows["state"] & flags) == flags) + self.first_seq
+
+    def close(self) -> None:
+        """Close the files. May be called again."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.info.series!r}: {len(self.seqs_with(raw=True))} raw snapshots, "
+            f"{len(self.seqs_with(video=True))} videos of {self.info.n_frames} frames, {self._frame_shape}>"
+        )
+
+
+def open_recording(path: str | Path) -> RecordedSeries:
+    """Open a recording as arrays; see `RecordedSeries`."""
+    return RecordedSeries(path)
+
+
+# Columns that identify a snapshot; all others, except the state, describe its outcome.
+_IDENTITY = ("epoch", "camera_frame_id", "camera_time_ns", "host_time_ns", "dropped_before")
+
+
+def merge_rows(segments: Sequence[Recording]) -> tuple[int, dict[str, Array]]:
+    """Return the sequence number of row 0, and every column across all segments.
+
+    Where several segments describe a snapshot, the latest takes precedence; stored data adds up.
+    """
+    first_seq = min(segment.first_seq for segment in segments)
+    stop = max(segment.first_seq + len(segment.rows["state"]) for segment in segments)
+    columns = columns_of(segments[0].info)
+    bytes_each = sum(np.dtype(column.dtype).itemsize for column in columns)
+    require_memory((stop - first_seq) * bytes_each, f"The table of {segments[0].path}")
+    merged: dict[str, Array] = {column.name: np.full(stop - first_seq, column.fill, column.dtype) for column in columns}
+    for segment in segments:
+        rows = segment.rows
+        offset = segment.first_seq - first_seq
+        place = slice(offset, offset + len(rows["state"]))
+        identified, settled = rows["epoch"] >= 0, rows["outcome"] != 0
+        for name, values in merged.items():
+            if name == "state":
+                values[place] |= rows[name]
+            else:
+                chosen = identified if name in _IDENTITY or name.startswith(CHUNK_PREFIX) else settled
+                if name in rows:  # a damaged file may lack a column
+                    values[place][chosen] = rows[name][chosen]
+    return first_seq, merged

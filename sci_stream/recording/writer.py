@@ -1,0 +1,478 @@
+"""Write a recording: HDF5 that is readable while it grows, after a kill, and after the disk ran full."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.clock import unix_ns
+from sci_stream.delivery.interval_set import IntervalSet
+from sci_stream.delivery.ledger import StoredLedger
+from sci_stream.errors import InputError, SciStreamError, StorageError
+from sci_stream.model import Array, Json, Reconstruction, SeriesInfo, Snapshot
+from sci_stream.optics.calibration import Calibration
+from sci_stream.recording.calibration_file import write_calibration
+from sci_stream.recording.columns import (
+    OUTCOME_CODES,
+    RowTable,
+    chunk_cells,
+    create_columns,
+    reconstruction_cells,
+)
+from sci_stream.recording.hdf5 import LIBVER, build_image
+from sci_stream.recording.layout import (
+    FRAME_FLAGS,
+    GROWTH_ROWS,
+    VIDEO_U16_STEP,
+    Compression,
+    Layout,
+    LedgerDocument,
+    RowState,
+    create_layout,
+    ledger_document,
+    raw_dtype,
+)
+from sci_stream.recording.nexus import create_nexus
+from sci_stream.recording.segments import WrittenRows, create_segment, free_bytes
+
+_LOG = logging.getLogger(__name__)
+# Free space reserved for HDF5 to write its indices on closing.
+_CLOSING_BYTES = 4 << 20
+MAX_EMPTY_ROWS = 1 << 20
+"""Rows without content that a segment may have: readers hold all rows in memory, about 300 bytes each. Snapshots in
+flight leave such rows; a row far beyond all others is that of a snapshot that does not exist."""
+
+
+class RecordingWriter:
+    """Write one segment of a series. Not thread-safe: HDF5 is used from one thread.
+
+    After `flush` the data is in the operating system's page cache: it survives the death of this process, not a power
+    loss. Rows that were not flushed are lost with the process; the flush interval bounds that loss.
+
+    Parameters
+    ----------
+    path
+        Output file. An existing file is never modified: ``<stem>_001.h5`` and so on are tried; see `path`. Rows in
+        earlier segments of the same series count as written.
+    info, calibration
+        Stored inside.
+    raw, video
+        Which data to store; the columns are always written.
+    compression
+        Compression of raw snapshots and video.
+    first_seq
+        Sequence number of row 0; by default the first without an outcome in earlier segments.
+    settled_below
+        Without earlier segments, the default of ``first_seq``: all snapshots before it have an outcome.
+    video_dtype
+        Type of the video: float16, float32, or uint16 for 0 to 2 in equal steps.
+    parent
+        Source of a derived recording; stored as JSON.
+
+    Raises
+    ------
+    StorageError
+        If the file cannot be created.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        info: SeriesInfo,
+        calibration: Calibration,
+        *,
+        raw: bool = True,
+        video: bool = True,
+        compression: Compression = Compression.NONE,
+        first_seq: int | None = None,
+        settled_below: int = 0,
+        video_dtype: npt.DTypeLike = np.float16,
+        parent: dict[str, Json] | None = None,
+    ) -> None:
+        self.info = info
+        self.notes: dict[str, Json] = {}
+        self._calibration = calibration
+        self._first_path = path
+        self._written = WrittenRows()
+        self._layout = Layout(
+            first_seq=0,
+            raw=raw_dtype(info) if raw else None,
+            video=np.dtype(video_dtype) if video else None,
+            compression=compression,
+            parent=parent,
+        )
+        self._create(0, first_seq, settled_below)
+
+    def _create(self, segment: int, first_seq: int | None = None, settled_below: int = 0) -> None:
+        """Create the segment of this number, or the first after it whose file does not exist, and open it."""
+        self.bytes_written = 0
+        self.rows_written = 0
+        self._failure: str | None = None
+        self._closed = False
+        self._filled = IntervalSet()  # rows with content in this segment
+
+        def image(written: WrittenRows) -> bytes:
+            # Late results may belong to snapshots whose raw counts are in an earlier segment, so the default first row
+            # is the first snapshot without an outcome, not the next one to arrive.
+            self.first_seq = written.first_unsettled(settled_below) if first_seq is None else first_seq
+            layout = dataclasses.replace(self._layout, first_seq=self.first_seq)
+            return build_image(lambda file: create_recording(file, self.info, self._calibration, layout))
+
+        series = self.info.series
+        self.segment = create_segment(self._first_path, series, self._written, image, self._begin, segment=segment)
+        if self._written.first is None:
+            self._written.first = self.first_seq
+        self._identity = self._on_disk()
+
+    def _begin(self, hidden: Path, named: Path) -> h5py.File:
+        """Open the new file under its hidden name for writing with live readers."""
+        self.path = named
+        with self._guard("started"):
+            # The file was written as plain bytes: creating it through HDF5 on a full disk crashed the process in close.
+            self._file = h5py.File(hidden, "r+", libver=LIBVER)
+            self._rows = RowTable(self._file["rows"], self.info)
+            self._frames = {
+                flag: FrameWriter(self._file[name], self._layout.compression)
+                for name, flag in FRAME_FLAGS.items()
+                if name in self._file
+            }
+            self._ledger: h5py.Dataset = self._file["ledger"]
+            # After this no object can be created, only datasets extended; hence the reserved ledger and the empty
+            # columns.
+            self._file.swmr_mode = True
+        return self._file
+
+    @contextmanager
+    def _guard(self, doing: str) -> Iterator[None]:
+        if self._failure is not None:
+            raise StorageError(f"The recording {self.path} has failed before", got=self._failure)
+        try:
+            yield
+        except SciStreamError:
+            raise
+        except (OSError, RuntimeError) as error:  # h5py raises either one on a full disk, depending on the call
+            self._failure = str(error).splitlines()[0]
+            free = free_bytes(self.path)
+            raise StorageError(
+                f"The recording {self.path} cannot be {doing}",
+                got=f"{self._failure} ({free / 1e6:.0f} MB free)",
+                hint="Flushed data is readable; free some space or record to another disk.",
+            ) from error
+
+    def _on_disk(self) -> tuple[int, int, int]:
+        status = self.path.stat()
+        return status.st_dev, status.st_ino, status.st_size
+
+    # Writing continues without an error after a file was deleted or its disk unmounted: only the directory shows it.
+    def displaced(self) -> str:
+        """Return why the file at `path` is not the one that is being written, ``""`` if it is."""
+        device, inode, size = self._identity
+        try:
+            now = self._on_disk()
+        except OSError as error:
+            return f"{self.path} was moved, deleted or unmounted while it was recorded ({error.strerror})"
+        if now[:2] != (device, inode):
+            return f"{self.path} was replaced by another file while it was recorded"
+        if now[2] < size:
+            return f"{self.path} was truncated by another program while it was recorded"
+        self._identity = now
+        return ""
+
+    def next_segment(self) -> RecordingWriter:
+        """Open the segment that continues this one, which must be closed then.
+
+        Raises
+        ------
+        StorageError
+            If the file cannot be created; this segment can still be written.
+        """
+        following = copy.copy(self)
+        following.notes = dict(self.notes)
+        following._create(self.segment + 1)
+        return following
+
+    def write_raw(self, snapshot: Snapshot) -> bool:
+        """Write a raw snapshot; return False, writing nothing, if its row already has raw counts.
+
+        Raises
+        ------
+        StorageError
+            If writing fails. The writer can then only be closed; flushed data is readable.
+        InputError
+            If the snapshot does not fit the series.
+        """
+        seq = snapshot.id.seq
+        if seq in self._written.raw:
+            return False
+        row = self._row(seq)
+        counts = fit_counts(snapshot.counts, self.info, self._layout.raw, self.path)
+        self._need_space(counts)
+        with self._guard("written"):
+            self._write_identity(row, snapshot)
+            self._rows.set(row, host_time_ns=snapshot.host_time_ns, dropped_before=snapshot.dropped_before)
+            self._put_raw(row, counts)
+        return True
+
+    def write_reconstruction(self, reconstruction: Reconstruction) -> bool:
+        """Write a reconstruction, and its raw counts if it contains them and its row has none yet.
+
+        Returns False, writing nothing, if the snapshot already has an outcome. Raises as `write_raw`.
+        """
+        seq = reconstruction.id.seq
+        if seq in self._written.settled:
+            return False
+        row = self._row(seq)
+        video = fit_video(reconstruction.video, self.info, self._layout.video)
+        counts = None
+        if reconstruction.counts is not None and seq not in self._written.raw:
+            counts = fit_counts(reconstruction.counts, self.info, self._layout.raw, self.path)
+        self._need_space(counts, None if self._layout.video is None else video)
+        with self._guard("written"):
+            self._write_identity(row, reconstruction)
+            if counts is not None:
+                self._put_raw(row, counts)
+            self._put(RowState.VIDEO, row, video)
+            self._rows.set(row, **reconstruction_cells(reconstruction))
+        self._written.settled.add(seq)
+        return True
+
+    def write_outcome(self, seq: int, outcome: str, reason: str = "") -> bool:
+        """Write the outcome of a snapshot without video; return False if it already has an outcome.
+
+        Raises
+        ------
+        ValueError
+            If the outcome is not ``raw_only``, ``dropped`` or ``reconstructed``.
+        StorageError
+            As `write_raw`.
+        """
+        if outcome not in OUTCOME_CODES:
+            raise ValueError(f"outcome must be one of {sorted(OUTCOME_CODES)}, got {outcome!r}")
+        if seq in self._written.settled:
+            return False
+        row = self._row(seq)
+        with self._guard("written"):
+            self._rows.set(row, outcome=OUTCOME_CODES[outcome], reason=reason.encode("ascii", "replace"))
+        self._filled.add(row)
+        self._written.settled.add(seq)
+        return True
+
+    def _row(self, seq: int) -> int:
+        if seq < self.first_seq:
+            raise InputError(
+                f"Snapshot {seq} precedes the recording {self.path}", expected=f"seq from {self.first_seq} up"
+            )
+        row = seq - self.first_seq
+        if row >= len(self._filled) + MAX_EMPTY_ROWS:
+            raise InputError(
+                f"Snapshot {seq} is too far ahead of the recording {self.path}",
+                expected=f"at most {MAX_EMPTY_ROWS} empty rows before it",
+                got=f"row {row} after {len(self._filled)} with content",
+            )
+        return row
+
+    def _write_identity(self, row: int, source: Snapshot | Reconstruction) -> None:
+        self._filled.add(row)
+        self.rows_written += int(self._rows.get(row, "epoch") < 0)
+        self._rows.set(
+            row,
+            epoch=source.id.epoch,
+            camera_frame_id=-1 if source.camera_frame_id is None else source.camera_frame_id,
+            camera_time_ns=-1 if source.camera_time_ns is None else source.camera_time_ns,
+            **chunk_cells(source.chunks, self.info),
+        )
+
+    def _need_space(self, *arrays: Array | None) -> None:
+        """Refuse data that will not fit before the disk is full, so that HDF5 can still close the file cleanly."""
+        need = sum(array.nbytes for array in arrays if array is not None) + _CLOSING_BYTES
+        free = free_bytes(self.path)
+        if free < need:
+            raise StorageError(
+                f"The disk of the recording {self.path} is full",
+                expected=f"{need / 1e6:.0f} MB free",
+                got=f"{free / 1e6:.0f} MB",
+                hint="Data written before is kept; free some space or record to another disk.",
+            )
+
+    def _put_raw(self, row: int, counts: Array) -> None:
+        if self._put(RowState.RAW, row, counts):
+            self._written.raw.add(self.first_seq + row)
+
+    def _put(self, flag: RowState, row: int, data: Array) -> bool:
+        """Write raw counts or video into their row; return False, writing nothing, if they are not stored."""
+        frames = self._frames.get(flag)
+        if frames is None:
+            return False
+        self.bytes_written += frames.put(row, data)
+        self._rows.set(row, state=self._rows.get(row, "state") | flag)
+        return True
+
+    def flush(self) -> None:
+        """Pass all written data to the operating system, frames before the rows that refer to them.
+
+        Raises
+        ------
+        StorageError
+            As `write_raw`.
+        """
+        with self._guard("flushed"):
+            for frames in self._frames.values():
+                frames.flush()
+            self._rows.flush()
+
+    def write_ledger(self, ledger: StoredLedger | None, *, clean: bool = False, continued: str | None = None) -> None:
+        """Store the ledger of the series and the `notes`, replacing earlier ones.
+
+        ``clean`` marks a clean end; ``continued`` names the segment that continues the series.
+        """
+        document: LedgerDocument = {"clean": clean, "time_ns": unix_ns(), "ledger": ledger}
+        if continued is not None:
+            document["continued"] = continued
+        padded = ledger_document(document, self.notes)
+        with self._guard("written"):
+            # One chunk in one system call: a reader or a kill sees the old ledger or the new one, rarely a mixture,
+            # which readers treat as no ledger.
+            self._ledger.id.write_direct_chunk((0,), padded)
+            self._ledger.flush()
+
+    def close(self, ledger: StoredLedger | None = None, *, continued: str | None = None) -> None:
+        """Flush, store the final ledger, truncate the datasets to their rows and close. May be called again.
+
+        ``continued`` names the segment that continues the series, for all but the last.
+
+        Raises
+        ------
+        StorageError
+            If writing fails; the file is closed as far as HDF5 can.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._failure is None:
+                # After a failed write the file is in an unknown state: it is closed without further writes and read to
+                # its last flush.
+                self._finish(ledger, continued)
+        finally:
+            self._close_file()
+
+    def _finish(self, ledger: StoredLedger | None, continued: str | None) -> None:
+        self.flush()
+        if continued is not None:
+            self.write_ledger(ledger, continued=continued)
+        elif ledger is not None:
+            self.write_ledger(ledger, clean=True)
+        with self._guard("closed"):
+            self._rows.trim()
+            for frames in self._frames.values():
+                frames.trim(self._rows.rows)
+
+    def _close_file(self) -> None:
+        try:
+            self._file.close()
+        except (OSError, RuntimeError) as error:
+            _LOG.warning("Recording %s not closed cleanly, readable up to its last flush: %s", self.path, error)
+            if self._failure is None:
+                raise StorageError(f"The recording {self.path} cannot be closed", got=error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class FrameWriter:
+    """Write the rows of ``raw`` or ``video``, in any order.
+
+    Uncompressed rows are written as chunks, bypassing the HDF5 cache.
+    """
+
+    def __init__(self, node: h5py.Dataset, compression: Compression) -> None:
+        self._node = node
+        self._packed = compression is not Compression.NONE
+
+    def put(self, row: int, data: Array) -> int:
+        """Write a row, (H, W) or (B, H, W), contiguous and of the dataset's dtype; return its bytes."""
+        node = self._node
+        if node.shape[0] <= row:
+            node.resize((row // GROWTH_ROWS + 1) * GROWTH_ROWS, 0)
+        if self._packed:
+            # Direct chunks bypass the filters, so compressed rows take the ordinary path.
+            node[row] = data
+        elif data.ndim == 2:
+            node.id.write_direct_chunk((row, 0, 0), data)
+        else:
+            for frame in range(data.shape[0]):
+                # Direct chunks go past the HDF5 chunk cache, at memory speed (docs/decisions/recordings.md).
+                node.id.write_direct_chunk((row, frame, 0, 0), data[frame])
+        return data.nbytes
+
+    def flush(self) -> None:
+        """Pass written data to the operating system."""
+        self._node.flush()
+
+    def trim(self, rows: int) -> None:
+        """Truncate or extend the dataset to the existing rows."""
+        if self._node.shape[0] != rows:
+            self._node.resize(rows, 0)
+
+
+def create_recording(file: h5py.File, info: SeriesInfo, calibration: Calibration, layout: Layout) -> None:
+    """Create everything except rows in an empty file."""
+    create_layout(file, info, layout)
+    write_calibration(file.create_group("calibration"), calibration)
+    create_columns(file.create_group("rows"), info)
+    create_nexus(file, info, calibration)
+
+
+def fit_counts(counts: Array, info: SeriesInfo, dtype: np.dtype[Any] | None, path: Path) -> Array:
+    """Return raw counts as stored in ``path``, contiguous and in ``dtype`` (None: unchanged).
+
+    Raises
+    ------
+    InputError
+        If they do not have the size of the series, or a value would change.
+    """
+    shape = (info.height_px, info.width_px)
+    if counts.shape != shape:
+        raise InputError("A raw snapshot does not fit the series", expected=f"{shape} pixels", got=counts.shape)
+    if dtype is None or counts.dtype == dtype:
+        return np.ascontiguousarray(counts)
+    with np.errstate(invalid="ignore"):
+        fitted = counts.astype(dtype)
+    if not np.array_equal(fitted, counts):
+        raise InputError(
+            f"Raw counts of {counts.dtype} do not fit the recording {path} without loss",
+            expected=f"values of {dtype}",
+            got=f"{counts.min()} to {counts.max()}",
+            hint="Bit depth and pixel format of the camera must describe the delivered counts.",
+        )
+    return fitted
+
+
+def fit_video(video: Array, info: SeriesInfo, dtype: np.dtype[Any] | None = None) -> Array:
+    """Return a video as stored: (B, H, W), contiguous, float16 by default; uint16 in steps of `VIDEO_U16_STEP`.
+
+    Raises
+    ------
+    InputError
+        If it does not have the size of the series.
+    """
+    shape = (info.n_frames, info.height_px, info.width_px)
+    if video.shape != shape:
+        raise InputError("A video does not fit the series", expected=f"(B, H, W) = {shape}", got=video.shape)
+    if dtype == np.uint16:
+        steps = np.nan_to_num(np.asarray(video, np.float32)) / np.float32(VIDEO_U16_STEP)
+        stored: Array = np.rint(steps.clip(0, 65535)).astype(np.uint16)
+        return stored
+    return np.ascontiguousarray(video, dtype=dtype or np.float16)

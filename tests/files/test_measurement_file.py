@@ -1,0 +1,163 @@
+"""Measurements and masks are read from all common file formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import h5py
+import numpy as np
+import pytest
+import scipy.io
+
+from sci_stream.errors import CalibrationError, FileFormatError, InputError
+from sci_stream.files.measurement_file import load_measurement
+from sci_stream.optics.calibration import Calibration
+from sci_stream.recording import RecordingWriter
+from sci_stream.recording.calibration_file import save_calibration
+
+N, B, H, W = 2, 3, 6, 8
+RANDOM = np.random.default_rng(0)
+Y = RANDOM.integers(0, 200, (N, H, W)).astype(np.uint16)
+MASKS = RANDOM.integers(0, 2, (B, H, W)).astype(np.uint8)
+TRUTH = RANDOM.random((N * B, H, W)).astype(np.float32)
+
+
+def frames_last(array: np.ndarray) -> np.ndarray:
+    return np.moveaxis(array, 0, -1)
+
+
+def save(path: Path, **arrays: np.ndarray) -> Path:
+    match path.suffix:
+        case ".npy":
+            (array,) = arrays.values()
+            np.save(path, array)
+        case ".npz":
+            np.savez(path, **arrays)
+        case ".mat":
+            scipy.io.savemat(path, {name: frames_last(array) for name, array in arrays.items()})
+        case ".h5":
+            with h5py.File(path, "w") as file:
+                for name, array in arrays.items():
+                    file[f"entry/{name}"] = array
+                file["entry/units"] = "DN"
+        case ".tif":
+            (array,) = arrays.values()
+            assert cv2.imwritemulti(str(path), list(array))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("all.mat", ("meas", "mask", "orig")),
+        ("all.npz", ("y", "masks", "truth")),
+        ("all.npz", ("measurement", "phi", "gt")),
+        ("all.h5", ("meas", "mask", "x")),
+    ],
+)
+def test_one_file_may_hold_everything(tmp_path: Path, name: str, keys: tuple[str, str, str]) -> None:
+    found = load_measurement(save(tmp_path / name, **dict(zip(keys, (Y, MASKS, TRUTH), strict=True))))
+    np.testing.assert_array_equal(found.y, Y)
+    np.testing.assert_array_equal(found.masks, MASKS)
+    np.testing.assert_array_equal(found.truth, TRUTH)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".tif", ".mat", ".h5", ".npz"])
+def test_masks_and_truth_may_be_in_files_of_their_own(tmp_path: Path, suffix: str) -> None:
+    y = save(tmp_path / f"y{suffix}", y=Y)
+    masks = save(tmp_path / f"m{suffix}", masks=MASKS)
+    truth = save(tmp_path / ("t.npy" if suffix == ".tif" else f"t{suffix}"), truth=TRUTH)
+    found = load_measurement(y, masks, truth)
+    np.testing.assert_array_equal(found.y, Y)
+    np.testing.assert_array_equal(found.masks, MASKS)
+    np.testing.assert_array_equal(found.truth, TRUTH)
+
+
+def test_folder_of_images_holds_masks_in_natural_order(tmp_path: Path) -> None:
+    for index in range(B):
+        cv2.imwrite(str(tmp_path / f"mask{index + 8}.png"), MASKS[index])
+    found = load_measurement(save(tmp_path / "y.npy", y=Y[0]), tmp_path)
+    assert found.y.shape == (1, H, W)
+    np.testing.assert_array_equal(found.masks, MASKS)
+
+
+@pytest.mark.parametrize("y_last", [False, True])
+@pytest.mark.parametrize("masks_last", [False, True])
+def test_frames_last_are_moved_to_the_front(tmp_path: Path, y_last: bool, masks_last: bool) -> None:
+    y = save(tmp_path / "y.npy", y=frames_last(Y) if y_last else Y)
+    masks = save(tmp_path / "m.npy", m=frames_last(MASKS) if masks_last else MASKS)
+    truth = save(tmp_path / "t.npy", t=frames_last(TRUTH) if masks_last else TRUTH)
+    found = load_measurement(y, masks, truth)
+    np.testing.assert_array_equal(found.y, Y)
+    np.testing.assert_array_equal(found.masks, MASKS)
+    np.testing.assert_array_equal(found.truth, TRUTH)
+
+
+def test_calibration_serves_as_masks(tmp_path: Path) -> None:
+    calibration = Calibration(MASKS.astype(np.float32), full_scale_dn=50.0)
+    save_calibration(tmp_path / "calibration.h5", calibration)
+    found = load_measurement(save(tmp_path / "y.npy", y=Y), tmp_path / "calibration.h5")
+    assert isinstance(found.masks, Calibration)
+    assert found.masks.hash == calibration.hash
+
+
+def test_recording_brings_its_calibration(tmp_path: Path, series) -> None:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+        for seq in (0, 2):
+            writer.write_reconstruction(series.reconstruction(seq))
+        writer.close({"acquired": 2, "closed": True})
+    found = load_measurement(tmp_path / "run.h5")
+    assert found.masks.hash == series.calibration.hash
+    np.testing.assert_array_equal(np.asarray(found.y), np.stack([series.counts(0), series.counts(2)]))
+    other = load_measurement(save(tmp_path / "y.npy", y=series.counts(0)), tmp_path / "run.h5")
+    assert other.masks.hash == series.calibration.hash
+
+
+def test_unusable_files_are_refused(tmp_path: Path, series) -> None:
+    y = save(tmp_path / "y.npy", y=Y)
+    with pytest.raises(InputError, match=r"y\.npy holds no masks.*--mask FILE"):
+        load_measurement(y)
+    with pytest.raises(FileFormatError, match=r"absent\.mat was not found"):
+        load_measurement(tmp_path / "absent.mat")
+    with pytest.raises(FileFormatError, match=r"absent\.npy was not found"):
+        load_measurement(y, tmp_path / "absent.npy")
+    with pytest.raises(FileFormatError, match=r"holds no snapshots; expected an array named meas or .*; got a, b"):
+        load_measurement(save(tmp_path / "ab.npz", a=Y, b=MASKS))
+    for name in ("cut.npy", "cut.npz", "cut.h5", "cut.mat", "cut.tif"):
+        (tmp_path / name).write_bytes(b"nothing of use")
+        with pytest.raises(FileFormatError, match=name):
+            load_measurement(tmp_path / name, y)
+    RecordingWriter(tmp_path / "video.h5", series.info, series.calibration, raw=False).close({})
+    with pytest.raises(FileFormatError, match="holds no raw snapshots"):
+        load_measurement(tmp_path / "video.h5")
+    np.save(tmp_path / "pickle.npy", np.array([{}]), allow_pickle=True)
+    with pytest.raises(FileFormatError, match=r"pickle\.npy holds Python objects"):
+        load_measurement(tmp_path / "pickle.npy", y)
+    for name, reason in (("y.csv", "another format"), ("y.h5", "an empty file")):
+        (tmp_path / name).write_text("1, 2, 3" if name == "y.csv" else "")
+        with pytest.raises(FileFormatError, match=rf"{name} cannot be read; expected \.mat .*; got {reason}"):
+            load_measurement(tmp_path / name, y)
+
+
+@pytest.mark.parametrize("bigtiff", [False, True])
+@pytest.mark.parametrize("kept", [0.3, 0.6, 0.97])
+def test_cut_tiff_is_refused(tmp_path: Path, capfd, kept: float, bigtiff: bool) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    with tifffile.TiffWriter(tmp_path / "y.tif", bigtiff=bigtiff) as writer:
+        for _ in range(6):
+            writer.write(RANDOM.random((H, W)).astype(np.float32), contiguous=False)
+    masks = save(tmp_path / "m.npy", m=MASKS)
+    assert load_measurement(tmp_path / "y.tif", masks).y.shape == (6, H, W)
+    data = (tmp_path / "y.tif").read_bytes()
+    (tmp_path / "y.tif").write_bytes(data[: int(kept * len(data))])
+    with pytest.raises(FileFormatError, match=r"y\.tif (is damaged|cannot be read as an image)"):
+        load_measurement(tmp_path / "y.tif", masks)
+    assert capfd.readouterr().err == ""  # OpenCV's own messages are not shown
+
+
+def test_tiff_of_four_frames_that_became_colours_is_explained(tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    tifffile.imwrite(tmp_path / "m.tif", np.zeros((4, H, W), np.uint8), photometric="rgb", planarconfig="separate")
+    with pytest.raises(CalibrationError, match=r"not a stack of frames.*got 6×8×4.*photometric='minisblack'"):
+        load_measurement(save(tmp_path / "y.npy", y=Y), tmp_path / "m.tif")

@@ -1,0 +1,70 @@
+"""Files of the version before the rearrangement of the packages: one rig file, one calibration, one recording.
+
+The files in `data` were written by commit 1f49c1d with the simulated camera: 64×64 pixels, B = 4, TV prior. No one can
+record a measurement again, so they must stay readable, with the same pixels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sci_stream
+from sci_stream.config import load_rig, parse_rig
+from sci_stream.errors import ConfigError
+from sci_stream.model import Array, Policy
+from sci_stream.recording.calibration_file import load_calibration, load_measured
+
+DATA = Path(__file__).parent / "data"
+
+
+def unpacked(name: str, folder: Path) -> Path:
+    path = folder / name
+    path.write_bytes(lzma.decompress((DATA / f"{name}.xz").read_bytes()))
+    return path
+
+
+def digest(array: Array) -> str:
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
+
+
+def test_old_rig_file_is_refused_with_what_replaced_its_keys() -> None:
+    with pytest.raises(ConfigError, match=r"\[reconstruct\] momentum was removed\. \[reconstruct\] iterations"):
+        load_rig(DATA / "rig.toml", {})
+
+
+def test_old_rig_in_a_recording_is_read_without_removed_keys() -> None:
+    rig = parse_rig((DATA / "rig.toml").read_text(), overrides={}, recorded=True)
+    assert rig.rig.name == "old-bench"
+    assert rig.policy.mode is Policy.RECORD
+    assert (rig.reconstruct.iterations, rig.reconstruct.adapt_budget) == (4, False)
+    assert (rig.reconstruct.sigma_first, rig.reconstruct.sigma_last) == (0.2, 0.03)
+    assert parse_rig(rig.to_toml(), overrides={}).reconstruct == rig.reconstruct
+
+
+def test_old_calibration_is_read_with_equal_masks(tmp_path: Path) -> None:
+    path = unpacked("calibration.h5", tmp_path)
+    calibration, measured = load_calibration(path), load_measured(path)
+    assert calibration.hash == "f6b721878015d325a9845371466bb9df"
+    assert digest(calibration.phi) == "a1a94d9419b361da"
+    assert digest(calibration.dark) == "3a04b9af075ed5c2"
+    assert calibration.full_scale_dn == pytest.approx(906.875)
+    assert measured is not None
+    assert digest(measured.white) == "a0f32fa633d3e45c"
+
+
+def test_old_recording_is_read_with_equal_pixels(tmp_path: Path) -> None:
+    with sci_stream.open(unpacked("recording.h5", tmp_path)) as recording:
+        assert recording.finished
+        assert recording.ledger is not None
+        assert (recording.ledger["acquired"], recording.ledger["reconstructed"]) == (2, 2)
+        assert recording.calibration.hash == recording.info.calibration_hash == "211298af874224ea6ae78fd876443fc3"
+        assert digest(np.asarray(recording.raw)) == "f9b63571478c019d"
+        assert digest(np.asarray(recording.video)) == "cbdc75f2620b6203"
+        assert recording.table["start_reason"].tolist() == [b"first", b"warm"]
+        assert recording.table["camera_time_ns"].tolist() == [500_000_000, 1_000_000_000]
+        assert parse_rig(recording.info.rig_toml, overrides={}, recorded=True).reconstruct.iterations == 4

@@ -1,0 +1,103 @@
+"""After a kill and on a full disk a recording contains everything that was flushed."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from sci_stream.errors import StorageError
+from sci_stream.recording import Recording, RecordingWriter
+from sci_stream.recording import writer as recording_writer
+from tests.recording.writing import start_writer
+
+pytestmark = pytest.mark.rig
+
+
+@pytest.mark.parametrize("every", [1, 16])
+def test_h5py_reads_all_flushed_rows_after_a_kill(tmp_path: Path, every: int) -> None:
+    path = tmp_path / "run.h5"
+    writer = start_writer(path, every)
+    assert writer.stdout is not None
+    with writer.stdout:
+        while int(writer.stdout.readline()) < 160:
+            pass
+        writer.send_signal(signal.SIGKILL)
+        promised = max([160, *(int(line) for line in writer.stdout.read().splitlines())])
+    writer.wait()
+
+    with h5py.File(path, "r", swmr=True) as file:
+        held = int((file["rows/state"][:] & 1).sum())
+        assert promised <= held <= promised + every
+        for row in range(held):
+            assert (file["raw"][row] == row).all()
+    with Recording(path) as recording:
+        assert not recording.clean
+        assert recording.raw_seqs == list(range(held))
+
+
+def test_all_readers_follow_a_writer_of_another_process(tmp_path: Path) -> None:
+    path = tmp_path / "run.h5"
+    writer = start_writer(path, 16)
+    assert writer.stdout is not None
+    with writer.stdout:
+        writer.stdout.readline()
+        with Recording(path) as first, Recording(path) as second:
+            seen = 0
+            for lap in (1, 2, 3):
+                while int(writer.stdout.readline()) < 200 * lap:
+                    pass
+                first.refresh()
+                second.refresh()
+                assert len(first.raw_seqs) > seen
+                seen = len(first.raw_seqs)
+                for recording in (first, second):
+                    assert all((recording.raw(seq) == seq).all() for seq in recording.raw_seqs)
+            writer.kill()
+            second.refresh()
+            assert len(second.raw_seqs) >= seen
+    writer.wait()
+
+
+def test_full_disk_is_refused_in_advance(tmp_path: Path, series, monkeypatch) -> None:
+    writer = RecordingWriter(tmp_path / "run.h5", series.info, series.calibration)
+    writer.write_raw(series.snapshot(0))
+    monkeypatch.setattr(recording_writer, "free_bytes", lambda _: 1000)
+    with pytest.raises(StorageError, match=r"run\.h5.*full.*MB"):
+        writer.write_reconstruction(series.reconstruction(1))
+    writer.close({"acquired": 2})
+    with Recording(writer.path) as recording:
+        assert recording.raw_seqs == [0]
+        assert recording.clean
+
+
+def test_flushed_data_stays_readable_after_a_write_error(tmp_path: Path, series) -> None:
+    writer = RecordingWriter(tmp_path / "run.h5", series.info, series.calibration, video=False)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    written = 0
+
+    def write_on() -> None:
+        nonlocal written
+        for seq in range(1000):
+            writer.write_raw(series.snapshot(seq))
+            writer.flush()
+            written += 1
+
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
+        with pytest.raises(StorageError, match=r"run\.h5.*MB free"):
+            write_on()
+        with pytest.raises(StorageError, match="has failed"):
+            writer.write_raw(series.snapshot(2000))
+        writer.close({"acquired": written})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert written > 10
+    with Recording(tmp_path / "run.h5") as recording:
+        assert recording.raw_seqs[:written] == list(range(written))
+        assert all(np.array_equal(recording.raw(seq), series.counts(seq)) for seq in range(written))
+        assert not recording.clean
