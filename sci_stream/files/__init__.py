@@ -1,1 +1,1 @@
-"""File formats: calibrations, recordings, journals, published measurements, images and videos."""
+"""Formats of others: MATLAB, NumPy, published measurements, images and videos."""
