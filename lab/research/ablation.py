@@ -1,6 +1,6 @@
 """Study: what each constant of the solver is worth on the scenes of `bench reality`; see docs/algorithm.md.
 
-``python lab/research/ablation.py reporting "lmmse._DECISION=8" "lmmse._TEXTURE=0.0;error_map._LEAST_LEVEL=0.2"`` solves
+``python lab/research/ablation.py reporting "lmmse._DECISION=8" "lmmse._TEXTURE=0.0;error_map._MIN_LEVEL=0.2"`` solves
 half of the scenes with the constants as they are, then with each argument's values in their place, and prints the
 change of the PSNR, mean over the scenes of each group, in dB: 12 / 4 iterations of `ffdnet-lite`, 128 × 128 pixels,
 and in parentheses the worst case. A constant is named by its module and its own name, ``settings.NAME`` is a setting

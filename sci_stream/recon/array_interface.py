@@ -36,9 +36,9 @@ Progress = Callable[[int, int], None]
 
 # Mean brightness, 99.5th percentile, up to which floating-point measurements are taken to be on the scale of the masks:
 # 1 for a white scene, and room for noise.
-_MOST_NORMALISED = 1.25
+_MAX_NORMALISED = 1.25
 # Residual from which a user is warned: the real capture 4fan14 has 0.06, eight unrelated frames have 0.25.
-_MOST_RESIDUAL = 0.1
+_MAX_RESIDUAL = 0.1
 # Snapshots between checks of the masks once they are known to fit; a check costs a twentieth of a solve.
 _CHECK_EVERY = 4
 _LOG = logging.getLogger(__name__)
@@ -352,7 +352,7 @@ class ArraySolver:
             white, _ = fit_white(y, self._phi, truth)
         else:
             white = brightness_percentile(y, self._phi)
-            normalised = np.issubdtype(y.dtype, np.floating) and 0 < white <= _MOST_NORMALISED * self._masks_max
+            normalised = np.issubdtype(y.dtype, np.floating) and 0 < white <= _MAX_NORMALISED * self._masks_max
             white = self._masks_max if normalised else white
         if not white > 0:
             raise InputError(
@@ -370,8 +370,8 @@ class ArraySolver:
         video, report = self._engine.reconstruct(snapshot, watch=lambda _video: count())
         health = None if self._monitor is None else self._monitor.check(snapshot, video)
         if health is not None:
-            found = findings(health, warn_shift_px=np.inf)
-            self.faults |= {name: found[name] for name in ("mask_match", "mask_order") if name in found}
+            problems = findings(health, warn_shift_px=np.inf)
+            self.faults |= {name: problems[name] for name in ("mask_match", "mask_order") if name in problems}
             self._withholds = is_withheld(health)
         if self._withholds:
             return self.withheld(seq, y, video, report)
@@ -388,7 +388,7 @@ class ArraySolver:
         return self.calibration.snapshot("arrays", seq, counts, truth)
 
     def _warn_if_unexplained(self, report: SolveReport) -> None:
-        if self._warned or self._noise is not None or report.residual < _MOST_RESIDUAL:
+        if self._warned or self._noise is not None or report.residual < _MAX_RESIDUAL:
             return
         self._warned = True
         _LOG.warning(

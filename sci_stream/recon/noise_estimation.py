@@ -42,9 +42,9 @@ import torch.nn.functional as F  # noqa: N812 - the usual name
 _WINDOW_PX = 5
 _STRIDE_PX = 3
 # Of larger images this many windows are used, evenly spread: more would not make the estimate better.
-_MOST_WINDOWS = 4096
+_MAX_WINDOWS = 4096
 # With fewer, chance decides how much of their residual is texture.
-_FEWEST_WINDOWS = 240
+_MIN_WINDOWS = 240
 
 _SCORING_STEPS = 8
 # In windows of noise alone, half of the s_w² are above 0 by chance and explain a part of the noise. The inverse of what
@@ -86,7 +86,7 @@ def estimate_noise(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> N
     than about 50 × 50 pixels, or with an invalid pixel in each window.
     """
     rows, columns = ((size - _WINDOW_PX) // _STRIDE_PX + 1 for size in y.shape[-2:])
-    if len(y) * max(rows, 0) * max(columns, 0) < _FEWEST_WINDOWS:
+    if len(y) * max(rows, 0) * max(columns, 0) < _MIN_WINDOWS:
         return NoiseEstimate(torch.zeros_like(y), y.new_zeros(y.shape[-2:]))
     eccentricity = _eccentricity(y)
     offset, slope, growth = _variance_components(_windows(y, phi, r_inv, eccentricity))
@@ -113,7 +113,7 @@ class _Windows(NamedTuple):
 
 def _windows(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor, eccentricity: torch.Tensor) -> _Windows:
     size = _WINDOW_PX
-    stride = max(_STRIDE_PX, math.ceil((y.numel() / _MOST_WINDOWS) ** 0.5))
+    stride = max(_STRIDE_PX, math.ceil((y.numel() / _MAX_WINDOWS) ** 0.5))
     at = torch.arange(size, dtype=y.dtype, device=y.device) - size // 2
     down, right = (grid.reshape(-1, 1) for grid in torch.meshgrid(at, at, indexing="ij"))
 
@@ -163,8 +163,8 @@ def _variance_components(windows: _Windows) -> tuple[torch.Tensor, torch.Tensor,
         information, score = nn - share * nt, rn - share * rt
         offset, slope = _line(brightness * (1.0 + growth * eccentricity), information, score)
         grows = slope * brightness * eccentricity
-        left = (grows * (score - information * (slope * brightness + offset))).sum()
-        growth = (left / (information * grows.square()).sum().clamp_min(_TINY)).clamp(0.0, 1.0)
+        remainder = (grows * (score - information * (slope * brightness + offset))).sum()
+        growth = (remainder / (information * grows.square()).sum().clamp_min(_TINY)).clamp(0.0, 1.0)
         noise = slope * brightness + growth * grows + offset
         texture = ((rt - noise * nt) / tt.clamp_min(_TINY)).clamp_min(0.0)
     return offset, slope, growth

@@ -38,7 +38,7 @@ class SigmaSchedule:
         return tuple(self.sigma(k / (iterations - 1) if iterations > 1 else 1.0) for k in range(iterations))
 
 
-LEAST_SIGMA = 1 / 255
+MIN_SIGMA = 1 / 255
 """Lowest level of a solve: one step of 8 bits. Where the start is nearly right, solves end below their last level."""
 
 
@@ -124,16 +124,16 @@ class AnytimeSchedule(Iterator[float]):
         return self._taken
 
     def __next__(self) -> float:
-        left = self._iterations_left()
-        if left <= 0:
+        remaining = self._iterations_left()
+        if remaining <= 0:
             # The lowest σ is always reached: stopping at a high one leaves an over-smoothed video, worse than one
             # overrun.
             if self._progress >= 1.0:
                 raise StopIteration
-            left = 1
+            remaining = 1
         if self._taken > 0:
-            self._progress = min(self._progress + (1.0 - self._progress) / left, 1.0)
-        if left == 1:
+            self._progress = min(self._progress + (1.0 - self._progress) / remaining, 1.0)
+        if remaining == 1:
             self._progress = 1.0
         self._taken += 1
         return self._progress

@@ -76,11 +76,11 @@ class CaptureGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         why = wait_of(func, args, kwargs or {})
         if why:
             raise UnrecordableError(f"{func}: {why}")
-        for tensor in given:
+        for tensor in read:
             if self._is_new(tensor):
                 self.held.append(tensor)
         out = func(*args, **(kwargs or {}))

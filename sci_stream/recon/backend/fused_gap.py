@@ -18,7 +18,7 @@ from sci_stream.recon.algorithms.gap import Denoise, Problem, gap, gap_iteration
 from sci_stream.recon.algorithms.noise_level import Sigma, on_device
 from sci_stream.recon.backend.memory import plan_chunks
 from sci_stream.recon.backend.network_stack import relative_error
-from sci_stream.recon.denoisers.ffdnet import MOST_TRAINED, FfdnetDenoiser, Network
+from sci_stream.recon.denoisers.ffdnet import MAX_TRAINED, FfdnetDenoiser, Network
 from sci_stream.recon.denoisers.temporal import FramesToImages, IterationDenoiser, WholeVideoDenoiser
 
 _CHANNELS = 8
@@ -52,9 +52,9 @@ class FusedGap:
         self._between: Callable[..., None] = kernels.between
         self._prior, self._network = prior, network
         self._transforms: dict[Denoise, FramesToImages] = {}
-        for each in dict.fromkeys(priors):
-            assert not isinstance(each, WholeVideoDenoiser)
-            self._transforms[each] = each.as_matrix(n_frames, device)
+        for turn in dict.fromkeys(priors):
+            assert not isinstance(turn, WholeVideoDenoiser)
+            self._transforms[turn] = turn.as_matrix(n_frames, device)
 
     def __call__(self, v: torch.Tensor, problem: Problem, sigmas: Iterable[Sigma]) -> Iterator[torch.Tensor]:
         """Yield the last estimate only; see `sci_stream.recon.algorithms.gap.gap`."""
@@ -78,11 +78,11 @@ class FusedGap:
         around = None if problem.relative is None else F.avg_pool2d(problem.relative, 2)
         now = self._transforms[problem.prior(k)]
         image, packed = self._packed(x, now, sigma, around)
-        given = self._run(packed)
+        output = self._run(packed)
         for number, level in enumerate(levels, k + 1):
             after = self._transforms[problem.prior(number)]
             self._between(
-                *(given, image, y_acc, packed, now, after),
+                *(output, image, y_acc, packed, now, after),
                 phi=phi,
                 y=y,
                 r_inv=r_inv,
@@ -92,10 +92,10 @@ class FusedGap:
                 weight=problem.weight(level),
                 relative=around,
                 limit=self._network.limit,
-                most_level=MOST_TRAINED,
+                most_level=MAX_TRAINED,
             )
-            given, now = self._run(packed), after
-        clean = F.pixel_shuffle(given[:, :4], 2).view(image.shape)
+            output, now = self._run(packed), after
+        clean = F.pixel_shuffle(output[:, :4], 2).view(image.shape)
         clean = image - clean if self._network.gives_noise else clean.to(image.dtype)
         return now.frames(clean)
 
@@ -109,7 +109,7 @@ class FusedGap:
         planes, n_frames = x.shape[:2]
         level = (on_device(sigma, x) * now.level).view(1, -1, 1, 1)
         if around is not None:
-            level = (level * around.unsqueeze(1)).clamp_max(MOST_TRAINED)
+            level = (level * around.unsqueeze(1)).clamp_max(MAX_TRAINED)
         level = level.expand(planes, n_frames, *parts.shape[-2:]).reshape(-1, 1, *parts.shape[-2:])
         rest = torch.zeros_like(parts[:, :3])
         packed = torch.cat((parts, level, rest), 1).to(self._network.dtype, memory_format=torch.channels_last)
@@ -118,8 +118,8 @@ class FusedGap:
     def _run(self, packed: torch.Tensor) -> torch.Tensor:
         """Return the output of the network, computed in chunks."""
         sizes = plan_chunks(len(packed), 4 * packed[0, 0].numel(), self._prior.pixels_per_chunk)
-        found = [self._network.stack(chunk) for chunk in torch.split(packed, sizes)]
-        whole = found[0] if len(found) == 1 else torch.cat(found)
+        parts = [self._network.stack(chunk) for chunk in torch.split(packed, sizes)]
+        whole = parts[0] if len(parts) == 1 else torch.cat(parts)
         return whole.contiguous(memory_format=torch.channels_last)
 
 
@@ -131,7 +131,7 @@ def fused_gap(
     It serves FFDNet with one network of eight channels at all levels, as in 16 bits on a GPU, and even rows and
     columns. The kernel is compared with separate operations on a small problem first.
     """
-    if not isinstance(prior, FfdnetDenoiser) or any(isinstance(each, WholeVideoDenoiser) for each in priors):
+    if not isinstance(prior, FfdnetDenoiser) or any(isinstance(turn, WholeVideoDenoiser) for turn in priors):
         return None, ""
     network = prior.network
     if network is None or network.channels != _CHANNELS or planes[-1] % 2 or planes[-2] % 2:
@@ -159,5 +159,5 @@ def _difference(fused: FusedGap, priors: Sequence[IterationDenoiser], n_frames: 
     noise_ratio = noise_variance_ratio(torch.full_like(y, 1e-3), r_inv, around)
     problem = Problem(y, phi, r_inv, tuple(priors), relaxation=1.5, noise_ratio=noise_ratio, relative=around)
     *_, wanted = gap(start, problem, levels)
-    *_, found = fused(start, problem, levels)
-    return relative_error(found, wanted)
+    *_, result = fused(start, problem, levels)
+    return relative_error(result, wanted)

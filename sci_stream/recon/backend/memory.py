@@ -85,8 +85,8 @@ def plan_chunks(n_frames: int, pixels_per_frame: int, most_pixels: int) -> list[
     if n_frames == 0:
         return []
     chunks = -(-n_frames // max(1, most_pixels // max(1, pixels_per_frame)))
-    each, larger = divmod(n_frames, chunks)
-    return [each + 1] * larger + [each] * (chunks - larger)
+    size, larger = divmod(n_frames, chunks)
+    return [size + 1] * larger + [size] * (chunks - larger)
 
 
 def solve_bytes(n_frames: int, height: int, width: int, *, planes: int = 1, pixels_per_chunk: int) -> int:
@@ -95,10 +95,10 @@ def solve_bytes(n_frames: int, height: int, width: int, *, planes: int = 1, pixe
     At the peak there are, as float32 videos: the masks and their temporal frequencies, the last estimate, and of the
     new iteration the projected frames, the denoised ones and an intermediate; maps of a single frame, most
     of them for comparing starts; activations of a network of 64 channels for a chunk, in and out, at half resolution;
-    and a chunk of temporal frequencies, in and out. The paper's adaptive rule holds one video more.
+    and a chunk of temporal frequencies, in and out.
 
-    Recorded work, of smaller videos only (`sci_stream.recon.backend.cuda_graph.MOST_PIXELS`), takes up to eight videos
-    more: the preceding video, both starts, and v with the shared memory of the recordings.
+    Recorded solves, of smaller videos only (`sci_stream.recon.backend.cuda_graph.MAX_PIXELS`), take up to eight videos
+    more: the preceding video, both starts, and the results.
     """
     frame = height * width
     videos = 25 * n_frames * frame  # six in float32 and one byte a pixel for the check that all is finite

@@ -30,7 +30,7 @@ _CALLS = 20
 
 # Shapes of features that a compiled stack is specialised to: chunks of frames and of temporal frequencies, of engines
 # of several calibrations. torch's own limit, 8, would silently end in uncompiled calls.
-_MOST_SHAPES = 64
+_MAX_SHAPES = 64
 
 
 Convolve = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool], torch.Tensor]
@@ -173,7 +173,7 @@ def _tensorrt(layers: Layers) -> Stack:
 
 def _compile(layers: Layers, **how: Any) -> Stack:
     config: Any = importlib.import_module("torch._dynamo.config")
-    config.recompile_limit = max(config.recompile_limit, _MOST_SHAPES)
+    config.recompile_limit = max(config.recompile_limit, _MAX_SHAPES)
     # Not `fullgraph`: under `CaptureGuard` torch compiles nothing, and would raise instead of calling the function.
     compiled: Stack = torch.compile(_plain(layers), dynamic=False, **how)
     return compiled
@@ -235,10 +235,10 @@ def trial_features(layers: Layers, channels: int = 0) -> torch.Tensor:
 def _tried(name: str, layers: Layers, features: torch.Tensor, wanted: torch.Tensor) -> tuple[StackTrial, Stack | None]:
     try:
         stack = WAYS[name](layers)
-        found = stack(features)
-        if found.shape != wanted.shape:
-            return StackTrial(name, why_not=f"returns {tuple(found.shape)}, not {tuple(wanted.shape)}"), None
-        error = relative_error(found, wanted)
+        result = stack(features)
+        if result.shape != wanted.shape:
+            return StackTrial(name, why_not=f"returns {tuple(result.shape)}, not {tuple(wanted.shape)}"), None
+        error = relative_error(result, wanted)
         if not error < ROUNDING_TOLERANCE:  # NaN too
             return StackTrial(name, why_not=f"differs from the plain one by {error:.2g}"), None
         seconds = _seconds(stack, features)
@@ -255,11 +255,11 @@ def _seconds(stack: Stack, features: torch.Tensor) -> float:
     watch = Stopwatch(features.device)
     calls, rounds = (_CALLS, 1) if features.device.type == "cuda" else (1, 3)
     stack(features)
-    found = []
+    times = []
     for _ in range(rounds):
         watch.lap()
         for _ in range(calls):
             stack(features)
         watch.lap()
-        found.append(watch.seconds() / calls)
-    return min(found)
+        times.append(watch.seconds() / calls)
+    return min(times)

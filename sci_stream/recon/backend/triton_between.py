@@ -4,7 +4,7 @@ The network takes and gives half-resolution images with the channels last, in 16
 noise, zeros. Between two of its runs lie the unshuffling of sub-pixels, the subtraction of the noise, the temporal
 transform back, the data step of GAP, the temporal transform of the next iteration, and the packing of its input. Done
 one after the other these pass every pixel through memory 155 to 245 bytes at a time; here each program holds all frames
-of a few pixels, and moves 28: 4 of the network's output, 4 each of the image it was given and of the mask, read twice
+of a few pixels, and moves 28: 4 of the network's output, 4 each of the image it was output and of the mask, read twice
 but the second time from the cache, and 4 and 4 of the next run's inputs.
 """
 
@@ -24,7 +24,7 @@ CHANNELS = 8
 
 
 def _between(  # noqa: PLR0917 - kernels are called by position
-    given: tl.tensor,
+    output: tl.tensor,
     image: tl.tensor,
     phi: tl.tensor,
     y: tl.tensor,
@@ -67,11 +67,11 @@ def _between(  # noqa: PLR0917 - kernels are called by position
     in_video = number[:, None] * (4 * n_half) + pixel[None, :]
     in_network = (number[:, None] * n_half + half[None, :]) * CHANNELS + sub[None, :]
 
-    clean = tl.load(given + in_network, mask=known, other=0.0).to(tl.float32)
+    clean = tl.load(output + in_network, mask=known, other=0.0).to(tl.float32)
     if GIVES_NOISE:
         clean = tl.load(image + in_video, mask=known, other=0.0) - clean
-    own = tl.load(back_scale + frame, mask=frame < N_FRAMES, other=1.0)
-    clean = (clean - tl.load(back_offset + frame, mask=frame < N_FRAMES, other=0.0)[:, None]) / own[:, None]
+    scales = tl.load(back_scale + frame, mask=frame < N_FRAMES, other=1.0)
+    clean = (clean - tl.load(back_offset + frame, mask=frame < N_FRAMES, other=0.0)[:, None]) / scales[:, None]
     clean = tl.where(known, clean, 0.0)
     square = frame[:, None] * PADDED + frame[None, :]
     v = tl.dot(tl.load(back + square), clean, input_precision="ieee")
@@ -111,7 +111,7 @@ _kernel = triton.jit(_between)
 
 
 def between(  # noqa: PLR0917 - in the order of the data
-    given: torch.Tensor,
+    output: torch.Tensor,
     image: torch.Tensor,
     y_acc: torch.Tensor,
     packed: torch.Tensor,
@@ -133,12 +133,12 @@ def between(  # noqa: PLR0917 - in the order of the data
 
     Parameters
     ----------
-    given
+    output
         (P·B, 8, H/2, W/2), channels last: the output of the network.
     image, y_acc
-        (P, B, H, W), the images that the network was given, and (P, H, W); overwritten by the next ones.
+        (P, B, H, W), the images that the network was output, and (P, H, W); overwritten by the next ones.
     packed
-        Like ``given``: the next input, overwritten.
+        Like ``output``: the next input, overwritten.
     before, after
         How frames became images for the run that ended, and do for the next.
     phi, y, r_inv, relaxation, weight
@@ -152,18 +152,18 @@ def between(  # noqa: PLR0917 - in the order of the data
     limit, most_level
         Beyond which images and local levels are clipped.
 
-    All float32 but ``given`` and ``packed``, contiguous; H and W even.
+    All float32 but ``output`` and ``packed``, contiguous; H and W even.
     """
     planes, n_frames, height, width = image.shape
     grid = (triton.cdiv(height * width, _BLOCK), planes)
     # Never read without them, but the kernel needs valid pointers.
-    own_weight, own_relative = (r_inv if weight is None else weight), (r_inv if relative is None else relative)
+    any_weight, any_relative = (r_inv if weight is None else weight), (r_inv if relative is None else relative)
     # Triton launches on the current device, wherever the tensors are.
     with torch.cuda.device_of(image):  # type: ignore[no-untyped-call]
         _kernel[grid](
-            *(given, image, phi, y, y_acc, r_inv, own_weight),
+            *(output, image, phi, y, y_acc, r_inv, any_weight),
             *(before.back, before.scale, before.offset, after.forth, after.scale, after.offset, after.level),
-            *(sigma, own_relative, packed, float(relaxation), float(limit), float(most_level)),
+            *(sigma, any_relative, packed, float(relaxation), float(limit), float(most_level)),
             *(height // 2, width // 2, n_frames, len(before.back)),
             *(gives_noise, weight is not None, relative is not None, CHANNELS, _BLOCK),
         )

@@ -96,10 +96,10 @@ def load_plugin(name: str) -> DenoiserSpec | None:
         if entry.pattern.match(name) is None:
             return None
     else:
-        found = importlib.metadata.entry_points(group=GROUP, name=name)
-        if not found:
+        entries = importlib.metadata.entry_points(group=GROUP, name=name)
+        if not entries:
             return None
-        entry = next(iter(found))
+        entry = next(iter(entries))
     try:
         factory = entry.load()
     except SciStreamError:
@@ -218,8 +218,8 @@ class CallableDenoiser:
         return more_than_one
 
     def _denoised(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
-        given = x.unsqueeze(1) if self._channel else x
-        out = self._function(given, sigma) if self._accepts_sigma else self._function(given)
+        images = x.unsqueeze(1) if self._channel else x
+        out = self._function(images, sigma) if self._accepts_sigma else self._function(images)
         if isinstance(out, np.ndarray):
             out = torch.from_numpy(np.ascontiguousarray(out))
         if not isinstance(out, torch.Tensor):
@@ -228,10 +228,10 @@ class CallableDenoiser:
                 expected="a torch tensor or a NumPy array",
                 got=type(out).__name__,
             )
-        if out.shape != given.shape:
+        if out.shape != images.shape:
             raise InputError(
                 f"The denoiser {self.name!r} returned another shape",
-                expected=tuple(given.shape),
+                expected=tuple(images.shape),
                 got=tuple(out.shape),
                 hint="A torch.nn.Module gets images (N, 1, H, W), any other callable (N, H, W).",
             )

@@ -28,7 +28,7 @@ from sci_stream.recon.denoisers.weights import SUBPIXELS, FfdnetWeights
 # (docs/decisions/16-bit-and-graphs.md).
 _ERROR_PER_SIGMA = 0.02
 
-MOST_TRAINED = 75 / 255
+MAX_TRAINED = 75 / 255
 """Level up to which networks are trained, FFDNet's paper, Section IV."""
 
 _PROBED_SIGMAS = tuple(level / 255 for level in (50, 35, 25, 18, 12, 9, 6, 4, 2.5))
@@ -289,9 +289,9 @@ def network_sigma(level: torch.Tensor, n_images: int) -> torch.Tensor:
     if not level.ndim:
         return level
     planes = level.reshape(-1, 1, *level.shape[-2:])
-    halved = F.avg_pool2d(padded_to_even(planes), 2).clamp_max_(MOST_TRAINED)
-    each = n_images // len(halved)
-    return halved.expand(each, -1, -1, -1) if len(halved) == 1 else halved.repeat_interleave(each, 0)
+    halved = F.avg_pool2d(padded_to_even(planes), 2).clamp_max_(MAX_TRAINED)
+    per_plane = n_images // len(halved)
+    return halved.expand(per_plane, -1, -1, -1) if len(halved) == 1 else halved.repeat_interleave(per_plane, 0)
 
 
 def padded_to_even(x: torch.Tensor) -> torch.Tensor:

@@ -31,7 +31,7 @@ _MIDDLE = 0.5
 
 
 # Smallest side of a matrix product in a GPU kernel.
-_LEAST_FRAMES = 16
+_MIN_FRAMES = 16
 
 
 class FramesToImages(NamedTuple):
@@ -67,7 +67,7 @@ class FramesToImages(NamedTuple):
 
 def padded_frames(n_frames: int) -> int:
     """Return the number of frames filled up to a power of two, as matrix products need it."""
-    return max(_LEAST_FRAMES, 1 << (n_frames - 1).bit_length())
+    return max(_MIN_FRAMES, 1 << (n_frames - 1).bit_length())
 
 
 class FrameDenoiser:

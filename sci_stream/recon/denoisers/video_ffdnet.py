@@ -59,9 +59,9 @@ class VideoFfdnetDenoiser(FfdnetDenoiser):
 
     def _inputs(self, frames: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
         """Return the input of the network for frames that have no neighbours."""
-        own = frame_input(frames, sigma)
-        nothing = own.new_zeros(len(own), VIDEO_INPUTS - FRAME_INPUTS, *own.shape[-2:])
-        return torch.cat((own[:, :SUBPIXELS], nothing, own[:, SUBPIXELS:]), 1)
+        single = frame_input(frames, sigma)
+        nothing = single.new_zeros(len(single), VIDEO_INPUTS - FRAME_INPUTS, *single.shape[-2:])
+        return torch.cat((single[:, :SUBPIXELS], nothing, single[:, SUBPIXELS:]), 1)
 
 
 class FinishedVideoFfdnetDenoiser(VideoFfdnetDenoiser):
@@ -111,7 +111,7 @@ def network_input(video: torch.Tensor, sigma: torch.Tensor, flow: torch.Tensor, 
     """
     n_frames, height, width = video.shape
     image = _blocked(video[frames])
-    index, exists = (each[frames] for each in neighbour_windows(n_frames, video.device))
+    index, exists = (part[frames] for part in neighbour_windows(n_frames, video.device))
     flow = F.interpolate(flow[frames], size=image.shape[1:3], mode="bilinear", align_corners=False)
     lines = video.flatten(1)
     parts = [image]

@@ -117,8 +117,8 @@ def save_ffdnet(
     for n, (kernel, bias) in enumerate(zip(weights.kernels, weights.biases, strict=True)):
         tensors[f"conv.{n}.weight"] = kernel.detach().cpu().to(kernel_dtype).contiguous()
         tensors[f"conv.{n}.bias"] = bias.detach().cpu().contiguous()
-    own = {"layout": LAYOUT, "output": "noise" if weights.gives_noise else "image", **_shape_metadata(weights)}
-    safetensors.torch.save_file(tensors, path, {**(about or {}), **own})
+    layout = {"layout": LAYOUT, "output": "noise" if weights.gives_noise else "image", **_shape_metadata(weights)}
+    safetensors.torch.save_file(tensors, path, {**(about or {}), **layout})
 
 
 def _shape_metadata(weights: FfdnetWeights) -> dict[str, str]:

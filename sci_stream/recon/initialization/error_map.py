@@ -19,7 +19,7 @@ from sci_stream.recon.noise_estimation import MOVING_MISMATCH
 
 # Lowest σ at a pixel in units of σ, since noise is divided by its square. 0.02 gives the same; 0.5 would denoise still
 # texture away: 0.4 dB behind binary masks (lab/research/real-light.md).
-_LEAST_LEVEL = 0.1
+_MIN_LEVEL = 0.1
 
 _TINY = 1e-12
 
@@ -41,7 +41,7 @@ class InitialErrorMap(NamedTuple):
         ê is the root of `where_wrong`, from which σ is chosen. Where nothing is measured, 1.
         """
         ratio = torch.where(self.around.isfinite(), self.around, self.where_wrong) / self.where_wrong.clamp_min(_TINY)
-        return ratio.sqrt().clamp_min(_LEAST_LEVEL)
+        return ratio.sqrt().clamp_min(_MIN_LEVEL)
 
     def with_noise(
         self, noise: torch.Tensor, mismatch: torch.Tensor, r_inv: torch.Tensor

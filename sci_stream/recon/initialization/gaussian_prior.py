@@ -179,7 +179,7 @@ class GaussianPrior:
         towards = self._precondition(residual).mul_(measured)
         direction, energy = towards, _product(residual, towards)
         enough = _SOLVED * energy
-        for left in reversed(range(steps)):
+        for remaining in reversed(range(steps)):
             covered = torch.empty_like(self.masks)
             image = self.noise * direction
             for chunk, masks, part in self._covered(direction):
@@ -192,7 +192,7 @@ class GaussianPrior:
             # CΦᵀz is accumulated from the steps, which saves a transform.
             length = length.unsqueeze(1)
             frequencies = covered.mul_(length) if frequencies is None else frequencies.addcmul_(covered, length)
-            if left:
+            if remaining:
                 residual = residual - length.squeeze(1) * image
                 towards = self._precondition(residual).mul_(measured)
                 before, energy = energy, _product(residual, towards)

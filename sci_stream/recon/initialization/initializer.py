@@ -8,7 +8,7 @@ import torch
 
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.recon.algorithms.gap import cold_start
-from sci_stream.recon.algorithms.schedule import LEAST_SIGMA, SigmaSchedule
+from sci_stream.recon.algorithms.schedule import MIN_SIGMA, SigmaSchedule
 from sci_stream.recon.initialization.error_map import InitialErrorMap
 from sci_stream.recon.initialization.lmmse import LmmseEstimator
 from sci_stream.recon.initialization.warm_start import VERDICTS, predict, verdict
@@ -145,7 +145,7 @@ def _first_sigma(settings: SolverSettings, error: InitialErrorMap, per_error: fl
     """Return the first σ after a start of this error, ()."""
     first = per_error * error.where_wrong.sqrt()
     # An error that overflowed says no more than that it is large.
-    return first.nan_to_num(nan=settings.sigma_first).clamp(LEAST_SIGMA).clamp_max(settings.sigma_first)
+    return first.nan_to_num(nan=settings.sigma_first).clamp(MIN_SIGMA).clamp_max(settings.sigma_first)
 
 
 def _levels(settings: SolverSettings, first: torch.Tensor, iterations: int) -> SigmaSchedule:

@@ -100,7 +100,7 @@ from triton.compiler import ASTSource
 from sci_stream.recon.backend import triton_between as own
 from sci_stream.recon.denoisers.temporal import padded_frames
 floats = "image phi y y_acc r_inv weight back back_scale back_offset forth scale offset level sigma relative".split()
-signature = dict.fromkeys(floats, "*fp32") | {"given": "*fp16", "packed": "*fp16"}
+signature = dict.fromkeys(floats, "*fp32") | {"output": "*fp16", "packed": "*fp16"}
 signature |= dict.fromkeys(("relaxation", "limit", "most_level"), "fp32") | {"height": "i32", "width": "i32"}
 for n_frames in (8, 48):
     constants = {"N_FRAMES": n_frames, "PADDED": padded_frames(n_frames), "GIVES_NOISE": True, "WEIGHTED": True}
