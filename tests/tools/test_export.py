@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from sci_stream import optional as extras
+from sci_stream import errors as extras
 from sci_stream.errors import ConfigError, FileFormatError, InputError, StorageError
 from sci_stream.imaging.rendering import render, render_counts
 from sci_stream.imaging.tone import ToneSettings
