@@ -116,6 +116,12 @@ class CaptureError(DeviceError):
     """A CUDA graph could not be captured: this process can no longer use the device, and another one may, without."""
 
 
+class DeviceLostError(DeviceError):
+    """The solver is lost to this process: its device fails everything, or it hangs. A new process may work."""
+
+    exit_status = 6  # not that of a missing device, which a restart would not change
+
+
 class StorageError(EnvironmentFault):
     """The disk is full, gone or not writable."""
 

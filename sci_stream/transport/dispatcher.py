@@ -16,7 +16,7 @@ from sci_stream.delivery.ledger import DropReason
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.security.curve import SocketConfig, unencrypted
-from sci_stream.transport.router import Peer, RouterServer
+from sci_stream.transport.router import MAX_PEERS, Peer, RouterServer
 from sci_stream.wire import (
     CalibrationMissing,
     CalibrationRequest,
@@ -32,6 +32,10 @@ from sci_stream.wire import (
 
 log = logging.getLogger(__name__)
 
+# A node that has returned nothing yet gets one snapshot; one that keeps it while others are done gets none for a
+# while, longer each time. Patience is this many times the slowest result so far, and at least so long.
+_PATIENCE, _LEAST_PATIENCE_S = 20.0, 20.0
+_BARRED_FIRST_S, _BARRED_MAX_S = 30.0, 3600.0
 # Limit per call, so that a flooding peer cannot block the node.
 _MESSAGES_PER_CALL = 1024
 
@@ -46,9 +50,10 @@ class Settled:
 
 @dataclass(slots=True)
 class ReconstructPeer(Peer):
-    """A reconstruct node, and when it last settled a snapshot or held none."""
+    """A reconstruct node, when it last settled a snapshot or held none, and whether it has returned a result."""
 
     progress_s: float
+    is_proven: bool = False
 
 
 class Dispatcher(RouterServer[ReconstructPeer]):
@@ -80,6 +85,8 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         self._calibrations: dict[str, Sequence[bytes | memoryview]] = {}
         self._current = ""
         self._series = ""
+        self._slowest_s = 0.0
+        self._barred: dict[str, tuple[float, float]] = {}
         self.period_ns = 0
 
     @property
@@ -137,14 +144,44 @@ class Dispatcher(RouterServer[ReconstructPeer]):
             # A node without snapshots has nothing to return: its time to solve starts with the next one.
             if not self._queue.holds(identity.decode(errors="replace")):
                 peer.progress_s = now_s
-            elif now_s - peer.progress_s > self._solve_timeout_s:
-                settled += self._lose(identity, f"no result for {self._solve_timeout_s:g} s")
+            elif now_s - peer.progress_s > (patience_s := self._patience_s):
+                if self._slowest_s:  # others do return results
+                    self._bar(peer.hello.node, now_s)
+                settled += self._lose(identity, f"no result for {patience_s:g} s")
+        self._admit(now_s)
         return settled + self._hand_out()
+
+    @property
+    def _patience_s(self) -> float:
+        """Time within which a node that holds snapshots must settle one."""
+        usual_s = max(_LEAST_PATIENCE_S, _PATIENCE * self._slowest_s) if self._slowest_s else math.inf
+        return min(self._solve_timeout_s, usual_s)
+
+    def _bar(self, node: str, now_s: float) -> None:
+        """Give a node no snapshots for a while."""
+        _, before_s = self._barred.get(node, (0.0, _BARRED_FIRST_S / 2))
+        pause_s = min(2 * before_s, _BARRED_MAX_S)
+        self._barred[node] = now_s + pause_s, pause_s
+        while len(self._barred) > MAX_PEERS:
+            del self._barred[next(iter(self._barred))]
+
+    def _admit(self, now_s: float) -> None:
+        """Set the credit of each node."""
+        for identity, peer in self.peers.items():
+            credit = peer.hello.credit
+            if not peer.is_proven:
+                until_s, _ = self._barred.get(peer.hello.node, (0.0, 0.0))
+                credit = min(credit, int(now_s >= until_s))
+            self._queue.join(identity.decode(errors="replace"), credit)
 
     def _handle(self, identity: bytes, message: Message, now_s: float) -> list[Settled]:
         name = identity.decode(errors="replace")
         # A failure is progress too: the node works.
         if isinstance(message, Done) and (peer := self.peers.get(identity)) is not None:
+            if message.ok and self._queue.holds(name):
+                self._slowest_s = max(self._slowest_s, now_s - peer.progress_s)
+                peer.is_proven = True
+                self._barred.pop(peer.hello.node, None)
             peer.progress_s = now_s
         match message:
             case Hello():
@@ -175,7 +212,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
     def _join(self, identity: bytes, hello: Hello, now_s: float) -> None:
         name = identity.decode(errors="replace")
         known = self.peers.get(identity)
-        self.peers[identity] = ReconstructPeer(hello, now_s, progress_s=now_s)
+        self.peers[identity] = ReconstructPeer(hello, now_s, now_s, known is not None and known.is_proven)
         if known is None:
             log.info("reconstruct node %s joined (%s)", name, hello.device)
             if self._current:
@@ -183,7 +220,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         elif hello.credit > 0 and known.hello.credit > 0:
             # HELLO after an interruption: messages in flight may be lost. The node lists those it has.
             self._queue.recall(name)
-        self._queue.join(name, hello.credit)
+        self._admit(now_s)
 
     def _lose(self, identity: bytes, why: str) -> list[Settled]:
         if self.peers.pop(identity, None) is None:

@@ -14,6 +14,7 @@ from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.errors import TransportError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
+from sci_stream.transport import dispatcher
 from sci_stream.transport.client_connection import ClientConnection, PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher, Settled
 from sci_stream.wire import CalibrationMissing, CalibrationRequest, Done, Limits, Message, Welcome, encode
@@ -83,12 +84,38 @@ def bench(context: zmq.Context, free_endpoint: Callable[[], str]) -> Iterator[Be
 
 def test_snapshots_are_sent_on_credit(bench: Bench) -> None:
     node = bench.add("a", credit=2)
-    for seq in range(3):
+    for seq in range(4):
         assert bench.dispatcher.offer(snapshot(seq)) == []
-    until(lambda: bench.seqs("a") == [0, 1], bench.poll)
+    until(lambda: bench.seqs("a") == [0], bench.poll)
     node.try_send(encode(Done(series=SERIES, seq=0, ok=True, reason="")))
     until(lambda: bench.seqs("a") == [0, 1, 2], bench.poll)
-    assert bench.settled == [Settled(0)]
+    node.try_send(encode(Done(series=SERIES, seq=1, ok=True, reason="")))
+    until(lambda: bench.seqs("a") == [0, 1, 2, 3], bench.poll)
+    assert bench.settled == [Settled(0), Settled(1)]
+
+
+def test_node_that_solves_nothing_delays_one_snapshot(
+    context: zmq.Context, free_endpoint: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "_LEAST_PATIENCE_S", 0.5)
+    bench = Bench(context, free_endpoint())
+    bench.add("good", credit=2)
+    bench.add("hole", credit=1000)
+    for seq in range(8):
+        bench.dispatcher.offer(snapshot(seq))
+    answered: set[int] = set()
+
+    def poll() -> None:
+        bench.poll()
+        for seq in set(bench.seqs("good")) - answered:
+            answered.add(seq)
+            bench.nodes["good"].try_send(encode(Done(series=SERIES, seq=seq, ok=True, reason="")))
+
+    until(lambda: len(bench.settled) == 8, poll)
+    assert sorted(settled.seq for settled in bench.settled) == list(range(8))
+    assert not any(settled.given_up for settled in bench.settled)
+    assert len(bench.seqs("hole")) == 1
+    bench.close()
 
 
 def test_snapshot_arrives_bit_for_bit(bench: Bench) -> None:

@@ -118,6 +118,8 @@ class ReconstructNode:
                 case Changed():
                     self._controls.done(result.request, result.parameters, result.error)
                     self._report_at_once()
+        if (error := self._solver.stalled()) is not None:
+            raise error
         news = self._link.poll(now_s)
         self._handle_from_sink(news.messages)
         for accepted in news.safe:

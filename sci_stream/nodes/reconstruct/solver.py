@@ -77,6 +77,10 @@ class Solver(Protocol):
         """Queue a snapshot for reconstruction; `Solved` or `Failed` follows."""
         ...
 
+    def stalled(self) -> SciStreamError | None:
+        """Return an error if the solver makes no progress any more."""
+        ...
+
     def results(self) -> Iterator[Result]:
         """Return the results since the last call."""
         ...

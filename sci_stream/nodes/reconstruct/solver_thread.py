@@ -18,7 +18,7 @@ import torch
 from sci_stream.calibration.diagnosis import withhold
 from sci_stream.clock import unix_ns
 from sci_stream.config import CalibrationSection, ReconstructSection
-from sci_stream.errors import CaptureError, DeviceMemoryError, SciStreamError
+from sci_stream.errors import CaptureError, DeviceLostError, DeviceMemoryError, SciStreamError
 from sci_stream.model import Snapshot, SnapshotId, StageTimes
 from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
 from sci_stream.nodes.reconstruct.solver import Changed, Failed, Ready, Result, Solved
@@ -34,7 +34,7 @@ from sci_stream.parameters import SOLVER_KEY, Parameter, Value
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.async_solve import AsyncSolve
-from sci_stream.recon.backend.device import describe_device, memory_in_use, pick_device
+from sci_stream.recon.backend.device import describe_device, is_lost, memory_in_use, pick_device
 from sci_stream.recon.budget import BudgetController
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings
@@ -46,6 +46,13 @@ _T = TypeVar("_T")
 # The current calibration and the previous one, whose last snapshots may still be in flight.
 _MAX_ENGINES = 2
 _UTILISATION_S = 2.0
+# Snapshots that fail one after the other, after which a new process is tried.
+_MAX_FAILURES = 5
+# Without progress for this many times the longest pause so far, and at least so long, the solver hangs. Preparing an
+# engine may compile for minutes.
+_STALLED, _LEAST_STALL_S, _PREPARATION_S = 20.0, 30.0, 900.0
+# A thread that hangs is abandoned when the node ends.
+_JOIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +136,10 @@ class SolverThread:
         self._iterations = 0
         self._busy_s = 0.0
         self._out_of_memory = 0
+        self._failures = 0
+        self._progress_s: float | None = None
+        self._longest_s = 0.0
+        self._prepares = False
         self._utilisation = Utilisation()
 
     def start(self, wake: Callable[[], None]) -> None:
@@ -140,7 +151,23 @@ class SolverThread:
         """Abort the current job and stop, within an iteration."""
         self._cancelled = True
         self._jobs.put(None)
-        self._thread.join()
+        self._thread.join(_JOIN_S if self.stalled() else None)
+
+    def stalled(self) -> DeviceLostError | None:
+        """Return an error if the thread makes no progress any more."""
+        began_s = self._progress_s
+        if began_s is None:
+            return None
+        limit_s = _PREPARATION_S if self._prepares else max(_LEAST_STALL_S, _STALLED * self._longest_s)
+        silent_s = time.monotonic() - began_s
+        if silent_s < limit_s:
+            return None
+        return DeviceLostError(
+            "The solver hangs",
+            expected=f"an iteration within {limit_s:.0f} s",
+            got=f"none for {silent_s:.0f} s",
+            hint=f"The denoiser {self._denoiser.name} or the device {self.device_name} does not return.",
+        )
 
     def has(self, calibration_hash: str) -> bool:
         """Return whether snapshots with this calibration can be submitted."""
@@ -184,7 +211,16 @@ class SolverThread:
         return {**figures, **memory_in_use(self._device), **self._reported, **self._watch_status}
 
     def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # a plug-in may even call sys.exit()
+            log.error("the solver thread ended", exc_info=error)
+            self._put(Failed(None, DeviceLostError("The solver thread ended", got=f"{type(error).__name__}: {error}")))
+
+    def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
+            self._prepares = not isinstance(job, Snapshot)
+            self._progress_s = time.monotonic()
             try:
                 # The previous result is delivered before anything that may replace its engine.
                 if isinstance(job, Calibration):
@@ -202,6 +238,7 @@ class SolverThread:
             # With another job queued, its solve starts first; the video is passed on once it has arrived.
             if self._jobs.empty() or (self._under_way and self._under_way.pending.ready):
                 self._deliver()
+            self._progress_s = None
         self._deliver()
 
     def _put(self, result: Result) -> None:
@@ -209,10 +246,17 @@ class SolverThread:
         self._wake()
 
     def _fail(self, snapshot: Snapshot | None, error: Exception) -> None:
-        if isinstance(error, CaptureError):
-            snapshot = None  # the device is lost to this process: the node ends, and its snapshots are sent again
         if not isinstance(error, SciStreamError):
             log.error("solver failed", exc_info=error)
+        self._failures += 1
+        # Lost to this process: the node ends, and its snapshots are sent again.
+        if is_lost(error):
+            snapshot = None
+            if not isinstance(error, CaptureError):
+                error = DeviceLostError(f"The device {self.device_name} is lost", got=error)
+        elif self._failures >= _MAX_FAILURES and snapshot is not None:
+            snapshot = None
+            error = DeviceLostError(f"{self._failures} snapshots failed one after the other", got=error)
         self._put(Failed(snapshot, error))
 
     def _change(self, job: _Change) -> Changed:
@@ -317,8 +361,15 @@ class SolverThread:
         if self._cancelled:
             raise _CancelledError
         self._denoised += 1
+        self._note_progress()
         if self._under_way and self._under_way.pending.ready:
             self._deliver()
+
+    def _note_progress(self) -> None:
+        now_s = time.monotonic()
+        if self._progress_s is not None and not self._prepares:
+            self._longest_s = max(self._longest_s, now_s - self._progress_s)
+        self._progress_s = now_s
 
     def _deliver(self) -> None:
         """Wait for the pending result, if any, and pass it on."""
@@ -330,6 +381,7 @@ class SolverThread:
         except Exception as error:
             self._fail(done.snapshot, error)
             return
+        self._failures = 0
         self._controller.record(iterations=report.iterations, solve_ns=report.solve_ns)
         self._iterations = report.iterations
         self._busy_s += report.solve_ns / 1e9

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from sci_stream.errors import ConfigError, DeviceError
+from sci_stream.errors import CaptureError, ConfigError, DeviceError
 
 # The threads of OpenMP do not survive a fork, and a child that waits for them would never return.
 os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
@@ -67,6 +67,19 @@ def computes_bfloat16(device: torch.device) -> bool:
     # Not public, and absent in older releases of torch: False is safe there, only slower.
     supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
     return supported is not None and bool(supported())
+
+
+def is_lost(error: BaseException) -> bool:
+    """Return whether a device fails everything from now on, for this process: after an illegal access, or unplugged.
+
+    Out of memory is none of these.
+    """
+    if isinstance(error, CaptureError):
+        return True
+    if isinstance(error, torch.OutOfMemoryError):
+        return False
+    sticky = isinstance(error, getattr(torch, "AcceleratorError", ()))  # torch 2.8 and newer
+    return sticky or (isinstance(error, RuntimeError) and "CUDA error" in str(error))
 
 
 def memory_in_use(device: torch.device) -> dict[str, int]:

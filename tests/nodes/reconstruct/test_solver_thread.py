@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 import torch
 
 from sci_stream.config import ReconstructSection
-from sci_stream.errors import CaptureError, DeviceMemoryError
+from sci_stream.errors import CaptureError, DeviceLostError, DeviceMemoryError
 from sci_stream.model import Snapshot, SnapshotId
+from sci_stream.nodes.reconstruct import solver_thread
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.nodes.reconstruct.solver_thread import (
     Failed,
@@ -354,3 +356,71 @@ def test_gpu_out_of_memory_continues_with_smaller_chunks() -> None:
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
         solver.stop()
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), "is lost"),
+        (RuntimeError("CUDA error: unspecified launch failure"), "is lost"),
+        (SystemExit(3), "thread ended"),
+    ],
+    ids=["accelerator error", "older releases of torch", "sys.exit"],
+)
+def test_lost_device_ends_the_node_at_once(
+    calibration: Calibration, monkeypatch: pytest.MonkeyPatch, failure: BaseException, reason: str
+) -> None:
+    def fail(*_: object, **__: object) -> AsyncSolve:
+        raise failure
+
+    bench = Bench()
+    bench.solver.adopt(calibration)
+    assert isinstance(bench.next(), Ready)
+    monkeypatch.setattr(Engine, "begin", fail)
+    bench.solver.submit(_snapshot(calibration, 0))
+    failed = bench.next()
+    assert isinstance(failed, Failed)
+    assert failed.snapshot is None, "its snapshot is sent again"
+    assert isinstance(failed.error, DeviceLostError)
+    assert reason in str(failed.error)
+    bench.solver.stop()
+
+
+def test_node_that_fails_every_snapshot_ends(calibration: Calibration, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> AsyncSolve:
+        raise ValueError("a denoiser that fails")
+
+    bench = Bench()
+    bench.solver.adopt(calibration)
+    assert isinstance(bench.next(), Ready)
+    monkeypatch.setattr(Engine, "begin", fail)
+    for seq in range(5):
+        bench.solver.submit(_snapshot(calibration, seq))
+    results = [bench.next() for _ in range(5)]
+    assert [result.snapshot is None for result in results if isinstance(result, Failed)] == [False] * 4 + [True]
+    bench.solver.stop()
+
+
+def test_solver_that_hangs_is_noticed_and_abandoned(calibration: Calibration, monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+
+    def hang(*_: object, **__: object) -> AsyncSolve:
+        released.wait(PATIENCE_S)
+        raise ValueError("at last")
+
+    monkeypatch.setattr(solver_thread, "_LEAST_STALL_S", 0.2)
+    monkeypatch.setattr(solver_thread, "_STALLED", 0.0)
+    monkeypatch.setattr(solver_thread, "_JOIN_S", 0.1)
+    bench = Bench()
+    bench.solver.adopt(calibration)
+    assert isinstance(bench.next(), Ready)
+    assert bench.solver.stalled() is None, "it has nothing to do"
+    monkeypatch.setattr(Engine, "begin", hang)
+    bench.solver.submit(_snapshot(calibration, 0))
+    deadline_s = time.monotonic() + PATIENCE_S
+    while (error := bench.solver.stalled()) is None:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+    assert "The solver hangs" in str(error)
+    bench.solver.stop()
+    released.set()

@@ -128,6 +128,9 @@ class IdentitySolver:
     def stop(self) -> None:
         """Nothing to stop."""
 
+    def stalled(self) -> None:
+        """Return None: it never hangs."""
+
     def has(self, calibration_hash: str) -> bool:
         """Return whether the calibration is known."""
         return calibration_hash in self._known
