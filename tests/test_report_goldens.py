@@ -29,7 +29,7 @@ from sci_stream.reports import CalibrationHealth, SolveReport, Start
 from tests.series_fixtures import Series
 
 GOLDENS = Path(__file__).parent / "goldens"
-OLD = Path(__file__).parent / "storage" / "data" / "recording.h5.xz"
+OLD = Path(__file__).parent / "recording" / "data" / "recording.h5.xz"
 MS = 1_000_000
 CORRECTION = MaskCorrection(masks=(MaskError(x_px=0.3, y_px=0.4), MaskError(gain=0.05))).to_text
 UNKNOWN = dict.fromkeys(
