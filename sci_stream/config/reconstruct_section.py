@@ -41,12 +41,10 @@ class ReconstructSection(Section):
         description="Iterations per snapshot; unset: chosen for the device and the denoiser.",
     )
     adapt_budget: bool = Field(
-        default=True,
-        description="Reduce the iterations while snapshots are queued, before any snapshot is dropped.",
+        default=True, description="Reduce the iterations while snapshots are queued, before any snapshot is dropped."
     )
     warm_start: bool = Field(
-        default=True,
-        description="Start each snapshot from the preceding video where that predicts it.",
+        default=True, description="Start each snapshot from the preceding video where that predicts it."
     )
     min_iterations: Rare[int | None] = Field(
         default=None,

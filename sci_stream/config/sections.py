@@ -55,8 +55,7 @@ class CameraSection(Section):
 
     driver: Name = Field(default="simulated", description="Camera driver, by the name of its entry point.")
     options: dict[str, object] = Field(
-        default_factory=dict,
-        description="Options of the driver; each driver defines its own.",
+        default_factory=dict, description="Options of the driver; each driver defines its own."
     )
     read_timeout_s: Rare[float] = Field(
         default=0.2, ge=0.01, le=60, description="Timeout of one read; a stop request may take this long, s."
@@ -84,8 +83,7 @@ class CalibrationSection(Section):
         description="Warn if the masks have moved further than this since the calibration, pixels.",
     )
     correct_shift: bool = Field(
-        default=True,
-        description="Correct the masks by what snapshots show: shift, blur and gain of each, black level.",
+        default=True, description="Correct the masks by what snapshots show: shift, blur and gain of each, black level."
     )
 
 
@@ -126,13 +124,9 @@ class RecordSection(Section):
     enabled: bool = Field(default=True, description="Record every series.")
     folder: RigPath = Field(default=Path("recordings"), description="Folder for recordings; created if missing.")
     raw: bool = Field(default=True, description="Record raw snapshots; the video can be reconstructed from them again.")
-    video: bool = Field(
-        default=True,
-        description="Record the reconstructed video: B frames per snapshot.",
-    )
+    video: bool = Field(default=True, description="Record the reconstructed video: B frames per snapshot.")
     compression: Literal["none", "bitshuffle_lz4"] = Field(
-        default="none",
-        description="none: fastest, any HDF5 tool reads it; bitshuffle_lz4: lossless, needs hdf5plugin.",
+        default="none", description="none: fastest, any HDF5 tool reads it; bitshuffle_lz4: lossless, needs hdf5plugin."
     )
     video_dtype: Rare[Literal["float16", "float32", "uint16"]] = Field(
         default="float16",
@@ -151,13 +145,10 @@ class RecordSection(Section):
         description="Switch the recording of a series off after this much data, MiB; the series continues. 0: never.",
     )
     movie: Literal["none", "mp4", "mkv"] = Field(
-        default="none",
-        description="Video file to share, H.264 in colour, next to the recording: none, mp4 or mkv.",
+        default="none", description="Video file to share, H.264 in colour, next to the recording: none, mp4 or mkv."
     )
     min_free_mib: int = Field(
-        default=1024,
-        ge=0,
-        description="Stop recording when less than this is free on the disk, MiB.",
+        default=1024, ge=0, description="Stop recording when less than this is free on the disk, MiB."
     )
     warn_free_mib: Rare[int | None] = Field(
         default=None,
@@ -186,8 +177,7 @@ class PreviewSection(Section):
     )
     port: Port = Field(default=8765, description="Port that the page listens on; 0: any free port.")
     token: Token = Field(
-        default="",
-        description="Secret that viewers append to the address; better set in the environment.",
+        default="", description="Secret that viewers append to the address; better set in the environment."
     )
     token_expires: Expiry = ""
     open_browser: Rare[bool] = Field(default=False, description="Open the page in a browser when the rig starts.")
@@ -224,10 +214,7 @@ class PreviewSection(Section):
         default=256, ge=1, le=65536, description="Memory for the pictures of the last five minutes, MiB."
     )
     stale_after_s: float = Field(
-        default=3.0,
-        gt=0,
-        le=3600,
-        description="The page shows NO DATA after this long without new video, s.",
+        default=3.0, gt=0, le=3600, description="The page shows NO DATA after this long without new video, s."
     )
 
 
@@ -254,8 +241,7 @@ class NetworkSection(Section):
         description="Sink node: receives the results of the other nodes at this address.",
     )
     taps: Endpoint = Field(
-        default="tcp://127.0.0.1:5703",
-        description="Sink node: other programs subscribe to results at this address.",
+        default="tcp://127.0.0.1:5703", description="Sink node: other programs subscribe to results at this address."
     )
     bind_host: Rare[Annotated[str, Field(max_length=253)]] = Field(
         default="",
@@ -298,8 +284,7 @@ class HealthSection(Section):
         default=5720, description="Port of the first reconstruct node, the others use the next ones; 0: any free ports."
     )
     token: Token = Field(
-        default="",
-        description="Secret of the header Authorization: Bearer; better set in the environment.",
+        default="", description="Secret of the header Authorization: Bearer; better set in the environment."
     )
     token_expires: Expiry = ""
 
@@ -322,8 +307,7 @@ class SecuritySection(Section):
     """Encryption between hosts. Nodes on one machine need none; addresses beyond it require it."""
 
     encryption: Literal["auto", "on", "off"] = Field(
-        default="auto",
-        description="auto: encrypt beyond this machine; on: always; off: never.",
+        default="auto", description="auto: encrypt beyond this machine; on: always; off: never."
     )
     unprotected_network: Rare[bool] = Field(
         default=False, description="Allow addresses beyond this machine without encryption: any host may read and send."

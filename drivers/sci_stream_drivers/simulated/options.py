@@ -34,10 +34,7 @@ class FaultOptions(DriverOptions):
         description="Highest frame id, followed by id_first (GigE Vision: 65535); unset: ids never wrap.",
     )
     jitter_s: float = Field(
-        default=0.0,
-        ge=0,
-        le=10,
-        description="Frames are delayed by up to this time, s; their timestamps stay exact.",
+        default=0.0, ge=0, le=10, description="Frames are delayed by up to this time, s; their timestamps stay exact."
     )
     stall_every: int = Field(default=0, ge=0, description="Stall after every N delivered frames; 0: never.")
     stall_s: float = Field(default=0.0, ge=0, le=600, description="Duration of a stall, s.")
