@@ -250,7 +250,7 @@ def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reco
         if seq == 0:
             solver.scale(counts[np.newaxis], None)
         known = set(solver.faults)
-        video, report = solver.solve(seq, counts, None, lambda: None)
+        video, report = solver.solve(seq, counts)
         _warn({name: text for name, text in solver.faults.items() if name not in known})
         yield Reconstructed(_like(video, snapshot), (report,), None, solver.white, tuple(solver.faults.values()))
 
@@ -362,12 +362,15 @@ class ArraySolver:
         return white
 
     def solve(
-        self, seq: int, y: Array, truth: Array | None, count: Callable[[], None]
+        self, seq: int, y: Array, truth: Array | None = None, count: Callable[[], None] | None = None
     ) -> tuple[npt.NDArray[np.float32], SolveReport]:
-        """Reconstruct snapshot ``seq``, (H, W); ``count`` is called after each iteration."""
+        """Reconstruct snapshot ``seq``, (H, W); ``count`` is called after each iteration.
+
+        Without it, solves on a GPU are recorded, which pays in a long series.
+        """
         assert self._engine is not None
         snapshot = self.snapshot(seq, y, truth)
-        video, report = self._engine.reconstruct(snapshot, watch=lambda _video: count())
+        video, report = self._engine.reconstruct(snapshot, watch=count and (lambda _video: count()))
         health = None if self._monitor is None else self._monitor.check(snapshot, video)
         if health is not None:
             problems = findings(health, warn_shift_px=np.inf)

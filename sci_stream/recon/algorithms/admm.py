@@ -15,24 +15,6 @@ from sci_stream.recon.algorithms.gap import Problem, data_step_gaussian
 from sci_stream.recon.algorithms.noise_level import Sigma, on_device
 
 
-def admm_iteration(
-    v: torch.Tensor, u: torch.Tensor, problem: Problem, sigma: Sigma, k: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return v and u after iteration k, from 0, of `admm`: new tensors."""
-    y, phi, r_inv = problem.y, problem.phi, problem.r_inv
-    # 1/(R + γ) computed from 1/R, which is 0 at pixels without a measurement, so that they keep v − u.
-    ridge = 1.0 + problem.gamma * r_inv
-    if problem.noise_ratio is not None:
-        ridge = ridge + problem.noise_ratio / on_device(sigma, r_inv).square()
-    x = v - u
-    residual = y - forward(phi, x)
-    projected = torch.addcmul(x, phi, (residual * r_inv / ridge).unsqueeze(-3))
-    correlated = problem.correlated_at(k)
-    x = projected if correlated is None else data_step_gaussian(x, projected, residual, r_inv, correlated)
-    v = problem.denoise(x + u, sigma, k)
-    return v, u + (x - v)
-
-
 def admm(v: torch.Tensor, problem: Problem, sigmas: Iterable[Sigma]) -> Iterator[torch.Tensor]:
     r"""Yield the denoised estimate v of each iteration, as long as there is a σ for the next.
 
@@ -69,3 +51,22 @@ def admm(v: torch.Tensor, problem: Problem, sigmas: Iterable[Sigma]) -> Iterator
     for k, sigma in enumerate(sigmas):
         v, u = admm_iteration(v, u, problem, sigma, k)
         yield v
+
+
+def admm_iteration(
+    v: torch.Tensor, u: torch.Tensor, problem: Problem, sigma: Sigma, k: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return v and u after iteration k, from 0, of `admm`: new tensors."""
+    y, phi, r_inv = problem.y, problem.phi, problem.r_inv
+    # x ← (v − u) + Φᵀ(ΦΦᵀ + γ)⁻¹ (y − Φ(v − u)), with 1/(R + γ) computed from 1/R: that is 0 at pixels without a
+    # measurement, which so keep v − u.
+    ridge = 1.0 + problem.gamma * r_inv
+    if problem.noise_ratio is not None:
+        ridge = ridge + problem.noise_ratio / on_device(sigma, r_inv).square()
+    x = v - u
+    residual = y - forward(phi, x)
+    projected = torch.addcmul(x, phi, (residual * r_inv / ridge).unsqueeze(-3))
+    correlated = problem.correlated_at(k)
+    x = projected if correlated is None else data_step_gaussian(x, projected, residual, r_inv, correlated)
+    v = problem.denoise(x + u, sigma, k)  # v ← D_σ(x + u)
+    return v, u + (x - v)  # u ← u + (x − v)

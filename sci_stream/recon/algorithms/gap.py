@@ -73,35 +73,6 @@ class Problem(NamedTuple):
         return None if self.noise_ratio is None else data_weight(self.noise_ratio, sigma)
 
 
-def gap_iteration(
-    v: torch.Tensor, y_acc: torch.Tensor, problem: Problem, sigma: Sigma, k: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return v and y_acc after iteration k, from 0, of `gap`: new tensors."""
-    y, phi, r_inv, w = problem.y, problem.phi, problem.r_inv, problem.weight(sigma)
-    x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=problem.relaxation, weight=w)
-    if (correlated := problem.correlated_at(k)) is not None:
-        x = data_step_gaussian(v, x, (y_acc - forward(phi, v)) * (1.0 if w is None else w), r_inv, correlated)
-    return problem.denoise(x, sigma, k), y_acc
-
-
-def data_step_gaussian(
-    v: torch.Tensor,
-    projected: torch.Tensor,
-    residual: torch.Tensor,
-    r_inv: torch.Tensor,
-    correlated: CorrelatedResidual,
-) -> torch.Tensor:
-    """Correct v by the posterior mean of its correlated errors where these are likely, else by the projection.
-
-    Returns
-    -------
-    ``projected``, which is overwritten.
-    """
-    measured = (r_inv > 0).to(v.dtype)
-    changed = correlated.posterior_mean(residual * measured, measured).add_(v)
-    return projected.lerp_(changed, correlated.where.unsqueeze(-3))
-
-
 def gap(v: torch.Tensor, problem: Problem, sigmas: Iterable[Sigma]) -> Iterator[torch.Tensor]:
     r"""Yield the denoised estimate v of each iteration, as long as there is a σ for the next.
 
@@ -153,6 +124,39 @@ def gap(v: torch.Tensor, problem: Problem, sigmas: Iterable[Sigma]) -> Iterator[
     for k, sigma in enumerate(sigmas):
         v, y_acc = gap_iteration(v, y_acc, problem, sigma, k)
         yield v
+
+
+def gap_iteration(
+    v: torch.Tensor, y_acc: torch.Tensor, problem: Problem, sigma: Sigma, k: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return v and y_acc after iteration k, from 0, of `gap`: new tensors."""
+    y, phi, r_inv, w = problem.y, problem.phi, problem.r_inv, problem.weight(sigma)
+    # y_acc ← y + w (y_acc − y + α (y − Φv)),   x ← v + Φᵀ(ΦΦᵀ)⁻¹ w (y_acc − Φv)
+    x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=problem.relaxation, weight=w)
+    if (correlated := problem.correlated_at(k)) is not None:
+        # x ← v + CΦᵀ(ΦCΦᵀ + νI)⁻¹ w (y_acc − Φv) where something moves
+        residual = y_acc - forward(phi, v)
+        x = data_step_gaussian(v, x, residual if w is None else residual * w, r_inv, correlated)
+    # v ← D_σ(x)
+    return problem.denoise(x, sigma, k), y_acc
+
+
+def data_step_gaussian(
+    v: torch.Tensor,
+    projected: torch.Tensor,
+    residual: torch.Tensor,
+    r_inv: torch.Tensor,
+    correlated: CorrelatedResidual,
+) -> torch.Tensor:
+    """Correct v by the posterior mean of its correlated errors where these are likely, else by the projection.
+
+    Returns
+    -------
+    ``projected``, which is overwritten.
+    """
+    measured = (r_inv > 0).to(v.dtype)
+    changed = correlated.posterior_mean(residual * measured, measured).add_(v)
+    return projected.lerp_(changed, correlated.where.unsqueeze(-3))
 
 
 ERROR_PER_SIGMA = 2.0
