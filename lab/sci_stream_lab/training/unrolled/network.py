@@ -67,7 +67,7 @@ class Stage(NamedTuple):
 
 
 class Coded(NamedTuple):
-    """Measurements of N videos of B frames each, with the starts of their solves; H and W even.
+    """Measurements of N videos of B frames each, with the starts of their solves; the planes of a mosaic are videos.
 
     ``y`` (N, H, W); ``phi`` (N, B, H, W); ``r_inv`` (N, H, W), 1/Σφ², 0 where nothing valid was measured; ``noise`` and
     ``error``, n² and e_p² of the start, (N, H, W); ``still`` ȳ, (N, H, W); ``start`` x⁰, (N, B, H, W).
@@ -105,6 +105,8 @@ def grown(stages: Sequence[Stage], number: int) -> list[Stage]:
 
 def estimates(coded: Coded, stages: Sequence[Stage], dtype: torch.dtype) -> list[torch.Tensor]:
     """Return x after each stage, (N, B, H, W) each; convolutions in ``dtype``, all else in float32."""
+    rows, columns = coded.y.shape[-2:]
+    coded = _even(coded)
     n, b, height, width = coded.phi.shape
     scale = coded.r_inv.sqrt()
     maps = torch.stack((coded.noise.sqrt() * scale, coded.error.sqrt()), 1).clamp_max(_MAP_LIMIT)
@@ -118,7 +120,7 @@ def estimates(coded: Coded, stages: Sequence[Stage], dtype: torch.dtype) -> list
         change, log = F.pixel_shuffle(out.float(), 2).view(n, b, 2, height, width).unbind(2)
         before = x + change
         x = corrected(before, (_LOG_MIDDLE + _LOG_RANGE * torch.tanh(log / _LOG_RANGE)).exp(), coded)
-        results.append(x)
+        results.append(x[..., :rows, :columns])
     return results
 
 
@@ -141,6 +143,12 @@ def _through(
         inner = F.conv2d(_exchanged(features, n), blocks[i], biases[i + 1], padding=1).relu_()
         features = features + F.conv2d(inner, blocks[i + 1], biases[i + 2], padding=1)
     return features, F.conv2d(features, last, biases[-1], padding=1)
+
+
+def _even(coded: Coded) -> Coded:
+    """Repeat the last row and column where their number is odd."""
+    odd = coded.y.shape[-1] % 2, coded.y.shape[-2] % 2
+    return Coded(*(F.pad(field, (0, odd[0], 0, odd[1]), mode="replicate") for field in coded)) if any(odd) else coded
 
 
 def _blocked(video: torch.Tensor) -> torch.Tensor:
