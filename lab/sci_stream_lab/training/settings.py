@@ -65,8 +65,8 @@ class TrainingSettings:
         Clips only: height and width of the videos that patches are taken from, even and at least ``patch_px``; how many
         inputs of the network to whole videos are kept; and the steps with white noise before those in which the solver
         runs too. Of these, an unrolled network has ``clip_px`` only.
-    stages, blocks, channels
-        Unrolled only: see `sci_stream_lab.training.unrolled.network.UnrolledShape`; ``channels`` in fours.
+    stages, layers, channels
+        Unrolled only: see `sci_stream_lab.training.unrolled.network.UnrolledShape`.
     validate_every
         Steps between points of the curve, each with a checkpoint.
 
@@ -96,7 +96,7 @@ class TrainingSettings:
     pool: int = 1200
     noise_steps: int = 4000
     stages: int = 6
-    blocks: int = 3
+    layers: int = 7
     channels: int = 64
     validate_every: int = 1000
 
@@ -117,8 +117,8 @@ class TrainingSettings:
             "pool": (1, self.pool, 10**6),
             "noise_steps": (0, self.noise_steps, 10**9),
             "stages": (1, self.stages, 64),
-            "blocks": (1, self.blocks, 64),
-            "channels": (4, self.channels, 1024),
+            "layers": (2, self.layers, 64),
+            "channels": (2, self.channels, 1024),
             "validate_every": (1, self.validate_every, 10**9),
         }
         if not self.for_video:
@@ -126,13 +126,9 @@ class TrainingSettings:
         for name, (least, value, most) in ranges.items():
             if not least <= value <= most:
                 raise ConfigError(f"The training's {name} is out of range", expected=f"{least} to {most}", got=value)
-        for name, size, unit, expected in (
-            ("patch_px", self.patch_px, 2, "an even number"),
-            ("clip_px", self.clip_px, 2, "an even number"),
-            ("channels", self.channels, 4, "a multiple of four"),
-        ):
-            if size % unit:
-                raise ConfigError(f"The training's {name} is not divisible by {unit}", expected=expected, got=size)
+        for name, size in (("patch_px", self.patch_px), ("clip_px", self.clip_px), ("channels", self.channels)):
+            if size % 2:
+                raise ConfigError(f"The training's {name} must be even", expected="an even number", got=size)
 
     @property
     def is_unrolled(self) -> bool:

@@ -37,7 +37,7 @@ from sci_stream_lab.training.patches import PhotographData, least_image_px
 from sci_stream_lab.training.settings import DEFAULTS, TrainingSettings, Until
 from sci_stream_lab.training.unrolled.data import UnrolledData
 from sci_stream_lab.training.unrolled.learner import UnrolledLearner
-from sci_stream_lab.training.unrolled.network import UnrolledShape, grown, initial_stages
+from sci_stream_lab.training.unrolled.network import Stage, UnrolledShape, grown, initial_stages
 from sci_stream_lab.training.video.clips import load_clips
 from sci_stream_lab.training.video.data import VideoData
 
@@ -91,8 +91,9 @@ def train(
     resume
         Resume the run in the folder; its settings must be these.
     start_from
-        Weights of the same variant for a new run to start from, instead of random ones. For an unrolled network, the
-        checkpoint of another run, of fewer stages at most: those between are repeated.
+        Weights of the same variant for a new run to start from, instead of random ones. For an unrolled network, those
+        of a frame network of half as many channels, or the checkpoint of another run, whose stages are repeated where
+        there are fewer.
     held_out
         Number of images, or of clips where there are some, held out for validation; None for the variant's default.
     memory_mib
@@ -173,17 +174,27 @@ def _ffdnet_learner(settings: TrainingSettings, device: torch.device, start_from
 
 
 def _unrolled_learner(settings: TrainingSettings, device: torch.device, start_from: Path | None) -> UnrolledLearner:
-    shape = UnrolledShape(settings.stages, settings.blocks, settings.channels)
+    shape = UnrolledShape(settings.stages, settings.layers, settings.channels)
     if start_from is None:
-        return UnrolledLearner(initial_stages(shape, settings.seed), device, settings.ema_decay)
-    saved = load_checkpoint(start_from.parent)
-    with reading(start_from, "a training of an unrolled network"):
+        start = initial_stages(shape, settings.seed)
+    elif start_from.suffix == ".safetensors":
+        frame_network = _start(start_from, NetworkShape(shape.layers, shape.channels // 2))
+        start = initial_stages(shape, settings.seed, frame_network)
+    else:
+        start = grown(_stages(start_from, shape), shape.stages)
+    return UnrolledLearner(start, device, settings.ema_decay)
+
+
+def _stages(path: Path, shape: UnrolledShape) -> list[Stage]:
+    """Return the averaged weights of a run of unrolled stages of this shape."""
+    saved = load_checkpoint(path.parent)
+    with reading(path, "a training of an unrolled network"):
         theirs = TrainingSettings(**saved["settings"])
-        if (theirs.blocks, theirs.channels) != (shape.blocks, shape.channels) or not theirs.is_unrolled:
-            raise ConfigError("The run to start from has stages of another shape", expected=shape, got=theirs)
         learner = _unrolled_learner(theirs, torch.device("cpu"), None)
         learner.restore(saved["learner"])
-    return UnrolledLearner(grown(learner.weights(), shape.stages), device, settings.ema_decay)
+    if (theirs.layers, theirs.channels) != (shape.layers, shape.channels):
+        raise ConfigError("The run to start from has stages of another shape", expected=shape, got=theirs)
+    return learner.weights()
 
 
 @dataclass

@@ -74,7 +74,12 @@ class UnrolledData:
     def psnr_db(self, weights: list[Stage]) -> dict[str, float]:
         """Return the mean PSNR behind masks of each class on held-out clips."""
         dtype = torch.bfloat16 if computes_bfloat16(self._device) else torch.float32
-        stages = [Stage(*([v.to(self._device) for v in values] for values in stage)) for stage in weights]
+        stages = [
+            Stage(
+                [k.to(self._device) for k in s.kernels], [b.to(self._device) for b in s.biases], s.step.to(self._device)
+            )
+            for s in weights
+        ]
         found = {}
         with torch.inference_mode():
             for kind, items in self._held_out.items():

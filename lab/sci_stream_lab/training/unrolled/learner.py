@@ -23,7 +23,8 @@ class UnrolledLearner(Learner[CodedSamples, list[Stage]]):
     def __init__(self, start: Sequence[Stage], device: torch.device, ema_decay: float) -> None:
         outer = [kernel for stage in start for kernel in (stage.kernels[0], stage.kernels[-1])]
         inner = [kernel for stage in start for kernel in stage.kernels[1:-1]]
-        super().__init__(outer, inner, [bias for stage in start for bias in stage.biases], device, ema_decay)
+        small = [value for stage in start for value in (*stage.biases, stage.step)]
+        super().__init__(outer, inner, small, device, ema_decay)
         self._stages = len(start)
 
     @property
@@ -44,13 +45,13 @@ class UnrolledLearner(Learner[CodedSamples, list[Stage]]):
         return self._as_stages([average.to("cpu", copy=True) for average in self._averages])
 
     def _as_stages(self, values: Sequence[torch.Tensor]) -> list[Stage]:
-        n = self._stages
-        blocks, layers = len(self._inner) // n, len(self._biases) // n
-        inner, biases = values[2 * n :], values[2 * n + blocks * n :]
+        n, inner, small = self._stages, len(self._inner) // self._stages, len(self._biases) // self._stages
+        outer, middle, rest = values[: 2 * n], values[2 * n : (2 + inner) * n], values[(2 + inner) * n :]
         return [
             Stage(
-                (values[2 * k], *inner[blocks * k : blocks * (k + 1)], values[2 * k + 1]),
-                biases[layers * k : layers * (k + 1)],
+                (outer[2 * k], *middle[inner * k : inner * (k + 1)], outer[2 * k + 1]),
+                rest[small * k : small * (k + 1) - 1],
+                rest[small * (k + 1) - 1],
             )
             for k in range(n)
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,9 +15,13 @@ import torch
 
 from lab.tests.training.pictures import CPU, picture
 from sci_stream.errors import ConfigError
-from sci_stream.optics.forward import forward
+from sci_stream.optics.forward import accumulate_and_project, forward
+from sci_stream.recon.algorithms.noise_level import NoiseLevel
+from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.denoisers.variants import NetworkShape
 from sci_stream_lab.training.checkpoint import load_checkpoint
 from sci_stream_lab.training.curve import read_curve
+from sci_stream_lab.training.learner import initial_weights
 from sci_stream_lab.training.settings import TrainingSettings, Until
 from sci_stream_lab.training.train import TrainingResult, train
 from sci_stream_lab.training.unrolled.learner import UnrolledLearner
@@ -25,7 +30,6 @@ from sci_stream_lab.training.unrolled.network import (
     Coded,
     Stage,
     UnrolledShape,
-    corrected,
     estimates,
     grown,
     initial_stages,
@@ -33,7 +37,7 @@ from sci_stream_lab.training.unrolled.network import (
 from sci_stream_lab.training.unrolled.samples import CodedSamples, cut, draw_sample, started
 from sci_stream_lab.training.video.scenes import Scenes
 
-SHAPE = UnrolledShape(stages=2, blocks=1, channels=8)
+SHAPE = UnrolledShape(stages=2, layers=3, channels=16)
 
 
 def _scene(n_frames: int, height: int, width: int) -> np.ndarray:
@@ -50,7 +54,7 @@ def _sample(n_frames: int = 4, height: int = 32, width: int = 32, seed: int = 0)
 
 def _stages(shape: UnrolledShape = SHAPE) -> list[Stage]:
     """Return stages that do something: the last layers start small."""
-    return [Stage([*s.kernels[:-1], 30 * s.kernels[-1]], s.biases) for s in initial_stages(shape, 0)]
+    return [s._replace(kernels=[*s.kernels[:-1], 30 * s.kernels[-1]]) for s in initial_stages(shape, 0)]
 
 
 def test_steps_on_one_sample_lower_its_error() -> None:
@@ -81,12 +85,12 @@ def test_videos_of_a_batch_do_not_depend_on_each_other() -> None:
         torch.testing.assert_close(x, torch.cat((a, b)))
 
 
-def test_frames_reach_only_their_neighbours_in_a_block() -> None:
-    stages = _stages(UnrolledShape(stages=1, blocks=1, channels=8))
+def test_frames_reach_only_their_neighbours_in_a_layer() -> None:
+    stages = _stages(UnrolledShape(stages=1, layers=3, channels=16))
     coded = _sample(n_frames=8).coded
     changed = coded.start.clone()
     changed[:, 0] += 0.1
-    # Unmeasured pixels change by the network alone.
+    # What is measured nowhere changes by the network alone.
     blind = coded._replace(r_inv=torch.zeros_like(coded.r_inv))
     before, after = (estimates(c, stages, torch.float32)[0] for c in (blind, blind._replace(start=changed)))
     reached = (before - after).abs().amax((0, 2, 3)) > 0
@@ -101,18 +105,36 @@ def test_shifting_everything_by_whole_blocks_shifts_the_result() -> None:
     torch.testing.assert_close(y[inside], x.roll((4, 6), (-2, -1))[inside], rtol=1e-4, atol=1e-5)
 
 
-def test_data_step_without_noise_fits_the_measurement() -> None:
-    coded = _sample().coded._replace(noise=torch.zeros(1, 32, 32))
-    variance = torch.rand(coded.phi.shape, generator=torch.Generator().manual_seed(0)).add(0.01)
-    x = corrected(coded.start + 0.1, variance, coded)
+def test_result_without_noise_fits_the_measurement_in_every_stage() -> None:
+    coded = _sample().coded
     measured = coded.r_inv > 0
-    torch.testing.assert_close(forward(coded.phi, x)[measured], coded.y[measured])
+    for x in estimates(coded._replace(noise=torch.zeros_like(coded.noise)), _stages(), torch.float32):
+        torch.testing.assert_close(forward(coded.phi, x)[measured], coded.y[measured])
 
 
-def test_data_step_with_noise_alone_changes_little() -> None:
-    coded = _sample().coded._replace(noise=torch.full((1, 32, 32), 1e4))
-    v = coded.start + 0.1
-    torch.testing.assert_close(corrected(v, torch.full_like(v, 1e-3), coded), v, rtol=0, atol=1e-5)
+def test_measurement_of_noise_alone_changes_nothing() -> None:
+    coded = _sample().coded._replace(noise=torch.full((1, 32, 32), 1e8))
+    idle = [s._replace(kernels=[*s.kernels[:-1], 0 * s.kernels[-1]]) for s in initial_stages(SHAPE, 0)]
+    for x in estimates(coded._replace(y=coded.y + 1), idle, torch.float32):
+        torch.testing.assert_close(x, coded.start, rtol=0, atol=1e-5)
+
+
+def test_stages_begun_with_a_frame_network_are_iterations_with_it() -> None:
+    weights = initial_weights(NetworkShape(layers=3, channels=8), 1)
+    coded = _sample(height=24, width=24).coded
+    # Without noise, without acceleration.
+    coded = coded._replace(noise=torch.zeros_like(coded.noise))
+    stages = [
+        s._replace(step=torch.tensor([math.log(0.5), 0.0])) for s in initial_stages(SHAPE, 0, frame_network=weights)
+    ]
+    denoiser = FfdnetDenoiser(weights, CPU)
+    level = NoiseLevel(0.5, relative=(coded.error + 4e-4).sqrt())
+    x = coded.start
+    for found in estimates(coded, stages, torch.float32):
+        x, _ = accumulate_and_project(x, coded.y, coded.y, coded.phi, coded.r_inv, relaxation=0.0)
+        x = denoiser(x[0], level).unsqueeze(0)
+        fitted, _ = accumulate_and_project(x, coded.y, coded.y, coded.phi, coded.r_inv, relaxation=0.0)
+        torch.testing.assert_close(found, fitted, rtol=1e-4, atol=1e-4)
 
 
 def test_grown_network_repeats_the_stages_between() -> None:
@@ -148,7 +170,7 @@ def test_every_class_of_masks_and_of_errors_is_drawn() -> None:
     assert 0.3 < np.mean([p.known is p.true for p in pairs]) < 0.6
 
 
-def test_sample_repeats_with_its_seed_and_fits_its_measurement() -> None:
+def test_sample_is_the_same_for_the_same_generator_and_fits_its_measurement() -> None:
     clip = (255 * _scene(60, 48, 48)).astype(np.uint8)
     photograph = picture(0, 96, 96)
     for seed in range(12):
@@ -169,7 +191,7 @@ def test_cut_keeps_measurement_and_truth_together() -> None:
 
 Go = Callable[..., TrainingResult]
 SETTINGS = TrainingSettings(
-    variant="unrolled", stages=2, blocks=1, channels=8, batch=8, patch_px=16, clip_px=32, warmup_steps=2,
+    variant="unrolled", stages=2, layers=3, channels=16, batch=8, patch_px=16, clip_px=32, warmup_steps=2,
     validate_every=3, ema_decay=0.9,
 )  # fmt: skip
 
@@ -219,7 +241,7 @@ def test_deeper_network_begins_with_the_stages_of_another_run(go: Go, tmp_path: 
     for k, source in enumerate((0, 1, 1)):  # first layers of the stages
         torch.testing.assert_close(after["parameters"][2 * k], before["averages"][2 * source], rtol=0, atol=1e-6)
     with pytest.raises(ConfigError, match="stages of another shape"):
-        go(tmp_path / "three", dataclasses.replace(SETTINGS, channels=12), steps=1, start_from=start)
+        go(tmp_path / "three", dataclasses.replace(SETTINGS, channels=8), steps=1, start_from=start)
 
 
 def test_measured_masks_are_part_of_the_data(go: Go, tmp_path: Path) -> None:
