@@ -192,6 +192,11 @@ def declared(parameters: Iterable[Parameter], actions: Iterable[str] = ()) -> di
     return {**entries, ACTIONS_KEY: words} if words else entries
 
 
+def is_declaration(key: str) -> bool:
+    """Return whether an entry of a node's status declares a parameter or its actions."""
+    return key == ACTIONS_KEY or key.startswith(SET_KEY)
+
+
 def declarations(status: Mapping[str, Value]) -> tuple[list[Parameter], list[str]]:
     """Return the parameters and actions that a node's status declares, skipping invalid entries."""
     texts = [value for key, value in status.items() if key.startswith(SET_KEY) and isinstance(value, str)]

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
 import zmq
 
 from sci_stream.delivery.clock_offset import significant_ns
+from sci_stream.parameters import Parameter, declarations, is_declaration
 from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.router import MAX_PEERS, Peer, RouterServer
 from sci_stream.transport.sockets import BYTES_PER_CALL
 from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Welcome
 
 log = logging.getLogger(__name__)
+
+MAX_STATUS_BYTES = 32 << 10
+"""Size of a node's status: that of a reconstruct node has 3 KiB, a camera with many settings adds as much."""
 
 # Heartbeats and recording must get their turn while results arrive without pause.
 _MESSAGES_PER_CALL = 16
@@ -28,10 +32,19 @@ _MAX_MS = 2**63 / 1e6
 
 @dataclass(slots=True)
 class ReportingPeer(Peer):
-    """A node that reports to the sink: the status of its last heartbeat, and whether it has timed out."""
+    """A node that reports to the sink: its last status, what it offers, and whether it has timed out."""
 
     lost: bool = False
     status: dict[str, int | float | str] = field(default_factory=dict)
+    parameters: list[Parameter] = field(default_factory=list)
+    actions: list[str] = field(default_factory=list)
+
+    def report(self, status: Mapping[str, int | float | str]) -> None:
+        """Take over a status; parameters and actions are parsed only if they have changed."""
+        declared = {key: value for key, value in status.items() if is_declaration(key)}
+        if declared != {key: value for key, value in self.status.items() if is_declaration(key)}:
+            self.parameters, self.actions = declarations(declared)
+        self.status = dict(status)
 
 
 def _is_ms(value: object) -> TypeGuard[float]:
@@ -77,14 +90,23 @@ class ResultsServer(RouterServer[ReportingPeer]):
                 self._register(identity, message, now_s)
                 return False
             case Heartbeat():
-                if peer is not None:
-                    peer.status = dict(message.status)
+                if peer is not None and self._is_short(identity, message, now_s):
+                    peer.report(message.status)
                     self._note_clock(peer)
                 return False
             case Goodbye():
                 self.peers.pop(identity, None)
                 return False
         return True
+
+    def _is_short(self, identity: bytes, heartbeat: Heartbeat, now_s: float) -> bool:
+        """Return whether a status is one that a node can have: all are shown to every viewer twice a second."""
+        size = sum(len(key) + (len(value) if isinstance(value, str) else 8) for key, value in heartbeat.status.items())
+        if size > MAX_STATUS_BYTES:
+            self.refuse(
+                identity, "status", f"a status of {size} characters, expected at most {MAX_STATUS_BYTES}", now_s
+            )
+        return size <= MAX_STATUS_BYTES
 
     def _register(self, identity: bytes, hello: Hello, now_s: float) -> None:
         peer = self.peers.get(identity)
@@ -103,7 +125,9 @@ class ResultsServer(RouterServer[ReportingPeer]):
                 self._replaced.append(old)
                 del self.peers[old]
             self._clocks.pop(hello.node, None)
-        self.peers[identity] = ReportingPeer(hello, now_s, status=peer.status if peer else {})
+        new = self.peers[identity] = ReportingPeer(hello, now_s)
+        if peer is not None:
+            new.report(peer.status)
 
     def _forget_lost(self, now_s: float, silent_s: float = 0.0) -> None:
         """Forget lost nodes that the rig does not know, and that have been silent for longer than ``silent_s``."""

@@ -19,7 +19,18 @@ from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.web.control_client import RigControl
 from sci_stream.web.preview import WebPreview
-from sci_stream.wire import CalibrationRequest, Limits, Message, Ping, Refused, Welcome, decode, encode, header
+from sci_stream.wire import (
+    CalibrationRequest,
+    Heartbeat,
+    Limits,
+    Message,
+    Ping,
+    Refused,
+    Welcome,
+    decode,
+    encode,
+    header,
+)
 from tests.transport.peers import hello, until
 
 BEAT_S = 60.0
@@ -187,6 +198,17 @@ def test_nodes_of_the_rig_keep_their_places(context: zmq.Context, free_endpoint,
     raw.send_multipart(encode(hello("stranger-4")))
     assert isinstance(bench.answer(raw), Welcome), "in the place of one that is lost"
     bench.close()
+
+
+def test_status_of_impossible_length_is_refused(bench: Bench) -> None:
+    raw = bench.connect()
+    raw.send_multipart(encode(hello()))
+    assert isinstance(bench.answer(raw), Welcome)
+    raw.send_multipart(encode(Heartbeat("reconstruct-0", {"device": "cpu"})))
+    raw.send_multipart(encode(Heartbeat("reconstruct-0", {f"set.k{i}": "x" * 1000 for i in range(100)})))
+    until(lambda: bench.server.wire_errors["status"] == 1, bench.poll)
+    (peer,) = bench.server.peers.values()
+    assert peer.status == {"device": "cpu"}
 
 
 def test_calibration_requests_are_rate_limited(context: zmq.Context, free_endpoint: Callable[[], str]) -> None:

@@ -24,7 +24,6 @@ from sci_stream.parameters import (
     SettingChange,
     Value,
     checked_changes,
-    declarations,
 )
 from sci_stream.transport.results_server import ReportingPeer
 from sci_stream.wire import Control, ControlResult, Message
@@ -177,7 +176,7 @@ class OperatorCommands:
                 if later.identity == identity:
                     later.before.update(result.values)
             # The next caller sees the new values, not the node's last report.
-            peer.status = {**peer.status, **_redeclared(peer, result.values)}
+            peer.report({**peer.status, **_redeclared(peer, result.values)})
         if result.values:
             request.values[sent.node] = dict(result.values)
         if result.text:
@@ -205,7 +204,7 @@ class OperatorCommands:
             if self._send(identity, message):
                 request.waiting.add(key)
                 # Now, because a heartbeat with the new values may arrive before the answer.
-                before = {parameter.name: parameter.value for parameter in declarations(peer.status)[0]}
+                before = {parameter.name: parameter.value for parameter in peer.parameters}
                 self._sent[key] = _Sent(request, identity, node, now_s, before)
             else:
                 request.errors.append(EnvironmentFault(f"{node} accepts no messages", hint="Try again in a moment."))
@@ -289,8 +288,7 @@ class OperatorCommands:
     def _declared(self) -> Iterator[tuple[str, str, Sequence[Parameter], list[str]]]:
         for peer in self._peers.values():
             if not peer.lost:
-                parameters, actions = declarations(peer.status)
-                yield peer.hello.node, peer.hello.kind_of_node, parameters, actions
+                yield peer.hello.node, peer.hello.kind_of_node, peer.parameters, peer.actions
         yield SINK, SINK, self._own_parameters(), []
 
 
@@ -309,18 +307,17 @@ def _is_meant(peer: ReportingPeer, node: str) -> bool:
 
 def _checked(request: _Request, peer: ReportingPeer) -> dict[str, Value]:
     """Refuse settings that the node would refuse, so that no node receives any."""
-    parameters, actions = declarations(peer.status)
     node = peer.hello.node
     if request.action == "set":
-        return checked_changes(parameters, request.parameters, node)
-    if request.action not in actions:
-        expected = f"one of {', '.join(actions)}" if actions else "none: it offers no action now"
+        return checked_changes(peer.parameters, request.parameters, node)
+    if request.action not in peer.actions:
+        expected = f"one of {', '.join(peer.actions)}" if peer.actions else "none: it offers no action now"
         raise InputError(f"Action {request.action!r} is not available at {node} now", expected=expected)
     return {}
 
 
 def _redeclared(peer: ReportingPeer, values: Mapping[str, Value]) -> dict[str, str]:
-    known = {parameter.name: parameter for parameter in declarations(peer.status)[0]}
+    known = {parameter.name: parameter for parameter in peer.parameters}
     return {
         f"{SET_KEY}{name}": known[name].changed_to(value).to_text() for name, value in values.items() if name in known
     }

@@ -39,7 +39,8 @@ class Bench:
             status: dict[str, Any] = {"acquired": 1, **declared((ITERATIONS, PRIOR))}
             if kind == "acquire":
                 status = {**declared((), ("next_series",))}
-            self.peers[node.encode()] = ReportingPeer(Hello(node, kind, "00"), 0.0, status=status)  # type: ignore[arg-type]
+            peer = self.peers[node.encode()] = ReportingPeer(Hello(node, kind, "00"), 0.0)  # type: ignore[arg-type]
+            peer.report(status)
         self.commands = OperatorCommands(self.peers, self.send, lambda: self.series, lambda: None, lambda: None)
 
     @property
@@ -240,7 +241,7 @@ def test_change_in_force_is_carried_to_the_next_series(bench: Bench, series: Ser
     bench.ask("acquire", "next_series")
     bench.answer(text="another series follows")
     restarted = bench.peers[b"reconstruct-1"]
-    restarted.status = {"acquired": 1, **declared((ITERATIONS, PRIOR))}
+    restarted.report({"acquired": 1, **declared((ITERATIONS, PRIOR))})
     following = SeriesSession.open(replace(series.info, series="run-2"), series.calibration, rig(tmp_path))
     bench.commands.carry_changes(following)
     assert [(change.node, change.name, change.new) for change in following.statistics.changes] == [
