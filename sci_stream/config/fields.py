@@ -155,39 +155,30 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 """A port that an HTTP server listens on; 0 for any free one."""
 
 
-def _checked_name(name: str) -> str:
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name) is None:
-        raise ValueError("expected 1 to 64 letters, digits and . _ -, the first a letter or digit")
-    return name
+def _matching(pattern: str, expected: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if re.fullmatch(pattern, text) is None:
+            raise ValueError(f"expected {expected}")
+        return text
+
+    return AfterValidator(check)
 
 
-def _checked_denoiser(name: str) -> str:
-    for part in name.split("+"):
-        if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", part) is None:
-            _checked_name(part)
-    return name
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_NAME_WORDS = "1 to 64 letters, digits and . _ -, the first a letter or digit"
+_DENOISER = rf"({_NAME}|[A-Za-z_][\w.]*:[A-Za-z_][\w.]*)"
 
-
-def _checked_device(device: str) -> str:
-    if re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", device) is None:
-        raise ValueError("expected auto, cpu, cuda or cuda:N")
-    return device
-
-
-def _checked_key(key: str) -> str:
-    if key and PUBLIC_KEY.fullmatch(key) is None:
-        raise ValueError("expected a public key of 40 characters, as printed by sci-stream keys show")
-    return key
-
-
-PublicKey = Annotated[str, AfterValidator(_checked_key)]
+PublicKey = Annotated[
+    str,
+    _matching(rf"({PUBLIC_KEY.pattern})?", "a public key of 40 characters, as printed by sci-stream keys show"),
+]
 """A host's public CURVE key as text, or ``""`` for none."""
 
-Name = Annotated[str, AfterValidator(_checked_name)]
+Name = Annotated[str, _matching(_NAME, _NAME_WORDS)]
 """A name that may appear in file names and messages."""
 
-DenoiserName = Annotated[str, AfterValidator(_checked_denoiser)]
+DenoiserName = Annotated[str, _matching(rf"{_DENOISER}(\+{_DENOISER})*", _NAME_WORDS)]
 """The name of a denoiser, or ``module:Class`` of one."""
 
-Device = Annotated[str, AfterValidator(_checked_device)]
+Device = Annotated[str, _matching(r"auto|cpu|cuda(:[0-9]{1,3})?", "auto, cpu, cuda or cuda:N")]
 """A compute device."""
