@@ -27,9 +27,9 @@ ITERATIONS = 8
 # Marks of the GPU path: the quantity and its bound.
 LEAST_MATRIX_RATE, GOOD_MATRIX_RATE = 0.5, 0.7
 LEAST_BAYER_PER_S, LEAST_SMALL_PER_S = 25.0, 300.0
-MOST_LARGE_MIB = 24e9 / 2**20
-MOST_LAUNCHES, MOST_WAITS = 200, 2
-MOST_QUALITY_LOSS_DB = 0.1
+MAX_LARGE_MIB = 24e9 / 2**20
+MAX_LAUNCHES, MAX_WAITS = 200, 2
+MAX_QUALITY_LOSS_DB = 0.1
 # Minutes of the sessions that train `video` once its pace is known, and the share of them that is planned with.
 VIDEO_MINUTES_LEFT, VIDEO_SHARE_PLANNED = 16.0, 0.93
 # Beginnings of the calls to CUDA that launch work (Triton's is cuLaunchKernelEx), and those with which the host waits.
@@ -190,11 +190,11 @@ def _marks(folder: Path) -> list[tuple[str, str, str, str]]:
         _mark("FFDNet, 512×512×22 Bayer, warm, snapshots/s", bayer, LEAST_BAYER_PER_S),
         _mark("FFDNet, 256×256×8, warm, snapshots/s", small["speed"], LEAST_SMALL_PER_S),
         _mark("ffdnet-lite, 256×256×8, warm, snapshots/s", small["speed_lite"], LEAST_SMALL_PER_S),
-        _mark("memory at 3840×1644×48, MiB", large, MOST_LARGE_MIB, most=True),
-        _mark("launches of a warm snapshot", profile.get("launches"), MOST_LAUNCHES, most=True),
-        _mark("waits of a warm snapshot", profile.get("waits"), MOST_WAITS, most=True),
+        _mark("memory at 3840×1644×48, MiB", large, MAX_LARGE_MIB, most=True),
+        _mark("launches of a warm snapshot", profile.get("launches"), MAX_LAUNCHES, most=True),
+        _mark("waits of a warm snapshot", profile.get("waits"), MAX_WAITS, most=True),
         _mark("recordings after warm-up", profile.get("recorded"), 0, most=True),
-        _mark("quality lost in 16 bits, dB", loss, MOST_QUALITY_LOSS_DB, most=True),
+        _mark("quality lost in 16 bits, dB", loss, MAX_QUALITY_LOSS_DB, most=True),
     ]
 
 

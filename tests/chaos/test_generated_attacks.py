@@ -34,7 +34,7 @@ from tests.wire_samples import samples
 
 pytestmark = pytest.mark.rig
 
-_MOST_GROWTH_BYTES = 48 << 20
+_MAX_GROWTH_BYTES = 48 << 20
 # A node rightly acts on these: keys decide who may send at all.
 _MEANT = {b"series_start", b"calibration", b"done"}
 
@@ -244,7 +244,7 @@ def test_rig_survives_generated_requests_and_messages(tmp_path: Path, n: int) ->
     assert answers[200] > 0
     assert {name: pid for name, (pid, _) in after.items()} == {name: pid for name, (pid, _) in before.items()}
     grown = {name: (after[name][1] - before[name][1]) >> 20 for name in after}
-    assert all(after[name][1] < before[name][1] + _MOST_GROWTH_BYTES for name in after), grown
+    assert all(after[name][1] < before[name][1] + _MAX_GROWTH_BYTES for name in after), grown
     assert refused["valid"] > n // 50, "some reach the nodes"
     assert summary["restarts"] == 0
     assert_accounted_for(summary)

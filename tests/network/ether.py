@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 _TUNSETIFF, _IFF_TAP, _IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 _CLONE_NEWNET = 0x40000000
-_MOST_FRAME = 65_536
+_MAX_FRAME = 65_536
 _BUFFER_BYTES = 1 << 16
 """Queue of a link that is slower than its traffic, as in a switch; the rest is dropped."""
 
@@ -175,7 +175,7 @@ class Ether:
             for tap in ready:
                 with contextlib.suppress(OSError):  # no frame, or the device is down
                     for _ in range(64):
-                        self._onto(self._hosts[tap], os.read(tap, _MOST_FRAME), up=True)
+                        self._onto(self._hosts[tap], os.read(tap, _MAX_FRAME), up=True)
             now_s = time.monotonic()
             while self._due and self._due[0][0] <= now_s:
                 _, _, host, up, frame = heapq.heappop(self._due)

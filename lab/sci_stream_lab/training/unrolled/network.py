@@ -47,7 +47,7 @@ _OUTPUTS = 2 * SUBPIXELS
 # Multiple of the error of the start that σ is in the first stage and the last, and α, as a training begins.
 _FIRST_SIGMA, _LAST_SIGMA, _RELAXATION = 1.4, 0.84, 1.5
 # Square of the error below which the start counts as that good, and the highest σ.
-_LEAST_ERROR, _MOST_SIGMA = 4e-4, 0.3
+_LEAST_ERROR, _MAX_SIGMA = 4e-4, 0.3
 # How far log(e²/2σ²) can be from 0.
 _LOG_RANGE = 5.5
 # Scales of changes in units of the error, and of the maps, among the inputs; where the maps end.
@@ -148,7 +148,7 @@ def estimates(coded: Coded, stages: Sequence[Stage], dtype: torch.dtype) -> list
     error, scale, valid = (coded.error + _LEAST_ERROR).sqrt(), coded.r_inv.sqrt(), coded.r_inv > 0
     maps = _MAP_SCALE * torch.stack((noise.sqrt() * scale, coded.error.sqrt()), 1).clamp_max(_MAP_LIMIT)
     known = torch.cat((_blocked(phi * scale.unsqueeze(1)), _halved(maps, phi.shape[1])), 1)
-    sigmas = [(stage.step[0].exp() * error).clamp_max(_MOST_SIGMA).unsqueeze(1) for stage in stages]
+    sigmas = [(stage.step[0].exp() * error).clamp_max(_MAX_SIGMA).unsqueeze(1) for stage in stages]
 
     def corrected(v: torch.Tensor, aim: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
         """Return v with the share of the residual against ``aim`` that is not noise."""

@@ -20,7 +20,7 @@ LEAST_FRAMES = 8
 """Clips of fewer frames are not used."""
 
 # Frames further apart than this in time rarely show anything new.
-_MOST_FRAMES = 400
+_MAX_FRAMES = 400
 
 Clip = npt.NDArray[np.uint8]
 """(N, H, W), grey, 0–255."""
@@ -54,7 +54,7 @@ def read_clip(path: Path, most_bytes: int | None) -> Clip:
             for frame in container.decode(video=0):
                 frames.append(frame.to_ndarray(format="gray"))
                 full = most_bytes is not None and (len(frames) + 1) * frames[0].nbytes > most_bytes
-                if len(frames) >= _MOST_FRAMES or (full and len(frames) >= LEAST_FRAMES):
+                if len(frames) >= _MAX_FRAMES or (full and len(frames) >= LEAST_FRAMES):
                     break
         return np.stack(frames)
     except (OSError, ValueError, IndexError, av.FFmpegError) as error:

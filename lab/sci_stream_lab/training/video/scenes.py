@@ -28,7 +28,7 @@ _PHOTOGRAPH_PX = 900
 _SOFT_SHARE, _SOFT_PX = 0.25, (1.5, 10.0)
 # Standard deviation below which a window shows next to nothing; most such windows are drawn again.
 _FLAT = 4
-_MOST_DRAWS = 10
+_MAX_DRAWS = 10
 
 
 class Scenes:
@@ -149,7 +149,7 @@ def _reduced(image: Image) -> Grey:
 
 def _window(rng: np.random.Generator, clips: Sequence[Clip], n_frames: int, size: int) -> Grey:
     """Cut a window from a random clip, at times from every second frame, and reduced."""
-    for _ in range(_MOST_DRAWS):
+    for _ in range(_MAX_DRAWS):
         clip = clips[int(rng.integers(len(clips)))]
         stride = 2 if rng.random() < 0.15 and len(clip) >= 2 * n_frames else 1
         span = math.ceil(size / rng.choice([1.0, 1.0, 0.75, 0.5]))

@@ -18,7 +18,7 @@ from sci_stream.model import BayerPhase
 from sci_stream_lab.bench.quality.colour import CHART_SRGB, bench, chart_delta_e, delta_e_2000, lab
 from sci_stream_lab.bench.result import print_result, write_json
 
-MEAN_DELTA_E, MOST_DELTA_E = 1.0, 2.0
+MEAN_DELTA_E, MAX_DELTA_E = 1.0, 2.0
 """The project's promise: the difference of a patch of the chart, through the simulated optics and back."""
 
 TV = ReconstructSection(denoiser="tv", iterations=16)
@@ -29,7 +29,7 @@ def test_chart_after_capture_and_reconstruction_keeps_colours(phase: BayerPhase)
     difference = chart_delta_e(phase, TV, "cpu")
     assert difference.shape == (4, 6)
     assert difference.mean() < MEAN_DELTA_E
-    assert difference.max() < MOST_DELTA_E
+    assert difference.max() < MAX_DELTA_E
 
 
 def test_chart_delta_e_detects_wrong_white_balance() -> None:
