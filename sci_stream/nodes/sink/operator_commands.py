@@ -43,6 +43,9 @@ _TONE = ("exposure_ev", "black", "gamma", "white_balance", "false_colour", "demo
 _MIN_GAMMA = 0.1
 
 
+_AGAIN = ", again after a restart"
+
+
 @dataclass(slots=True)
 class _Request:
     """One request to the sink, to one node or to all nodes of a kind; answered once all of them have answered."""
@@ -105,6 +108,7 @@ class OperatorCommands:
         self._inbox: SimpleQueue[_Request] = SimpleQueue()
         self._sent: dict[str, _Sent] = {}
         self._in_force: dict[tuple[str, str], SettingChange] = {}
+        self._known: set[bytes] = set()
         self.display: Display | None = None
         """The page's display, for its tone; None without a page."""
 
@@ -146,6 +150,7 @@ class OperatorCommands:
             except SciStreamError as error:
                 request.errors.append(error)
             _answer_if_complete(request)
+        self._restore_changes(now_s)
         for key, sent in list(self._sent.items()):
             peer = self._peers.get(sent.identity)
             if peer is None or peer.lost or now_s - sent.sent_s > PATIENCE_S:
@@ -154,6 +159,26 @@ class OperatorCommands:
                     f"{sent.node} {why}", hint="Check whether it took effect before trying again."
                 )
                 self._settle(key, problem)
+
+    def _restore_changes(self, now_s: float) -> None:
+        """Set again, on nodes that have restarted, the values that an operator had set."""
+        self._known &= self._peers.keys()
+        for identity, peer in list(self._peers.items()):
+            if peer.lost or not peer.parameters or identity in self._known:
+                continue
+            self._known.add(identity)  # once for each process: it may refuse
+            values = {parameter.name: parameter.value for parameter in peer.parameters}
+            changes = {
+                name: change
+                for (node, name), change in self._in_force.items()
+                if node == peer.hello.node and values.get(name, change.new) != change.new
+            }
+            if changes:
+                text = ", ".join(f"{name} = {change.new}" for name, change in changes.items())
+                log.warning("%s has restarted with the values of the rig file: setting %s again", peer.hello.node, text)
+                who = next(iter(changes.values())).who.removesuffix(_AGAIN) + _AGAIN
+                again = {name: change.new for name, change in changes.items()}
+                self._pass_on(_Request(peer.hello.node, "set", again, who, Future()), now_s)
 
     def take(self, identity: bytes, result: ControlResult) -> bool:
         """Handle a node's answer; return whether it belongs to a pending request."""

@@ -249,6 +249,22 @@ def test_change_in_force_is_carried_to_the_next_series(bench: Bench, series: Ser
     ]
 
 
+def test_value_is_set_again_on_a_node_that_restarts(bench: Bench) -> None:
+    bench.ask("reconstruct-0", iterations=5)
+    bench.answer(iterations=5)
+    bench.peers.pop(b"reconstruct-0")
+    restarted = bench.peers[b"again"] = ReportingPeer(Hello("reconstruct-0", "reconstruct", "01"), 0.0)
+    bench.commands.poll(0.0)
+    assert not bench.mail, "it has not declared its parameters yet"
+    restarted.report({**declared((ITERATIONS, PRIOR))})
+    bench.commands.poll(0.0)
+    bench.commands.poll(0.0)
+    ((identity, control),) = bench.mail
+    assert identity == b"again"
+    assert control.parameters == {"iterations": 5}
+    assert control.who == "eva, again after a restart"
+
+
 def test_parameters_and_actions_are_described(bench: Bench) -> None:
     bench.peers[b"reconstruct-1"].lost = True
     report = {entry["node"]: entry for entry in bench.commands.describe()}
