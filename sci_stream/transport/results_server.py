@@ -32,7 +32,7 @@ _MAX_MS = 2**63 / 1e6
 
 @dataclass(slots=True)
 class ReportingPeer(Peer):
-    """A node that reports to the sink: its last status, what it offers, and whether it has timed out."""
+    """A node that reports to the sink: its last status, its controls, and whether it has timed out."""
 
     lost: bool = False
     status: dict[str, int | float | str] = field(default_factory=dict)

@@ -90,7 +90,7 @@ def test_frames_reach_only_their_neighbours_in_a_layer() -> None:
     coded = _sample(n_frames=8).coded
     changed = coded.start.clone()
     changed[:, 0] += 0.1
-    # What is measured nowhere changes by the network alone.
+    # Unmeasured pixels change by the network alone.
     blind = coded._replace(r_inv=torch.zeros_like(coded.r_inv))
     before, after = (estimates(c, stages, torch.float32)[0] for c in (blind, blind._replace(start=changed)))
     reached = (before - after).abs().amax((0, 2, 3)) > 0
@@ -105,7 +105,7 @@ def test_shifting_everything_by_whole_blocks_shifts_the_result() -> None:
     torch.testing.assert_close(y[inside], x.roll((4, 6), (-2, -1))[inside], rtol=1e-4, atol=1e-5)
 
 
-def test_result_without_noise_fits_the_measurement_in_every_stage() -> None:
+def test_result_without_noise_fits_measurement_in_every_stage() -> None:
     coded = _sample().coded
     measured = coded.r_inv > 0
     for x in estimates(coded._replace(noise=torch.zeros_like(coded.noise)), _stages(), torch.float32):
@@ -119,7 +119,7 @@ def test_measurement_of_noise_alone_changes_nothing() -> None:
         torch.testing.assert_close(x, coded.start, rtol=0, atol=1e-5)
 
 
-def test_stages_begun_with_a_frame_network_are_iterations_with_it() -> None:
+def test_stages_begun_with_frame_network_are_iterations_with_it() -> None:
     weights = initial_weights(NetworkShape(layers=3, channels=8), 1)
     coded = _sample(height=24, width=24).coded
     # Without noise, without acceleration.
@@ -170,7 +170,7 @@ def test_every_class_of_masks_and_of_errors_is_drawn() -> None:
     assert 0.3 < np.mean([p.known is p.true for p in pairs]) < 0.6
 
 
-def test_sample_is_the_same_for_the_same_generator_and_fits_its_measurement() -> None:
+def test_sample_repeats_with_its_seed_and_fits_its_measurement() -> None:
     clip = (255 * _scene(60, 48, 48)).astype(np.uint8)
     photograph = picture(0, 96, 96)
     for seed in range(12):
