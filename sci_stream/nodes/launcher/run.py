@@ -21,7 +21,7 @@ from sci_stream.errors import ConfigError, EnvironmentFault, FileFormatError
 from sci_stream.file_guard import read_small, reading
 from sci_stream.nodes.launcher.supervisor import Supervisor
 from sci_stream.nodes.runtime.camera_drivers import make_camera
-from sci_stream.nodes.runtime.logs import LossyOutput, as_line, set_up_logging
+from sci_stream.nodes.runtime.logs import LossyOutput, as_line, logs_json, set_up_logging
 from sci_stream.nodes.runtime.network import client_security
 from sci_stream.nodes.runtime.process import NEXT_SERIES, stop_on_signals
 from sci_stream.nodes.runtime.runtime_folder import RunFolder
@@ -39,6 +39,10 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
     make_camera(rig)  # created but not opened: report a wrong driver or option before any process starts
     # Like the nodes it must not wait for a reader: it restarts them.
     console = Console(file=cast(TextIO, LossyOutput(sys.stderr)), stderr=True)
+
+    def report(line: str) -> None:
+        console.print(as_line("run", line), highlight=False, markup=False, soft_wrap=True)
+
     # A run folder: a later run deletes the rest of one that was killed.
     with stop_on_signals() as stop, RunFolder.in_memory() as scratch:
         account = _writable(summary) if summary is not None else scratch.path / "summary.json"
@@ -46,7 +50,7 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
             rig,
             path,
             stop,
-            lambda line: console.print(as_line("run", line), highlight=False, markup=False, soft_wrap=True),
+            report,
             snapshots=snapshots,
             duration_s=duration_s,
             summary=account,
@@ -65,10 +69,10 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
         try:
             lines = complete_summary(account, supervisor.restarts)
         except (FileFormatError, OSError) as error:
-            console.print(f"cannot complete the summary {account}: {error}", highlight=False, markup=False)
+            report(f"cannot complete the summary {account}: {error}")
             return status or EnvironmentFault.exit_status
         for words in lines:
-            console.print(words, highlight=False, markup=False, soft_wrap=True)
+            report(words)
     return status
 
 
@@ -169,7 +173,10 @@ class StatusLine:
         if self._announced or not isinstance(url, str) or not url:
             return
         self._announced = True
-        self._console.print(f"live page: [bold link={url}]{escape(url)}[/]", highlight=False)
+        if logs_json():
+            self._console.print(as_line("run", f"live page: {url}"), highlight=False, markup=False, soft_wrap=True)
+        else:
+            self._console.print(f"live page: [bold link={url}]{escape(url)}[/]", highlight=False)
         if self._rig.preview.open_browser:
             webbrowser.open(url)
 

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import re
 import select
 import stat
 import sys
@@ -29,6 +30,8 @@ _LINES_PER_S, _LINES_BURST = 1.0, 30
 # Time for the reader of a full pipe; once it was too short, nothing waits until the reader is back.
 _READER_MS = 200
 _KEYS = ("series", "seq")
+# Terminals act on control characters, which a plug-in or a peer may have put into a message.
+_CONTROL = re.compile(r"[^\n\t -~\x80-\U0010ffff]|[\x80-\x9f\u2028\u2029]")
 _current = {"series": ""}
 
 
@@ -43,7 +46,7 @@ def set_up_logging(node: str, *, verbose: bool, environment: Mapping[str, str] =
     wanted = environment.get(FORMAT_VARIABLE) or _FORMATS[0]
     if wanted not in _FORMATS:
         raise ConfigError(f"Unknown log format in {FORMAT_VARIABLE}", expected=" or ".join(_FORMATS), got=repr(wanted))
-    for_people = logging.Formatter(f"%(asctime)s %(levelname)-7s {node}: %(message)s", datefmt="%H:%M:%S")
+    for_people = TextLines(f"%(asctime)s %(levelname)-7s {node}: %(message)s", datefmt="%H:%M:%S")
     handler = logging.StreamHandler(LossyOutput(sys.stderr))
     handler.addFilter(RepeatLimit())
     handler.setFormatter(JsonLines(node) if wanted == "json" else for_people)
@@ -164,6 +167,14 @@ def logs_json() -> bool:
 def log_for_series(series: str) -> None:
     """Attribute all further log records without a series of their own to this series."""
     _current["series"] = series
+
+
+class TextLines(logging.Formatter):
+    """Format a record as text; further lines of a message are indented, so that no text can forge a record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines."""
+        return _CONTROL.sub("?", super().format(record)).replace("\n", "\n    ")
 
 
 class JsonLines(logging.Formatter):

@@ -56,6 +56,14 @@ def test_default_format_is_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert as_line("run", "sink ended") == "sink ended"
 
 
+def test_message_cannot_forge_a_line_of_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logging("sink", verbose=False, environment={})
+    logging.getLogger("sci_stream.x").warning("failed\n12:00:00 ERROR   sink: \x1b[2Jforged\r\x9b")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("WARNING sink: failed")
+    assert second == "    12:00:00 ERROR   sink: ?[2Jforged??"
+
+
 def test_unknown_format_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"people or json.*'xml'"):
         set_up_logging("sink", verbose=False, environment={"SCI_STREAM_LOG": "xml"})
