@@ -36,9 +36,6 @@ class Controllable:
     actions: tuple[str, ...]
 
 
-# Answers of the live page, as far as they are read here.
-
-
 @dataclass(frozen=True, slots=True)
 class _Listed:
     node: str
@@ -48,23 +45,16 @@ class _Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Status:
+class _Answer:
+    """An answer of the live page, as far as it is read here."""
+
     controls: list[_Listed] = field(default_factory=list)
+    values: dict[str, dict[str, Value]] = field(default_factory=dict)
+    text: str = ""
+    error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Set:
-    values: dict[str, dict[str, Value]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Refused:
-    error: str
+_ANSWER = TypeAdapter(_Answer)
 
 
 class RigControl:
@@ -111,7 +101,7 @@ class RigControl:
             If the page does not answer or denies access.
         """
         nodes = {}
-        for entry in self._request("status", TypeAdapter(_Status)).controls:
+        for entry in self._request("status", _ANSWER).controls:
             listed = (parameter_of(parameter) for parameter in entry.parameters)
             parameters = {parameter.name: parameter for parameter in listed if parameter is not None}
             nodes[entry.node] = Controllable(entry.node, entry.kind, parameters, entry.actions)
@@ -127,11 +117,11 @@ class RigControl:
         TransportError
             If the page, or the node, does not answer.
         """
-        return self._request("control/set", TypeAdapter(_Set), {"node": node, "parameters": parameters}).values
+        return self._request("control/set", _ANSWER, {"node": node, "parameters": parameters}).values
 
     def do(self, node: str, action: str) -> str:
         """Trigger an action of a node; return its answer. Raises as `set`."""
-        return self._request("control/do", TypeAdapter(_Done), {"node": node, "action": action}).text
+        return self._request("control/do", _ANSWER, {"node": node, "action": action}).text
 
     def _request(self, path: str, answer: TypeAdapter[T], body: Mapping[str, Json] | None = None) -> T:
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
@@ -155,9 +145,10 @@ class RigControl:
 
     def _refusal(self, code: int, body: bytes) -> InputError | TransportError:
         try:
-            text = TypeAdapter(_Refused).validate_json(body).error
+            text = _ANSWER.validate_json(body).error
         except ValueError:
-            text = body[:200].decode(errors="replace").strip()
+            text = ""
+        text = text or body[:200].decode(errors="replace").strip()
         if code == 400:
             return InputError(text)
         if code == 403:
