@@ -50,7 +50,8 @@ def test_camera_configures_delivers_stops_and_restarts(make: MakeHarvestersCamer
 
 
 def test_other_process_can_open_the_same_producer(make: MakeHarvestersCamera, producer: Path) -> None:
-    camera = make(features=FEATURES, buffers=64)
+    # Slow: the other process takes a core for seconds, and the buffers must last.
+    camera = make(features=[*FEATURES, ["AcquisitionFrameRate", 50.0]], buffers=128)
     camera.open()
     camera.start()
     program = (
