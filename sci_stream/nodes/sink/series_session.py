@@ -28,7 +28,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SettingChange
 from sci_stream.recording import Recording, recording_path
 from sci_stream.recording.segments import DAMAGE, count_recorded, earlier_segments
-from sci_stream.wire import Acceptable, Accepted, Dropped, SeriesEnd
+from sci_stream.wire import Accepted, Dropped, SeriesEnd, acknowledgement_of
 
 if TYPE_CHECKING:
     from sci_stream.nodes.sink.live_movie import Movie
@@ -45,9 +45,6 @@ _LONGEST_SOLVER = 1500
 # is faster than this. Each number that is accepted may cost a row of 300 bytes in the recording.
 _MAX_SNAPSHOTS_PER_S = 1 << 17
 _MAX_COUNT = 2**48
-
-MessageKey = tuple[Acceptable, int]
-"""Kind and number of a message of the series."""
 
 Solvers = Mapping[str, Mapping[str, int | float | str]]
 """Solver settings by id, as reconstruct nodes report them."""
@@ -131,10 +128,10 @@ class SeriesSession:
             patience_s=_REORDER_PATIENCE_S,
         )
         self._raw_safe = IntervalSet()
-        self._pending: dict[MessageKey, _Pending] = {}
+        self._pending: dict[Accepted, _Pending] = {}
         # Keys that found the recorder's queue full, in order; while there are any, the node receives nothing more.
-        self._deferred: deque[MessageKey] = deque()
-        self._written: queue.SimpleQueue[tuple[MessageKey, Written | None]] = queue.SimpleQueue()
+        self._deferred: deque[Accepted] = deque()
+        self._written: queue.SimpleQueue[tuple[Accepted, Written | None]] = queue.SimpleQueue()
         self.ended_by: bytes | None = None
         self._ahead = int(_MAX_SNAPSHOTS_PER_S * max(1.0, rig.network.heartbeat_s))
         self.recording = RecordingController(info, calibration, lambda: recorder_options(rig))
@@ -234,13 +231,38 @@ class SeriesSession:
         now_s
             Monotonic time, s.
         """
+        key = acknowledgement_of(message)
+        pending = self._pending.get(key)
+        if pending is None and not self._is_safe(message):
+            self._pending[key] = self._accept(sender, message, now_s)
+            # Behind others that wait for room, so that the recorder receives messages in order.
+            if self._deferred or not self._submit(key):
+                self._deferred.append(key)
+            return Receipt.DEFERRED
+        self.ledger.duplicates += key.of == "reconstruction"
+        if pending is None:
+            return Receipt.ACKNOWLEDGED
+        if sender not in pending.senders:
+            pending.senders.append(sender)
+        return Receipt.DEFERRED
+
+    def _is_safe(self, message: Snapshot | Reconstruction | Dropped) -> bool:
+        match message:
+            case Snapshot():
+                return message.id.seq in self._raw_safe
+            case Reconstruction():
+                return self.ledger.is_settled(message.id.seq)
+            case Dropped():
+                return all(map(self.ledger.is_settled, message.seqs))
+
+    def _accept(self, sender: bytes, message: Snapshot | Reconstruction | Dropped, now_s: float) -> _Pending:
         match message:
             case Reconstruction():
-                return self._receive_reconstruction(sender, message, now_s)
+                return self._accept_reconstruction(sender, message, now_s)
             case Snapshot():
-                return self._receive_raw(sender, message)
+                return self._accept_raw(sender, message)
             case Dropped():
-                return self._receive_dropped(sender, message, now_s)
+                return self._accept_dropped(sender, message, now_s)
 
     def take_acknowledgements(self) -> list[tuple[bytes, Accepted]]:
         """Settle the snapshots that the recorder has written; return the acknowledgements by receiver."""
@@ -249,7 +271,7 @@ class SeriesSession:
             key, written = self._written.get()
             pending = self._pending.pop(key)
             pending.finish(written)
-            due += [(sender, Accepted(series=self.name, seq=key[1], of=key[0])) for sender in pending.senders]
+            due += [(sender, key) for sender in pending.senders]
         if due:
             self._save()
         while self._deferred and self._submit(self._deferred[0]):
@@ -261,15 +283,7 @@ class SeriesSession:
         if self._file is not None:
             self._file.write(self.name, self.ledger, recording=self.recording.is_wanted)
 
-    def _receive_reconstruction(self, sender: bytes, reconstruction: Reconstruction, now_s: float) -> Receipt:
-        seq = reconstruction.id.seq
-        key: MessageKey = ("reconstruction", seq)
-        if self._is_pending(key, sender):
-            self.ledger.duplicates += 1
-            return Receipt.DEFERRED
-        if self.ledger.is_settled(seq):
-            self.ledger.duplicates += 1
-            return Receipt.ACKNOWLEDGED
+    def _accept_reconstruction(self, sender: bytes, reconstruction: Reconstruction, now_s: float) -> _Pending:
         # The heartbeat with new settings may be behind the first result that used them.
         if not self.knows_solver(reconstruction.report.solver):
             self.learn_solvers(self._callbacks.solvers())
@@ -282,79 +296,45 @@ class SeriesSession:
         for stage, seconds in stages.items():
             self._callbacks.observe(seconds, stage)
         # Shown before it is safe: the live view must not wait for the disk.
-        self._show(self._reorder.push(seq, accepted, now_s))
-        return self._defer(
-            key,
-            sender,
+        self._show(self._reorder.push(reconstruction.id.seq, accepted, now_s))
+        return _Pending(
+            [sender],
             lambda recorder, done: recorder.submit_reconstruction(accepted, done),
             lambda written: self._settle_reconstruction(accepted, written),
         )
 
-    def _receive_raw(self, sender: bytes, snapshot: Snapshot) -> Receipt:
-        seq = snapshot.id.seq
-        key: MessageKey = ("snapshot", seq)
-        if self._is_pending(key, sender):
-            return Receipt.DEFERRED
-        if seq in self._raw_safe:
-            return Receipt.ACKNOWLEDGED
-
+    def _accept_raw(self, sender: bytes, snapshot: Snapshot) -> _Pending:
         def finish(written: Written | None) -> None:
             if written not in {None, Written.LOST}:
-                self._raw_safe.add(seq)
+                self._raw_safe.add(snapshot.id.seq)
 
-        return self._defer(key, sender, lambda recorder, done: recorder.submit_raw(snapshot, done), finish)
+        return _Pending([sender], lambda recorder, done: recorder.submit_raw(snapshot, done), finish)
 
-    def _receive_dropped(self, sender: bytes, dropped: Dropped, now_s: float) -> Receipt:
-        seq = dropped.seq
-        key: MessageKey = ("dropped", seq)
-        if self._is_pending(key, sender):
-            return Receipt.DEFERRED
-        if all(self.ledger.is_settled(each) for each in dropped.seqs):
-            return Receipt.ACKNOWLEDGED
-        for each in dropped.seqs:
-            self._show(self._reorder.skip(each, now_s))
+    def _accept_dropped(self, sender: bytes, dropped: Dropped, now_s: float) -> _Pending:
+        for seq in dropped.seqs:
+            self._show(self._reorder.skip(seq, now_s))
         outcome, reason = self._outcome_of(dropped)
 
         def finish(_written: Written | None) -> None:
-            for each in dropped.seqs:
-                self.ledger.settle(each, outcome, reason)
+            for seq in dropped.seqs:
+                self.ledger.settle(seq, outcome, reason)
 
-        return self._defer(
-            key,
-            sender,
-            lambda recorder, done: recorder.submit_outcome(seq, outcome.value, reason, done, count=dropped.count),
+        return _Pending(
+            [sender],
+            lambda recorder, done: recorder.submit_outcome(
+                dropped.seq, outcome.value, reason, done, count=dropped.count
+            ),
             finish,
         )
 
-    def _is_pending(self, key: MessageKey, sender: bytes) -> bool:
-        """Return whether this message is already being recorded; its sender will be acknowledged too."""
-        pending = self._pending.get(key)
-        if pending is not None and sender not in pending.senders:
-            pending.senders.append(sender)
-        return pending is not None
-
-    def _defer(
-        self,
-        key: MessageKey,
-        sender: bytes,
-        submit: Callable[[Recorder, OnDurable], SubmitResult],
-        finish: Callable[[Written | None], object],
-    ) -> Receipt:
-        self._pending[key] = _Pending([sender], submit, finish)
-        # Behind others that wait for room, so that the recorder receives messages in order.
-        if self._deferred or not self._submit(key):
-            self._deferred.append(key)
-        return Receipt.DEFERRED
-
-    def _submit(self, key: MessageKey) -> bool:
+    def _submit(self, key: Accepted) -> bool:
         """Submit a pending message to the recorder; return False if its queue is full."""
 
         def done(written: Written | None) -> None:  # also called from the recorder's thread
             self._written.put((key, written))
             self._callbacks.wake()
 
-        kind, _ = key
-        wanted = kind != "snapshot" or self._rig.record.raw
+        wanted = key.of != "snapshot" or self._rig.record.raw
         recorder = self.recording.recorder if wanted else None
         if recorder is None:
             done(Written.LOST if wanted and self.recording.failure else None)
@@ -398,7 +378,7 @@ class SeriesSession:
         """Return the outcome of a snapshot that was not reconstructed; raw only requires recorded raw counts."""
         if dropped.outcome == "dropped":
             return Outcome.DROPPED, dropped.reason
-        if dropped.seq in self._raw_safe or ("snapshot", dropped.seq) in self._pending:
+        if dropped.seq in self._raw_safe or Accepted(self.name, dropped.seq, "snapshot") in self._pending:
             return Outcome.RAW_ONLY, ""
         if dropped.reason == DropReason.ACQUIRE_LOST:
             return Outcome.DROPPED, dropped.reason  # its data never reached the sink
