@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import errno
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -229,6 +231,11 @@ class Recorder:
             return batch
 
 
+# A recording that a full disk stopped is tried again this often, once so much more than the minimum is free.
+_AGAIN_S, _ROOM_BYTES = 5.0, 64 << 20
+_NO_SPACE = os.strerror(errno.ENOSPC)
+
+
 @dataclass(frozen=True, slots=True)
 class RecordingChange:
     """The operator started (``on``) or stopped the recording of ``file``."""
@@ -252,6 +259,7 @@ class RecordingController:
         self._calibration = calibration
         self._options = options
         self._closing: Recorder | None = None
+        self._again_s = 0.0
         self.recorder: Recorder | None = None
         self.failure = ""
         """Why the recording of a resumed series could not be started; ``""`` if it was, or is not wanted."""
@@ -303,6 +311,24 @@ class RecordingController:
             self.recorder.close()
         self.recorder, self.failure = recorder, ""
         return str(recorder.status().file)
+
+    def try_again(self, settled_below: int, now_s: float) -> None:
+        """Continue in a new segment when a disk that was full has room again."""
+        if self.recorder is None or now_s < self._again_s:
+            return
+        status = self.recorder.status()
+        if status.state is not RecorderState.STOPPED and _NO_SPACE not in status.reason:
+            return
+        self._again_s = now_s + _AGAIN_S
+        try:
+            options = self._options()
+            if free_bytes(options.folder) < options.floor_free_bytes + _ROOM_BYTES:
+                return
+            file = self.start(settled_below)
+        except (InputError, StorageError, OSError) as error:
+            log.info("the recording cannot continue yet: %s", error)
+            return
+        log.warning("the disk has room again: the recording continues in %s", file)
 
     def stop(self, ledger: StoredLedger) -> str:
         """Close the file once all accepted items are written, without waiting; return its name.

@@ -7,6 +7,7 @@ import enum
 import json
 import logging
 import queue
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -486,6 +487,7 @@ class SeriesSession:
 
     def checkpoint(self) -> None:
         """Write the current ledger and solver settings to the recording, where they survive a crash."""
+        self.recording.try_again(self.ledger.settled_below, time.monotonic())
         if self.recording.recorder is not None:
             notes = {"solvers": self._solvers, **_changes_note(self.statistics.changes)}
             self.recording.recorder.submit_ledger(self.ledger.counts().to_json(), notes)

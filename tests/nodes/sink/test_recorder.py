@@ -17,7 +17,7 @@ import pytest
 
 from sci_stream.errors import InputError, StorageError
 from sci_stream.nodes.sink import series_recording
-from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions, SubmitResult, Written
+from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions, RecordingController, SubmitResult, Written
 from sci_stream.recording import Recording, RecordingWriter, free_bytes
 from sci_stream.recording.series import open_recording
 from tests.journals import read_journal
@@ -227,6 +227,31 @@ def test_low_disk_warning_comes_and_goes(tmp_path: Path, series) -> None:
     free[0] = 9 * GB
     assert warning_after(2) == ""
     recorder.close()
+
+
+def test_recording_continues_once_a_full_disk_has_room(tmp_path: Path, series, monkeypatch) -> None:
+    free = [9 * GB]
+    monkeypatch.setattr("sci_stream.nodes.sink.recorder.free_bytes", lambda _: free[0])
+    monkeypatch.setattr(Recorder.__init__, "__kwdefaults__", {"free": lambda _: free[0]})
+    options = RecorderOptions(tmp_path, floor_free_bytes=1 * GB)
+    recording = RecordingController(series.info, series.calibration, lambda: options)
+    recording.start()
+    free[0] = 0
+    seq = 0
+    while recording.is_on:
+        assert recording.recorder is not None
+        recording.recorder.submit_raw(series.snapshot(seq))
+        seq += 1
+        time.sleep(0.01)
+    recording.try_again(seq, 100.0)
+    assert not recording.is_on, "it has no room yet"
+    free[0] = 9 * GB
+    recording.try_again(seq, 101.0)
+    assert not recording.is_on, "it is tried every few seconds"
+    recording.try_again(seq, 110.0)
+    assert recording.is_on
+    recording.close(None)
+    assert len(list(tmp_path.glob("*.h5"))) == 2
 
 
 def test_write_error_is_reported_for_each_item(recorder: Recorder, tmp_path: Path, series, monkeypatch) -> None:
