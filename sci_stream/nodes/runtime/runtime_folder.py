@@ -153,7 +153,7 @@ def folders_left_behind(place: Path) -> Iterator[Path]:
 
 FROZEN_VARIABLE = "SCI_STREAM_FROZEN"
 """Folder with copies of the rig file and the calibration as they were when the run began."""
-_RIG, _CALIBRATION = "rig.toml", "calibration.h5"
+_RIG, _CALIBRATION = "rig.toml", "calibration"
 
 
 def freeze(rig: Rig, path: Path, folder: Path) -> None:
@@ -165,8 +165,10 @@ def freeze(rig: Rig, path: Path, folder: Path) -> None:
         If they cannot be copied.
     """
     shutil.copyfile(path, folder / _RIG)
-    if rig.calibration.file is not None and rig.calibration.file.is_file():  # the node reports one that is missing
-        shutil.copyfile(rig.calibration.file, folder / _CALIBRATION)
+    file = rig.calibration.file
+    if file is not None and file.is_file():  # the node reports one that is missing
+        (folder / _CALIBRATION).mkdir()
+        shutil.copyfile(file, folder / _CALIBRATION / file.name)  # by its name: messages show it
 
 
 def load_rig_of_run(path: Path) -> Rig:
@@ -181,7 +183,8 @@ def load_rig_of_run(path: Path) -> Rig:
     if folder is None or not (folder / _RIG).is_file():
         return load_rig(path)
     rig = load_rig(path, text_from=folder / _RIG)
-    if rig.calibration.file is None or not (folder / _CALIBRATION).is_file():
+    file = rig.calibration.file
+    if file is None or not (folder / _CALIBRATION / file.name).is_file():
         return rig
-    calibration = rig.calibration.model_copy(update={"file": folder / _CALIBRATION})
+    calibration = rig.calibration.model_copy(update={"file": folder / _CALIBRATION / file.name})
     return rig.model_copy(update={"calibration": calibration})
