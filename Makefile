@@ -21,7 +21,7 @@ test-all: test test-lab test-gentl test-bridges  ## And those of the other distr
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 test-unit: install  ## Tests of single parts, three at a time
-	$(PYTEST) -n 3 --dist worksteal --ignore=tests/bridges $(addprefix --ignore=,$(RIGS)) $(ARGS)
+	$(PYTEST) -n 3 --dist worksteal $(addprefix --ignore=,$(RIGS)) $(ARGS)
 
 test-rigs: install  ## Tests marked rig, which wait as much as they compute, five at a time
 	$(PYTEST) -n 5 --dist loadfile --no-loadscope-reorder $(RIGS) $(ARGS)
@@ -33,7 +33,7 @@ test-gentl: install  ## The simulated GenTL camera, and the instrument on it; ne
 	$(PYTEST) -n 5 --dist loadfile --no-loadscope-reorder drivers/gentl_sim/tests $(ARGS)
 
 test-bridges: $(VENV)/.bridges  ## napari, EPICS, Bluesky and deepinv, against the real libraries
-	$(PYTEST) -n 2 --dist loadfile tests/bridges $(ARGS)
+	$(PYTEST) -n 2 --dist loadfile bridges/tests $(ARGS)
 
 test-long: install  ## The long tests: about an hour
 	$(BIN)/python -m pytest -m slow tests lab/tests drivers/gentl_sim/tests $(ARGS)
@@ -42,9 +42,9 @@ test-long: install  ## The long tests: about an hour
 test-lowest:  ## Files, configuration and commands with the oldest versions that pyproject.toml allows (PYTHON=python3.11)
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-lowest.txt \
-		--editable '.[reconstruct,compression,video,export,batch,epics,genicam]' pytest pytest-timeout hypothesis httpx scipy pyyaml psutil packaging
+		--editable '.[reconstruct,compression,video,export,batch,genicam]' --editable './bridges[epics]' pytest pytest-timeout hypothesis httpx scipy pyyaml psutil packaging
 	.venv-lowest/bin/python -m pytest -W ignore::DeprecationWarning tests/files tests/recording tests/wire tests/test_config.py tests/cli tests/imaging tests/web \
-		tests/tools/test_batch.py tests/bridges/test_epics.py
+		tests/tools/test_batch.py bridges/tests/test_epics.py
 
 # Files of every package with their hashes, for the images; the versions are those of constraints.txt.
 LOCK := $(BIN)/uv pip compile --quiet --no-annotate --generate-hashes --python-version 3.12 --no-header \
@@ -87,15 +87,15 @@ gentl: install  ## Build the simulated camera that any GenICam program opens, an
 install: $(VENV)/.installed
 
 # The constraints pin every version, so that the install is the same tomorrow; pyproject.toml states the honest ranges.
-$(VENV)/.installed: pyproject.toml lab/pyproject.toml drivers/gentl_sim/pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml lab/pyproject.toml drivers/gentl_sim/pyproject.toml bridges/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable '.[dev]' --editable ./lab --editable drivers/gentl_sim
+		--editable '.[dev]' --editable ./lab --editable drivers/gentl_sim --editable ./bridges
 	@touch $@
 
 $(VENV)/.bridges: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[napari,ophyd,deepinv]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable './bridges[napari,epics,ophyd,deepinv]'
 	@touch $@
 
 clean:

@@ -162,10 +162,10 @@ def missing_library(error: ModuleNotFoundError) -> ConfigError | None:
     )
 
 
-def require_optional(module: str, extra: str, what: str) -> ModuleType:
+def require_optional(module: str, extra: str, what: str, package: str = "sci-stream") -> ModuleType:
     """Import an optional library.
 
-    ``extra`` of this package installs it; ``what`` needs it, and begins the message.
+    ``extra`` of ``package`` installs it; ``what`` needs it, and begins the message.
 
     Raises
     ------
@@ -178,5 +178,5 @@ def require_optional(module: str, extra: str, what: str) -> ModuleType:
         raise ConfigError(
             f"{what} needs the library {module}, which is not installed",
             got=error,
-            hint=f'Install it: pip install "sci-stream[{extra}]"',
+            hint=f'Install it: pip install "{package}[{extra}]"',
         ) from None

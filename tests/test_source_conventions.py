@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("sci_stream", "drivers/sci_stream_drivers")
-TESTS = ("tests", "lab/tests", "drivers/gentl_sim/tests")
-MAX_LINES = 43_800
+TESTS = ("tests", "lab/tests", "drivers/gentl_sim/tests", "bridges/tests")
+MAX_LINES = 43_450
 """Of Python in the wheel. An addition is paid for by a removal."""
 MAX_MODULES = 15
 MAX_UNTYPED = 40
@@ -48,7 +48,7 @@ def test_texts_use_no_clause_as_a_noun() -> None:
     """Name the thing: "the residual", not "what is left". Questions are allowed."""
     clause = re.compile(r"\bwhat (?:is|are|the|it)\b(?! (?:not )?None)[^.?!|]*\??", re.IGNORECASE)
     places = []
-    for folder in ("sci_stream", "drivers", "lab", "tests", "docs", "deploy", "examples", "."):
+    for folder in ("sci_stream", "drivers", "lab", "bridges", "tests", "docs", "deploy", "examples", "."):
         for path in sorted((ROOT / folder).glob("*" if folder == "." else "**/*")):
             if path.suffix in {".py", ".md", ".toml"} and path != Path(__file__):
                 text = path.read_text()

@@ -12,13 +12,17 @@ from packaging.version import Version
 from tests.e2e.kit import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+BRIDGES = tomllib.loads((ROOT / "bridges" / "pyproject.toml").read_text())["project"]
+OPTIONAL = PROJECT["optional-dependencies"] | BRIDGES["optional-dependencies"]
 # These bring an application or a framework each: `make test-bridges` runs with the pinned versions.
 UNTESTED = ("dev", "docs", "napari", "ophyd", "deepinv")
-EXTRAS = {name: lines for name, lines in PROJECT["optional-dependencies"].items() if name not in UNTESTED}
+EXTRAS = {name: lines for name, lines in OPTIONAL.items() if name not in UNTESTED}
 LINES = sorted({*PROJECT["dependencies"], *(line for lines in EXTRAS.values() for line in lines)})
 NEEDED = [needed for line in LINES if (needed := Requirement(line)).name != PROJECT["name"]]
 ALL = [
-    *map(Requirement, sorted({*PROJECT["dependencies"], *itertools.chain(*PROJECT["optional-dependencies"].values())}))
+    needed
+    for line in sorted({*PROJECT["dependencies"], *itertools.chain(*OPTIONAL.values())})
+    if (needed := Requirement(line)).name != PROJECT["name"]
 ]
 
 
@@ -54,8 +58,9 @@ def test_installed_versions_are_pinned_and_in_range() -> None:
 def test_notice_names_every_package() -> None:
     notice = (ROOT / "NOTICE.md").read_text()
     rows = {name.strip() for row in re.findall(r"^\| ([^|]+) \|", notice, re.MULTILINE) for name in row.split(",")}
-    extras = [lines for name, lines in PROJECT["optional-dependencies"].items() if name not in ("dev", "docs")]
-    assert {Requirement(line).name for lines in [PROJECT["dependencies"], *extras] for line in lines} <= rows
+    extras = [lines for name, lines in OPTIONAL.items() if name not in ("dev", "docs")]
+    needed = {Requirement(line).name for lines in [PROJECT["dependencies"], *extras] for line in lines}
+    assert needed - {PROJECT["name"]} <= rows
 
 
 def test_licences_are_declared_with_their_texts() -> None:

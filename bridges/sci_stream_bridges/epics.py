@@ -2,7 +2,7 @@
 
 ::
 
-    python -m sci_stream.bridges.epics SCI: --taps tcp://127.0.0.1:5703
+    python -m sci_stream_bridges.epics SCI: --taps tcp://127.0.0.1:5703
 
 serves ``SCI:VIDEO`` (all frames of the newest snapshot), ``SCI:FRAME`` (its last frame, for image viewers),
 ``SCI:SNAPSHOT`` (the coded snapshot, DN), ``SCI:SEQ`` and ``SCI:RESIDUAL``.
@@ -42,9 +42,9 @@ class PvaServer:
     """
 
     def __init__(self, prefix: str, conf: Mapping[str, str] | None = None, *, isolated: bool = False) -> None:
-        nt = require_optional("p4p.nt", "epics", "The EPICS bridge")
-        server = require_optional("p4p.server", "epics", "The EPICS bridge")
-        thread = require_optional("p4p.server.thread", "epics", "The EPICS bridge")
+        nt = require_optional("p4p.nt", "epics", "The EPICS bridge", "sci-stream-bridges")
+        server = require_optional("p4p.server", "epics", "The EPICS bridge", "sci-stream-bridges")
+        thread = require_optional("p4p.server.thread", "epics", "The EPICS bridge", "sci-stream-bridges")
         empty = np.zeros((1, 1), np.float32)
         self._arrays = {name: thread.SharedPV(nt=nt.NTNDArray(), initial=empty) for name in ("VIDEO", "FRAME")}
         self._arrays["SNAPSHOT"] = thread.SharedPV(nt=nt.NTNDArray(), initial=empty)

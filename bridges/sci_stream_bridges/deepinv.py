@@ -2,7 +2,7 @@
 
 Any class of ``deepinv.models`` is a plug-in by name, in a rig file, on the command line and in Python::
 
-    sci-stream solve kobe_cacti.mat --denoiser sci_stream.bridges.deepinv:DRUNet --weights drunet_gray.pth
+    sci-stream solve kobe_cacti.mat --denoiser sci_stream_bridges.deepinv:DRUNet --weights drunet_gray.pth
 
 In Python, a denoiser that is set up already is wrapped::
 
@@ -62,7 +62,7 @@ def __getattr__(name: str) -> Callable[..., DeepinvDenoiser]:
     """Return the plug-in of a class of ``deepinv.models``."""
     if name.startswith("_"):
         raise AttributeError(name)
-    kind = getattr(require_optional("deepinv.models", "deepinv", _NEEDED_BY), name, None)
+    kind = getattr(require_optional("deepinv.models", "deepinv", _NEEDED_BY, "sci-stream-bridges"), name, None)
     if kind is None:
         raise AttributeError(f"deepinv.models has no {name!r}")
     try:

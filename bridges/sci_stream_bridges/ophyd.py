@@ -4,7 +4,7 @@
 
     from bluesky import RunEngine, plans
     from ophyd_async.core import init_devices
-    from sci_stream.bridges.ophyd import SciStreamDetector
+    from sci_stream_bridges.ophyd import SciStreamDetector
 
     RE = RunEngine()
     with init_devices():
@@ -32,7 +32,7 @@ except ImportError as missing:
     raise ConfigError(
         "The Bluesky bridge needs the library ophyd_async, which is not installed",
         got=missing,
-        hint='Install it: pip install "sci-stream[ophyd]"',
+        hint='Install it: pip install "sci-stream-bridges[ophyd]"',
     ) from None
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sci_stream.bridges import napari_plugin
 from sci_stream.imaging.rendering import render
 from sci_stream.recording import RecordingWriter
+from sci_stream_bridges import napari_plugin
 
 MANIFEST = Path(napari_plugin.__file__).with_name("napari.yaml")
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 
 import sci_stream
-from sci_stream.bridges.deepinv import DeepinvDenoiser
 from sci_stream.errors import ConfigError
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.testing.denoisers import DenoiserContract
+from sci_stream_bridges.deepinv import DeepinvDenoiser
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of deepinv's own dependencies, when they are imported
 models = pytest.importorskip("deepinv.models", exc_type=ModuleNotFoundError)
 
-NAME = "sci_stream.bridges.deepinv"
+NAME = "sci_stream_bridges.deepinv"
 CPU = torch.device("cpu")
 B, H, W = 4, 24, 32
 

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bridges.tests.tap import publishing
 from sci_stream.clock import unix_ns
 from sci_stream.errors import TransportError
-from tests.bridges.tap import publishing
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Bluesky's own dependencies
 core = pytest.importorskip("ophyd_async.core", exc_type=ModuleNotFoundError)
 bluesky = pytest.importorskip("bluesky", exc_type=ModuleNotFoundError)
 plans = pytest.importorskip("bluesky.plans", exc_type=ModuleNotFoundError)
-bridge = importlib.import_module("sci_stream.bridges.ophyd")
+bridge = importlib.import_module("sci_stream_bridges.ophyd")
 
 
 def test_count_reads_snapshots_acquired_after_each_trigger(series, taps: str) -> None:

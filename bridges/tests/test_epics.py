@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import sci_stream
-from sci_stream.bridges.epics import PvaServer, serve
-from tests.bridges.tap import publishing
+from bridges.tests.tap import publishing
+from sci_stream_bridges.epics import PvaServer, serve
 
 pytest.importorskip("p4p", exc_type=ModuleNotFoundError)
 client = pytest.importorskip("p4p.client.thread", exc_type=ModuleNotFoundError)
