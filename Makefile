@@ -32,19 +32,19 @@ test-lab: install  ## Tests of the laboratory
 test-gentl: install  ## The simulated GenTL camera, and the instrument on it; needs g++
 	$(PYTEST) -n 5 --dist loadfile --no-loadscope-reorder drivers/gentl_sim/tests $(ARGS)
 
-test-bridges: $(VENV)/.bridges  ## napari, EPICS, Bluesky and deepinv, against the real libraries
+test-bridges: $(VENV)/.bridges  ## napari, EPICS, Bluesky, deepinv and Dask, against the real libraries
 	$(PYTEST) -n 2 --dist loadfile bridges/tests $(ARGS)
 
 test-long: install  ## The long tests: about an hour
-	$(BIN)/python -m pytest -m slow tests lab/tests drivers/gentl_sim/tests $(ARGS)
+	$(BIN)/python -m pytest -m slow tests lab/tests drivers/gentl_sim/tests bridges/tests $(ARGS)
 
 # Newer releases of other packages deprecate what the oldest use: their warnings are not ours.
 test-lowest:  ## Files, configuration and commands with the oldest versions that pyproject.toml allows (PYTHON=python3.11)
 	$(PYTHON) -m venv .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-lowest.txt \
-		--editable '.[reconstruct,compression,video,export,batch,genicam]' --editable './bridges[epics]' pytest pytest-timeout hypothesis httpx scipy pyyaml psutil packaging
+		--editable '.[reconstruct,compression,video,export,genicam]' --editable './bridges[batch,epics]' pytest pytest-timeout hypothesis httpx scipy pyyaml psutil packaging
 	.venv-lowest/bin/python -m pytest -W ignore::DeprecationWarning tests/files tests/recording tests/wire tests/test_config.py tests/cli tests/imaging tests/web \
-		tests/tools/test_batch.py bridges/tests/test_epics.py
+		tests/tools/test_replay_jobs.py bridges/tests/test_batch.py bridges/tests/test_epics.py
 
 # Files of every package with their hashes, for the images; the versions are those of constraints.txt.
 LOCK := $(BIN)/uv pip compile --quiet --no-annotate --generate-hashes --python-version 3.12 --no-header \
@@ -95,7 +95,7 @@ $(VENV)/.installed: pyproject.toml lab/pyproject.toml drivers/gentl_sim/pyprojec
 	@touch $@
 
 $(VENV)/.bridges: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable './bridges[napari,epics,ophyd,deepinv]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable './bridges[batch,napari,epics,ophyd,deepinv]'
 	@touch $@
 
 clean:

@@ -8,7 +8,12 @@ import importlib.util
 import pytest
 import torch
 
+from tests.conftest import one_thread
 from tests.ports import free_endpoint
+from tests.series_fixtures import series
+from tests.tools.replay_kit import recordings, sleeping
+
+__all__ = ["one_thread", "recordings", "series", "sleeping", "taps"]
 
 
 def _declare_operators_of_torchvision() -> None:

@@ -15,7 +15,9 @@ from typer.main import get_command
 from sci_stream.errors import ConfigError
 
 GROUP = "sci_stream.commands"
-LAB_COMMANDS = ("bench", "train", "weights")
+_LAB = "sci-stream-lab"
+PACKAGES = {"bench": _LAB, "train": _LAB, "weights": _LAB, "batch": "sci-stream-bridges[batch]"}
+"""The packages of this project that have further commands, by command."""
 
 
 class PluginGroup(TyperGroup):
@@ -39,10 +41,10 @@ def _plugin_command(name: str) -> Any:
             return _failing(name, ConfigError(f"The command {name} ({entry.value}) cannot be loaded", got=repr(error)))
         command.name = name
         return command
-    if name not in LAB_COMMANDS:
+    if name not in PACKAGES:
         return None
-    hint = "Install it: pip install sci-stream-lab, or `make install` in a checkout."
-    return _failing(name, ConfigError(f"`sci-stream {name}` is in the package sci-stream-lab", hint=hint))
+    hint = f"Install it: pip install '{PACKAGES[name]}', or `make install` in a checkout."
+    return _failing(name, ConfigError(f"`sci-stream {name}` is in another package", hint=hint))
 
 
 def _failing(name: str, error: ConfigError) -> Any:

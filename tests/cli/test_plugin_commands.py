@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from sci_stream.cli import app
-from sci_stream.cli.plugin_commands import GROUP, LAB_COMMANDS
+from sci_stream.cli.plugin_commands import GROUP, PACKAGES
 from sci_stream.errors import ConfigError
 
 Install = Callable[..., None]
@@ -59,13 +59,13 @@ def test_broken_command_is_listed_with_its_error(install: Install) -> None:
     assert "no_such_module" in str(called.exception)
 
 
-@pytest.mark.parametrize("name", LAB_COMMANDS)
-def test_laboratory_command_without_it_says_how_to_get_it(name: str, install: Install) -> None:
+@pytest.mark.parametrize(("name", "package"), PACKAGES.items())
+def test_command_of_an_absent_package_says_how_to_get_it(name: str, package: str, install: Install) -> None:
     install()
     assert f" {name} " not in CliRunner().invoke(app, ["--help"]).output
     called = CliRunner().invoke(app, [name, "any", "--help"])
     assert isinstance(called.exception, ConfigError)
-    assert "pip install sci-stream-lab" in str(called.exception)
+    assert f"pip install '{package}'" in str(called.exception)
 
 
 def test_other_commands_do_not_load_plugins() -> None:
@@ -73,3 +73,4 @@ def test_other_commands_do_not_load_plugins() -> None:
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     assert "sci_stream.cli.plugin_commands" in loaded
     assert "sci_stream_lab" not in loaded
+    assert "sci_stream_bridges" not in loaded

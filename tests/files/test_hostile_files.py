@@ -24,7 +24,7 @@ def read_all(
     done = subprocess.run(
         [sys.executable, "-m", corpus, str(folder), str(seed), str(mutations)],
         cwd=ROOT,
-        env={**environment(), "PYTHONPATH": f"{ROOT}:{ROOT / 'drivers'}:{ROOT / 'lab'}"},
+        env={**environment(), "PYTHONPATH": f"{ROOT}:{ROOT / 'drivers'}:{ROOT / 'lab'}:{ROOT / 'bridges'}"},
         capture_output=True,
         text=True,
         timeout=timeout_s,

@@ -183,7 +183,6 @@ def _crafted_texts(folder: Path) -> Iterator[tuple[str, Path, str]]:
     texts = {
         "rig": (f"a = {deep}", "[rig]\nname = 'a\\u0000'", "x" * (1 << 20), "\ud800".encode("utf-8", "surrogatepass")),
         "summary": (deep, "[]", '{"ledger": 5}', '{"ledger": {"dropped": []}}', "1e999999"),
-        "manifest": ("\0\n", "~unknown-user-name/x\n", "#\n", b"\xff\xfe"),
         "saved ledger": (deep, "[]", '{"series": "run-1", "recording": 1, "ledger": {"acquired": 1e400}}'),
         "key": ("public a\nsecret b", "public\n", "x" * (1 << 20), b"\xff\xfe"),
         "allowed keys": (b"\xff\xfe", "x" * (1 << 21)),

@@ -33,7 +33,6 @@ from sci_stream.recording.series import RecordedSeries
 from sci_stream.security.keys import make_key_pair, read_allowed, read_key_pair
 from sci_stream.tools.compare import compare_recordings
 from sci_stream.tools.export import ExportOptions, export
-from sci_stream.tools.replay.jobs import read_manifest
 from sci_stream_drivers.simulated.video import VideoScene
 from tests.e2e.kit import small_rig
 from tests.series_fixtures import Series, make_series
@@ -228,12 +227,6 @@ def make_ledger(path: Path) -> None:
     LedgerFile(path).write("run-1", Ledger(), recording=True)
 
 
-def make_manifest(path: Path) -> None:
-    """Write a list of recordings."""
-    make_recording(path.with_name("listed.h5"))
-    path.write_text("# recordings\nlisted.h5\nlisted*.h5\n")
-
-
 READERS = {
     "recording": Reader(".h5", make_recording, read_recording),
     "crashed recording": Reader(".h5", lambda path: make_recording(path, finished=False), read_recording),
@@ -252,7 +245,6 @@ READERS = {
     "key": Reader("", make_key_pair, read_key_pair),
     "allowed keys": Reader("", lambda path: path.write_text(f"{'a' * 40} lab\n"), read_allowed),
     "rig": Reader(".toml", make_rig, lambda path: load_rig(path, overrides={})),
-    "manifest": Reader(".txt", make_manifest, read_manifest),
     "summary": Reader(".json", make_summary, lambda path: complete_summary(path, 0)),
     "saved ledger": Reader(".ledger", make_ledger, lambda path: LedgerFile(path).read("run-1")),
     "spool": Reader(".spool", make_spool, read_spool),

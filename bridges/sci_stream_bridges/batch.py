@@ -16,7 +16,8 @@ from typing import Any
 
 from sci_stream.errors import EnvironmentFault, InputError, require_optional
 from sci_stream.nodes.runtime.process import usable_cores
-from sci_stream.tools.replay.jobs import JobResult, JobState, ReplayJob, remove_left_behind, run_job_atomically
+from sci_stream.tools.replay.jobs import JobResult, JobState, ReplayJob
+from sci_stream_bridges.batch_jobs import remove_left_behind, run_job_atomically
 
 # Dask gives up a task whose workers died this often (`distributed.scheduler.allowed-failures`); the others go on.
 _KILLED = "KilledWorker"
@@ -53,7 +54,7 @@ def connect(options: ClusterOptions) -> Iterator[Any]:
     EnvironmentFault
         If the scheduler does not answer.
     """
-    distributed = require_optional("distributed", "batch", "sci-stream batch")
+    distributed = _library("distributed")
     if options.scheduler:
         is_file = Path(options.scheduler).is_file()
         where = {"scheduler_file" if is_file else "address": options.scheduler}
@@ -66,7 +67,7 @@ def connect(options: ClusterOptions) -> Iterator[Any]:
         with client:
             yield client
         return
-    config = require_optional("dask.config", "batch", "sci-stream batch")
+    config = _library("dask.config")
     with (
         config.set({"distributed.deploy.lost-worker-timeout": _RESTART}),
         _start_cluster(options, distributed) as cluster,
@@ -75,10 +76,14 @@ def connect(options: ClusterOptions) -> Iterator[Any]:
         yield client
 
 
+def _library(module: str) -> Any:
+    return require_optional(module, "batch", "sci-stream batch", "sci-stream-bridges")
+
+
 def _start_cluster(options: ClusterOptions, distributed: Any) -> Any:
     """Start a cluster of Slurm jobs or of processes of this machine."""
     if options.slurm:
-        jobqueue = require_optional("dask_jobqueue", "batch", "sci-stream batch --slurm")
+        jobqueue = _library("dask_jobqueue")
         cluster = jobqueue.SLURMCluster(processes=1)
         cluster.scale(jobs=options.workers or 1)
         return cluster
@@ -113,7 +118,7 @@ def run_batch(
     InputError
         If there are no jobs.
     """
-    distributed = require_optional("distributed", "batch", "sci-stream batch")
+    distributed = _library("distributed")
     if not jobs:
         raise InputError("There are no recordings to replay")
     present = {job.out for job in jobs if job.out.exists()}
@@ -145,7 +150,7 @@ def _lost(job: ReplayJob, error: BaseException) -> JobResult:
 
 def run_on_worker(job: ReplayJob) -> JobResult:
     """Run one job in a Dask worker, on its GPU if the machine has some."""
-    worker = require_optional("distributed", "batch", "sci-stream batch").get_worker()
+    worker = _library("distributed").get_worker()
     name = f"{socket.gethostname()}/{worker.name}"
     plan = job.plan
     if plan.device == "auto":
