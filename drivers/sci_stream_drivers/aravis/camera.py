@@ -16,7 +16,7 @@ from pydantic import Field
 
 from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError, CameraLost, ConfigError
-from sci_stream.model import FoundCamera, FoundInterface, FoundProducer
+from sci_stream.model import FoundCamera, FoundProducer
 from sci_stream_drivers.aravis.library import STATUS, SUCCESS, Aravis, AravisError, aravis
 from sci_stream_drivers.fields import Rare
 from sci_stream_drivers.genicam.camera import GenicamCamera
@@ -24,6 +24,7 @@ from sci_stream_drivers.genicam.chunks import ChunkReader
 from sci_stream_drivers.genicam.features import apply
 from sci_stream_drivers.genicam.library import library, message_of
 from sci_stream_drivers.genicam.options import CameraSelector, FeatureSetting, GenicamOptions
+from sci_stream_drivers.genicam.selection import interfaces, selected
 from sci_stream_drivers.genicam.stream import ImageFormat, RawFrame
 
 _TRANSPORTS = {"GigEVision": "GEV", "USB3Vision": "U3V"}
@@ -55,15 +56,7 @@ class AravisCamera(GenicamCamera[AravisOptions, "Device"]):
         """Find cameras; see `sci_stream.ports.CameraFinder`. Aravis has no files of producers to search."""
         if places:
             return []
-        lib = aravis()
-        by_transport: dict[str, list[FoundCamera]] = {}
-        for camera, protocol in _cameras(lib):
-            by_transport.setdefault(protocol, []).append(camera)
-        interfaces = tuple(
-            FoundInterface(protocol, protocol, _TRANSPORTS.get(protocol, protocol), tuple(cameras))
-            for protocol, cameras in by_transport.items()
-        )
-        return [FoundProducer("aravis", "Aravis", "", "", interfaces, "")]
+        return [FoundProducer("aravis", "Aravis", "", "", interfaces(_cameras(aravis()), _TRANSPORTS), "")]
 
     def _connect(self) -> Device:
         library()
@@ -155,26 +148,10 @@ class Device:
 
 def _selected(cameras: list[tuple[FoundCamera, str]], selector: CameraSelector) -> tuple[FoundCamera, str]:
     """Return the one camera that matches."""
-    criteria = selector.given
-    if criteria.pop("user_defined_name", None) is not None:
+    if selector.user_defined_name is not None:
         raise ConfigError("Aravis does not list the names that users gave cameras", hint="Select by serial or id.")
-    matching = [each for each in cameras if all(getattr(each[0], key) == value for key, value in criteria.items())]
-    if len(matching) == 1:
-        return matching[0]
-    wanted = ", ".join(f"{key} {value!r}" for key, value in criteria.items()) or "any camera"
-    listed = "; ".join(
-        f"{camera.vendor} {camera.model}, serial {camera.serial!r}, id {camera.id!r}" for camera, _ in cameras
-    )
-    if matching:
-        raise ConfigError(
-            f"{len(matching)} cameras match the selector ({wanted})",
-            hint=f'Found: {listed}. Name one: selector = {{ serial = "…" }}, or its id.',
-        )
-    raise CameraError(
-        f"No camera matches the selector ({wanted})",
-        got=listed or "no camera at all",
-        hint="Check that it is connected, powered and reachable, and that no firewall blocks UDP.",
-    )
+    hint = "Check that it is connected, powered and reachable, and that no firewall blocks UDP."
+    return selected(cameras, selector, hint)
 
 
 def _port(lib: Aravis, handle: int) -> Any:
@@ -272,15 +249,11 @@ class AravisStream:
         size, padding, rows = c_size_t(), c_int(), c_int()
         address = call("arv_buffer_get_data", buffer, ctypes.byref(size))
         call("arv_buffer_get_image_padding", buffer, ctypes.byref(padding), ctypes.byref(rows))
-        pixel_format, height_px, width_px = self._format
         code = call("arv_buffer_get_image_pixel_format", buffer)
-        shape = call("arv_buffer_get_image_height", buffer), call("arv_buffer_get_image_width", buffer)
-        if (code, shape) != (pixel_format.code, (height_px, width_px)):
-            raise CameraError(
-                "The camera sends images of another format than its features declare",
-                expected=f"{height_px}×{width_px} {pixel_format.name}",
-                got=f"{shape[0]}×{shape[1]}, pixel format {code:#010x}",
-            )
+        self._format.check(
+            code, call("arv_buffer_get_image_height", buffer), call("arv_buffer_get_image_width", buffer)
+        )
+        pixel_format, height_px, width_px = self._format
         if size.value < pixel_format.bytes_for(height_px, width_px, padding.value):
             self._counts["short"] += 1
             return None

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.errors import CameraError
 from sci_stream.model import Array
 from sci_stream_drivers.genicam.chunks import Chunks
 from sci_stream_drivers.genicam.formats import PixelFormat, decode
@@ -18,6 +19,15 @@ class ImageFormat(NamedTuple):
     pixel_format: PixelFormat
     height_px: int
     width_px: int
+
+    def check(self, code: int, height_px: int, width_px: int) -> None:
+        """Raise `CameraError` if a buffer holds another format than this; ``code`` is its pixel format's number."""
+        if (code, height_px, width_px) != (self.pixel_format.code, self.height_px, self.width_px):
+            raise CameraError(
+                "The camera sends images of another format than its features declare",
+                expected=f"{self.height_px}×{self.width_px} {self.pixel_format.name}",
+                got=f"{height_px}×{width_px}, pixel format {code:#010x}",
+            )
 
 
 class RawFrame(NamedTuple):

@@ -146,15 +146,12 @@ class HarvestersStream:
                 got=f"payload type {payload}",
                 hint="Select one component, without compression and multi-part transfer.",
             )
-        pixel_format, height_px, width_px = self._format
-        code = attribute(buffer, "pixel_format", 0) or pixel_format.code
-        size = (attribute(buffer, "height", 0) or height_px, attribute(buffer, "width", 0) or width_px)
-        if (code, size) != (pixel_format.code, (height_px, width_px)):
-            raise CameraError(
-                "The camera sends images of another format than its features declare",
-                expected=f"{height_px}×{width_px} {pixel_format.name}",
-                got=f"{size[0]}×{size[1]}, pixel format {code:#010x}",
-            )
+        declared = self._format
+        declared.check(
+            attribute(buffer, "pixel_format", 0) or declared.pixel_format.code,
+            attribute(buffer, "height", 0) or declared.height_px,
+            attribute(buffer, "width", 0) or declared.width_px,
+        )
 
     def _stamp_ns(self, buffer: Any) -> int | None:
         stamp = attribute(buffer, "timestamp_ns")

@@ -1,0 +1,174 @@
+"""Basler cameras as `sci_stream.ports.Camera`."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sci_stream.clock import unix_ns
+from sci_stream.errors import CameraError, CameraLost
+from sci_stream.model import FoundCamera, FoundProducer
+from sci_stream_drivers.genicam.camera import GenicamCamera
+from sci_stream_drivers.genicam.library import feature, library, message_of
+from sci_stream_drivers.genicam.options import CameraSelector, GenicamOptions
+from sci_stream_drivers.genicam.selection import interfaces, selected
+from sci_stream_drivers.genicam.stream import ImageFormat, RawFrame
+from sci_stream_drivers.pylon.node_map import NodeMap, translated
+
+_EMULATOR = "BaslerCamEmu"
+_TRANSPORTS = {"BaslerGigE": "GEV", "BaslerUsb": "U3V"}
+_NO_ID = 2**64 - 1
+_READY_MS = 1000
+
+
+class PylonCamera(GenicamCamera[GenicamOptions, "Device"]):
+    """Any camera of Basler, and the emulator of pylon (``PYLON_CAMEMU=1``)."""
+
+    Options: ClassVar[type[GenicamOptions]] = GenicamOptions
+
+    @staticmethod
+    def find(places: Sequence[Path]) -> list[FoundProducer]:
+        """Find cameras; see `sci_stream.ports.CameraFinder`. pylon has no files of producers to search."""
+        if places:
+            return []
+        cameras = [(camera, info.GetDeviceClass()) for camera, info in _cameras(_pylon())]
+        return [FoundProducer("pylon", "pylon", "Basler", "", interfaces(cameras, _TRANSPORTS), "")]
+
+    def _connect(self) -> Device:
+        return Device(_pylon(), self._options.selector)
+
+    def _open_stream(self, connection: Device, image: ImageFormat) -> PylonStream:
+        return PylonStream(connection, image, self._options, self._counts)
+
+    def trigger(self) -> None:
+        """Send one software trigger once the camera is ready: it ignores others. Raises `CameraLost`."""
+        device = self._opened().connection
+        try:
+            with translated():
+                if device.camera.CanWaitForFrameTriggerReady():
+                    device.camera.WaitForFrameTriggerReady(_READY_MS, device.pylon.TimeoutHandling_Return)
+        except library().transport_errors as error:
+            raise CameraLost(f"The camera {device.name} does not respond", got=message_of(error)) from None
+        super().trigger()
+
+    def _selection(self, connection: Device) -> dict[str, Any]:
+        return {"selector": {"serial": connection.serial}}
+
+
+def _pylon() -> Any:
+    library()
+    try:
+        # Warnings of its types, made errors by -W error, crash the process.
+        with warnings.catch_warnings(action="ignore"):
+            from pypylon import pylon  # noqa: PLC0415  # optional
+    except ImportError as error:
+        hint = "Install it: pip install 'sci-stream[pylon]'."
+        raise CameraError("Basler cameras need the package pypylon", got=error, hint=hint) from error
+    return pylon
+
+
+def _cameras(pylon: Any) -> list[tuple[FoundCamera, Any]]:
+    """Return the cameras that pylon finds, each with its description by pylon."""
+    found = []
+    for info in pylon.TlFactory.GetInstance().EnumerateDevices():
+        id_, serial, name = info.GetFullName(), info.GetSerialNumber(), info.GetUserDefinedName()
+        options = {"selector": {"serial": serial}}
+        camera = FoundCamera(id_, info.GetVendorName(), info.GetModelName(), serial, name, "unknown", options)
+        found.append((camera, info))
+    return found
+
+
+class Device:
+    """An open camera. Satisfies `sci_stream_drivers.genicam.stream.Connection`."""
+
+    def __init__(self, pylon: Any, selector: CameraSelector) -> None:
+        self.pylon = pylon
+        hint = "Check that it is connected and powered, and that pylon's viewer shows it."
+        camera, info = selected(_cameras(pylon), selector, hint)
+        self.vendor, self.model, self.serial = camera.vendor, camera.model, camera.serial
+        self.name = f"{self.vendor} {self.model} {self.serial}".strip()
+        kind = info.GetDeviceClass()
+        self.transport, self.has_clock = _TRANSPORTS.get(kind, kind), kind != _EMULATOR
+        try:
+            with translated():
+                self.camera = pylon.InstantCamera(pylon.TlFactory.GetInstance().CreateDevice(info))
+                self.camera.Open()
+                self.node_map = NodeMap(self.camera.GetNodeMap())
+        except library().transport_errors as error:
+            hint = "Close the viewer or the other acquire node that uses it."
+            raise CameraError(f"The camera {self.name} cannot be opened", got=message_of(error), hint=hint) from None
+
+    def close(self) -> None:
+        """Release the camera."""
+        for release in (self.camera.Close, self.camera.DestroyDevice):
+            with contextlib.suppress(*library().transport_errors), translated():
+                release()
+
+
+class PylonStream:
+    """The acquisition of one camera. Satisfies `sci_stream_drivers.genicam.stream.Stream`."""
+
+    def __init__(self, device: Device, image: ImageFormat, options: GenicamOptions, counts: Counter[str]) -> None:
+        self._pylon, self._camera, self._name = device.pylon, device.camera, device.name
+        self._format, self._chunks, self._counts = image, options.chunks, counts
+        self._camera.MaxNumBuffer.Value = options.buffers
+        # GigE cameras count ticks, others nanoseconds.
+        self._tick_ns = 1e9 / float(feature(device.node_map, "GevTimestampTickFrequency") or 1e9)
+
+    def start(self) -> None:
+        """Start the acquisition. Raises `CameraLost`."""
+        try:
+            translated()(self._camera.StartGrabbing)(self._pylon.GrabStrategy_OneByOne)
+        except library().transport_errors as error:
+            raise CameraLost(f"The camera {self._name} does not start", got=message_of(error)) from None
+
+    def fetch(self) -> RawFrame | None:
+        """Return the next complete frame, or None if there is none yet."""
+        try:
+            with translated(), self._camera.RetrieveResult(0, self._pylon.TimeoutHandling_Return) as result:
+                if result.IsValid():
+                    return self._copied(result)
+        except library().transport_errors as error:
+            raise CameraLost(f"The camera {self._name} is lost", got=message_of(error)) from None
+        if self._camera.IsCameraDeviceRemoved():
+            raise CameraLost(f"The camera {self._name} was unplugged")
+        return None
+
+    def _copied(self, result: Any) -> RawFrame | None:
+        now_ns = unix_ns()
+        if not result.GrabSucceeded():
+            self._counts["incomplete"] += 1
+            return None
+        self._format.check(result.GetPixelType() & 0xFFFFFFFF, result.GetHeight(), result.GetWidth())
+        number = result.GetBlockID()
+        return RawFrame(
+            raw=np.frombuffer(result.GetBuffer(), np.uint8).copy(),
+            padding_bytes=result.GetPaddingX(),
+            big_endian=False,
+            frame_id=None if number == _NO_ID else number,
+            camera_time_ns=round(result.GetTimeStamp() * self._tick_ns) or None,
+            host_time_ns=now_ns,
+            chunks=self._chunk_values(result) if self._chunks else {},
+        )
+
+    def _chunk_values(self, result: Any) -> dict[str, Any]:
+        nodes = NodeMap(result.GetChunkDataNodeMap())
+        values = {name: feature(nodes, f"Chunk{name}") for name in self._chunks}
+        values = {name: value for name, value in values.items() if value is not None}
+        self._counts["chunk_errors"] += not values
+        return values
+
+    def stop(self, *, lost: bool) -> None:
+        """Stop; frames that were not fetched are discarded."""
+        del lost  # pylon does not wait for a camera that is gone
+        translated()(self._camera.StopGrabbing)()
+
+    def counters(self) -> dict[str, int]:
+        """Return no counters."""
+        return {}
