@@ -134,6 +134,20 @@ def test_hello_under_foreign_identity_changes_nothing(bench: Bench, context: zmq
     unknown.close(linger=0)
 
 
+def test_hello_of_a_replaced_connection_is_no_error(context: zmq.Context, free_endpoint: Callable[[], str]) -> None:
+    bench = Bench(context, free_endpoint())
+    leftovers = context.socket(zmq.DEALER)  # without an identity, as ZeroMQ delivers them
+    leftovers.connect(bench.server.socket.getsockopt_string(zmq.LAST_ENDPOINT))
+    leftovers.send_multipart(encode(hello()))
+    leftovers.send_multipart(encode(hello("reconstruct-9")))
+    until(lambda: len(bench.server._unclaimed) == 2, bench.poll)
+    until(lambda: bench.dealer.connected, bench.poll)
+    bench.pass_time(20.0)
+    assert bench.server.wire_errors["identity"] == 1, "reconstruct-0 has come, reconstruct-9 has not"
+    leftovers.close(linger=0)
+    bench.close()
+
+
 def test_tcp_progress_counts_bytes_where_known() -> None:
     assert tcp_progress(-1) is None
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as near:
