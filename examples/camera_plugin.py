@@ -1,4 +1,4 @@
-"""A camera driver in 40 lines: random masks in front of a grey gradient.
+"""A camera driver in 60 lines: random masks in front of a grey gradient.
 
 Register a driver in the pyproject.toml of its package, then select it with ``[camera] driver = "gradient"``::
 
@@ -33,44 +33,56 @@ class GradientCamera:
         shape = (options.n_frames, options.size_px, options.size_px)
         self._phi = np.random.default_rng(0).integers(0, 2, shape).astype(np.float32)
         self._options = options
-        self._frame_id = 0
-        self._running = False
-        self.exhausted = False
+        self._is_open = self._running = False
+        self._frame_id = self._delivered = 0
+        self.exhausted = False  # a camera that ends by itself says so here
 
     def open(self) -> CameraCapabilities:
-        """Return the capabilities of the camera."""
+        """Connect to the camera and configure it: once, if it is called again."""
+        if not self._is_open:
+            self._is_open, self._delivered = True, 0
         size = self._options.size_px
         return CameraCapabilities("gradient", "1", size, size, "Mono12", 12, n_frames=self._options.n_frames)
 
-    def calibration(self) -> Calibration:
-        """Return the masks; a real camera has them measured by ``sci-stream calibrate``."""
+    def calibration(self) -> Calibration | None:
+        """Return the masks. A real camera knows none and returns None: ``sci-stream calibrate`` measures them."""
+        if not self._is_open:
+            raise RuntimeError("calibration() before open()")
         dark = np.zeros(self._phi.shape[1:], np.float32)
         return Calibration(self._phi, dark, full_scale_dn=4000.0 / len(self._phi))
 
     def start(self) -> None:
         """Start at frame id 0, unless it delivers already."""
+        if not self._is_open:
+            raise RuntimeError("start() before open()")
         if not self._running:
             self._running, self._frame_id = True, 0
 
     def read(self, timeout_s: float) -> CameraFrame | None:
-        """Wait for the next exposure."""
+        """Wait for the next exposure; None if it does not end within the timeout."""
+        if not self._running:
+            raise RuntimeError("read() before start()")
         time.sleep(min(self._options.period_s, timeout_s))
+        if timeout_s < self._options.period_s:
+            return None
         scene = np.linspace(0, 1, self._options.size_px, dtype=np.float32)
         counts = (self._phi.sum(0) * scene * (4000.0 / len(self._phi))).astype(np.uint16)
         self._frame_id += 1
+        self._delivered += 1
         return CameraFrame(counts, self._frame_id - 1, None, time.time_ns())
 
     def counters(self) -> dict[str, int]:
-        """Return driver counters; this camera loses nothing."""
-        return {}
+        """Return the counters since open(); this camera loses nothing."""
+        return {"delivered": self._delivered}
 
     def stop(self) -> None:
         """Stop; the next start begins at frame id 0 again."""
         self._running = False
 
     def close(self) -> None:
-        """Stop; there is nothing to release."""
+        """Stop; there is nothing else to release."""
         self.stop()
+        self._is_open = False
 
 
 class TestGradientCamera(CameraContract):

@@ -30,10 +30,18 @@ Pattern = int | Literal["dark", "white"]
 
 @runtime_checkable
 class Camera(Protocol):
-    """A source of coded frames, used from one thread: ``open → (start → read… → stop)* → close``."""
+    """A source of coded frames, used from one thread: ``open → (start → read… → stop)* → close``.
+
+    Calls in another order raise RuntimeError. Only `stop` and `close` are allowed in any state; `open` of an open
+    camera and `start` of a started one change nothing. `sci_stream.testing.cameras` tests what is said here.
+    """
 
     def open(self) -> CameraCapabilities:
-        """Connect, configure, and return the capabilities. Raises `CameraError` or an `InputError`."""
+        """Connect, configure, and return the capabilities.
+
+        Raises `CameraError` or an `InputError`, which end the run. While a lost camera is reopened, a `CameraError` is
+        a reason to try again; there is no need to raise `CameraLost` here.
+        """
         ...
 
     def calibration(self) -> Calibration | None:
@@ -41,11 +49,19 @@ class Camera(Protocol):
         ...
 
     def start(self) -> None:
-        """Start delivering frames."""
+        """Start delivering frames. Raises `CameraLost` if reopening may help, else `CameraError`.
+
+        A finite camera begins with its first frame. Ids and clock of others begin again or go on.
+        """
         ...
 
     def read(self, timeout_s: float) -> CameraFrame | None:
-        """Return the next frame, or None after the timeout. Raises `CameraLost`."""
+        """Return the next frame, or None after the timeout.
+
+        Raises `CameraLost` if reopening may help: the camera is reopened, for hours if need be, and a new epoch begins.
+        Any other `CameraError` ends the run. Ids that have gone back without a wrap of `FrameIds` are a lost camera
+        too: frames missed in between cannot be counted.
+        """
         ...
 
     @property
@@ -54,7 +70,11 @@ class Camera(Protocol):
         ...
 
     def counters(self) -> Mapping[str, int]:
-        """Return the driver's counters since `open`, by name (``incomplete``, ``timeouts``, …)."""
+        """Return the driver's counters since `open`, by name.
+
+        ``delivered``, the frames that `read` returned, is required; others are the driver's (``incomplete``,
+        ``timeouts``, …) and tell why frames are missing.
+        """
         ...
 
     def stop(self) -> None:

@@ -9,7 +9,7 @@ Derive a class from `CameraContract` in a test module; pytest runs its tests::
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -72,12 +72,15 @@ class CameraContract:
             assert camera.open() == first
 
     def test_counters_are_counts(self) -> None:
-        """Each has a name and is an integer."""
+        """Each has a name and is an integer; ``delivered`` counts frames since `open`."""
         with self._made() as camera:
-            self._frames(camera)
-            for name, count in camera.counters().items():
-                assert isinstance(name, str)
-                assert _is_integer(count, 0), f"{name} = {count!r}"
+            for delivered in (self.n_frames, 1):
+                self._frames(camera, delivered)
+                for name, count in camera.counters().items():
+                    assert isinstance(name, str)
+                    assert _is_integer(count, 0), f"{name} = {count!r}"
+                assert camera.counters().get("delivered") == delivered
+                camera.close()
 
     def test_settings_can_be_set_to_their_values(self) -> None:
         """An adjustable camera accepts the values that it declares."""
@@ -244,6 +247,17 @@ class CameraContract:
             if first.frame_id is not None and second.frame_id is not None:
                 assert ids.missed(first.frame_id, second.frame_id) == 0
 
+    def test_calls_out_of_order_raise_runtime_error(self) -> None:
+        """`start` and `calibration` need `open`, `read` needs `start`."""
+        with self._made() as camera:
+            for call in (camera.start, camera.calibration):
+                assert _refused(call), f"{call.__name__}() before open() must raise RuntimeError"
+            camera.open()
+            for _ in range(2):
+                assert _refused(lambda: camera.read(0.0)), "read() without start() must raise RuntimeError"
+                camera.start()
+                camera.stop()
+
     def test_stop_and_close_are_allowed_in_any_state(self) -> None:
         """Before `open`, and twice."""
         with self._made() as camera:
@@ -273,6 +287,14 @@ class CameraContract:
         camera.open()
         camera.start()
         return [self._read(camera) for _ in range(self.n_frames if count is None else count)]
+
+
+def _refused(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except RuntimeError:
+        return True
+    return False
 
 
 def _is_integer(value: object, low: int) -> bool:

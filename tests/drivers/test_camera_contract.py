@@ -1,4 +1,4 @@
-"""The contract of every camera, and further promises of the cameras of this repository."""
+"""The contract of every camera, on those that need no device."""
 
 from __future__ import annotations
 
@@ -20,20 +20,3 @@ class TestCameras(CameraContract):
 
     def make(self) -> Camera:
         return self._make_camera()
-
-    def test_calls_out_of_order_raise_runtime_error(self) -> None:
-        with self._made() as camera:
-            with pytest.raises(RuntimeError, match="open"):
-                camera.start()
-            with pytest.raises(RuntimeError, match="open"):
-                camera.calibration()
-            camera.open()
-            with pytest.raises(RuntimeError, match="start"):
-                camera.read(0.0)
-
-    def test_counters_count_delivered_frames_since_open(self) -> None:
-        with self._made() as camera:
-            for count in (3, 1):
-                self._frames(camera, count)
-                assert camera.counters()["delivered"] == count
-                camera.close()
