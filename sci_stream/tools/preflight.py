@@ -102,9 +102,11 @@ def _without_library(what: str, error: ModuleNotFoundError, rig: Rig) -> Finding
 
 
 def _check_devices(rig: Rig) -> str:
-    from sci_stream.recon.backend.device import pick_device  # noqa: PLC0415 - a light host has no torch
+    from sci_stream.recon.backend.device import idle_cuda, pick_device  # noqa: PLC0415 - a light host has no torch
 
-    return ", ".join(_describe(pick_device(name)) for name in rig.reconstruct.devices)
+    devices = rig.reconstruct.devices
+    reasons = {reason for name in devices if (reason := idle_cuda(name))}
+    return "; ".join([", ".join(_describe(pick_device(name)) for name in devices), *reasons])
 
 
 def _check_denoiser(rig: Rig) -> str:

@@ -34,7 +34,7 @@ from sci_stream.parameters import SOLVER_KEY, Parameter, Value
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.async_solve import AsyncSolve
-from sci_stream.recon.backend.device import describe_device, is_lost, memory_in_use, pick_device
+from sci_stream.recon.backend.device import describe_device, idle_cuda, is_lost, memory_in_use, pick_device
 from sci_stream.recon.budget import BudgetController
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings
@@ -116,6 +116,8 @@ class SolverThread:
         self._watches: dict[str, CalibrationWatch] = {}
         self._watch_status: dict[str, int | float | str] = {}
         self._device = pick_device(device)
+        if reason := idle_cuda(device):
+            log.warning("%s: computing on the CPU, which is many times slower", reason)
         if section.threads:
             torch.set_num_threads(section.threads)
         self.device_name = describe_device(self._device)

@@ -14,6 +14,8 @@ from sci_stream.errors import CaptureError, ConfigError, DeviceError
 # The threads of OpenMP do not survive a fork, and a child that waits for them would never return.
 os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
 
+# Oldest driver that runs a release of CUDA and those before the next one: NVIDIA, "CUDA compatibility".
+_DRIVERS = ((13.0, "580"), (12.0, "525"), (11.0, "450"))
 _NAME = re.compile(r"auto|cpu|cuda(:(?P<index>\d+))?")
 
 
@@ -145,7 +147,14 @@ def prepare_libraries(device: torch.device) -> None:
 def _why_no_cuda() -> str:
     if torch.version.cuda is None:
         return f"torch {torch.__version__}, built without CUDA"
-    return f"torch {torch.__version__} for CUDA {torch.version.cuda}, but no usable GPU or driver"
+    driver = next((need for since, need in _DRIVERS if float(torch.version.cuda) >= since), "")
+    needs = f", which needs NVIDIA's driver R{driver} or newer" if driver else ""
+    return f"torch {torch.__version__} for CUDA {torch.version.cuda}{needs}, but no usable GPU or driver"
+
+
+def idle_cuda(name: str) -> str:
+    """Return why a device that may be a GPU is the CPU although torch is built for CUDA; empty if it is not so."""
+    return _why_no_cuda() if name == "auto" and torch.version.cuda and not torch.cuda.is_available() else ""
 
 
 def _cpu_model() -> str:

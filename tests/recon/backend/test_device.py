@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sci_stream.errors import ConfigError, DeviceError
-from sci_stream.recon.backend.device import describe_device, is_large_gpu, pick_device, prepare_libraries
+from sci_stream.recon.backend.device import describe_device, idle_cuda, is_large_gpu, pick_device, prepare_libraries
 
 
 @pytest.fixture
@@ -102,3 +102,12 @@ def test_is_large_gpu_needs_multiprocessors_and_matrix_units(
 
 def test_is_large_gpu_on_the_cpu_is_false() -> None:
     assert not is_large_gpu(torch.device("cpu"))
+
+
+def test_unusable_driver_is_named_with_what_cuda_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "CUDA 13.0, which needs NVIDIA's driver R580 or newer, but no usable GPU" in idle_cuda("auto")
+    assert idle_cuda("cpu") == ""
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert idle_cuda("auto") == "", "a build for the CPU"
