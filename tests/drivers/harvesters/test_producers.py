@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sci_stream.errors import CameraError, ConfigError
+from sci_stream_drivers.genicam.library import library
 from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 from sci_stream_drivers.harvesters.producers import (
     VARIABLE,
@@ -80,6 +81,7 @@ def test_file_that_is_not_a_library_is_refused(folder: Path) -> None:
 
 
 def test_library_that_is_not_a_producer_is_refused(producer: Path, tmp_path: Path) -> None:
+    library()  # loads the libraries that the one below needs
     other = next(producer.parent.glob("libLog*.so"))
     path = Path(shutil.copy(other, tmp_path / "other.cti"))
     with pytest.raises(CameraError, match=r"other\.cti is a library but not a GenTL producer.*GCInitLib"):
