@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sci_stream.recon.denoisers.variants import NetworkShape
 from sci_stream.recon.denoisers.weights import VIDEO_INPUTS
 from sci_stream_lab.training.checkpoint import SessionRecord
 from sci_stream_lab.training.curve import CurvePoint
+from sci_stream_lab.training.variants import NetworkShape
 
 _POINTS_SHOWN = 16
 

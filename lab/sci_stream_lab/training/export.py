@@ -11,7 +11,6 @@ import torch
 
 from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.file_guard import reading
-from sci_stream.recon.denoisers.variants import NetworkShape, variant_shape
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream_lab.training.card import ModelCard
 from sci_stream_lab.training.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, write_atomically
@@ -20,6 +19,7 @@ from sci_stream_lab.training.curve import read_curve
 from sci_stream_lab.training.evaluation import evaluate
 from sci_stream_lab.training.learner import FfdnetLearner, initial_weights
 from sci_stream_lab.training.settings import TrainingSettings
+from sci_stream_lab.training.variants import NetworkShape, variant_shape
 
 _KERNELS_IN = torch.float16
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from sci_stream.errors import ConfigError
-from sci_stream.recon.denoisers.variants import variant_shape
 from sci_stream.recon.denoisers.weights import VIDEO_INPUTS
+from sci_stream_lab.training.variants import variant_shape
 
 UNROLLED = "unrolled"
 
@@ -42,7 +42,7 @@ class TrainingSettings:
     Parameters
     ----------
     variant
-        A key of `sci_stream.recon.denoisers.variants.VARIANTS`, or ``"unrolled"``: a solve trained as a whole.
+        A key of `sci_stream_lab.training.variants.VARIANTS`, or ``"unrolled"``: a solve trained as a whole.
     seed
         Seed of the initial weights and of all patches and noise.
     batch, patch_px

@@ -20,7 +20,6 @@ from sci_stream.errors import ConfigError
 from sci_stream.file_guard import reading
 from sci_stream.files.calibration_import import ImportOptions, import_masks
 from sci_stream.recon.backend.device import describe_device
-from sci_stream.recon.denoisers.variants import NetworkShape, variant_shape
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
 from sci_stream_lab.training.checkpoint import (
     Checkpoint,
@@ -38,6 +37,7 @@ from sci_stream_lab.training.settings import DEFAULTS, TrainingSettings, Until
 from sci_stream_lab.training.unrolled.data import UnrolledData
 from sci_stream_lab.training.unrolled.learner import UnrolledLearner
 from sci_stream_lab.training.unrolled.network import Stage, UnrolledShape, grown, initial_stages
+from sci_stream_lab.training.variants import NetworkShape, variant_shape
 from sci_stream_lab.training.video.clips import load_clips
 from sci_stream_lab.training.video.data import VideoData
 

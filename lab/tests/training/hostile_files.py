@@ -11,12 +11,12 @@ import cv2
 import numpy as np
 import torch
 
-from sci_stream.recon.denoisers.variants import variant_shape
 from sci_stream_lab.training.checkpoint import checkpoint_path, save_checkpoint
 from sci_stream_lab.training.export import export_weights
 from sci_stream_lab.training.images import load_images
 from sci_stream_lab.training.learner import FfdnetLearner, initial_weights
 from sci_stream_lab.training.settings import TrainingSettings
+from sci_stream_lab.training.variants import variant_shape
 from tests.hostile_files.__main__ import main
 from tests.hostile_files.corpus import huge_png
 from tests.hostile_files.readers import Reader

@@ -16,7 +16,6 @@ from rich.console import Console
 from lab.tests.training.pictures import CPU
 from sci_stream.errors import ConfigError, FileFormatError, StorageError
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.denoisers.variants import VARIANTS
 from sci_stream.recon.denoisers.video_ffdnet import VideoFfdnetDenoiser
 from sci_stream.recon.denoisers.weights import FRAME_INPUTS, FfdnetWeights, load_ffdnet, save_ffdnet
 from sci_stream_lab.training.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
@@ -25,6 +24,7 @@ from sci_stream_lab.training.export import export_weights
 from sci_stream_lab.training.learner import initial_weights
 from sci_stream_lab.training.settings import TrainingSettings, Until
 from sci_stream_lab.training.train import TrainingResult, train
+from sci_stream_lab.training.variants import VARIANTS
 
 Train = Callable[..., TrainingResult]
 

@@ -16,9 +16,9 @@ from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.external import DenoiserDefaults, DenoiserSpec, Weights, load_plugin, plugin_names
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
-from sci_stream.recon.denoisers.variants import VARIANTS, shipped_weights
+from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.video_ffdnet import FinishedVideoFfdnetDenoiser
-from sci_stream.recon.denoisers.weights import VIDEO_INPUTS, FfdnetWeights, load_ffdnet
+from sci_stream.recon.denoisers.weights import FRAME_INPUTS, VIDEO_INPUTS, FfdnetWeights, load_ffdnet
 
 
 class IdentityDenoiser:
@@ -32,7 +32,7 @@ class IdentityDenoiser:
         return x.clone()
 
 
-# The network that finishes a solve with a video network, of the same work.
+# The networks that see neighbouring frames, each with the network of the same work that finishes its solve.
 _FINISHED_BY = {"video-lite": "ffdnet-lite"}
 
 
@@ -41,10 +41,10 @@ def _network(name: str) -> Callable[[torch.device, Weights, Precision], Denoiser
 
     def make(device: torch.device, weights: Weights, precision: Precision) -> Denoiser:
         network = _loaded(weights or shipped_weights(name))
-        if network.sees_neighbours != (VARIANTS[name].inputs == VIDEO_INPUTS):
+        if network.sees_neighbours != (name in _FINISHED_BY):
             raise WeightsError(
                 f"These weights are not for the denoiser {name!r}",
-                expected=f"{VARIANTS[name].inputs} input channels",
+                expected=f"{VIDEO_INPUTS if name in _FINISHED_BY else FRAME_INPUTS} input channels",
                 got=network.kernels[0].shape[1],
                 hint="Weights with 25 input channels see neighbouring frames: use 'video-lite'. Those with 5 do not: "
                 "use 'ffdnet'.",

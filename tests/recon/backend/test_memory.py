@@ -19,7 +19,7 @@ from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks, solve_bytes
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.denoisers.variants import NetworkShape, shipped_weights
+from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import load_ffdnet
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings, default_settings
@@ -76,7 +76,7 @@ def test_solve_takes_the_planned_memory(
     phi = np.random.default_rng(0).random((12, 64, 48)).astype(np.float32)
     calibration = Calibration(phi=phi, bayer=bayer)
     # As wide as the published network, and not as deep: its layers are of one size.
-    denoise = FfdnetDenoiser(random_weights(NetworkShape(4, 64)), torch.device("cpu"), pixels_per_chunk=chunk)
+    denoise = FfdnetDenoiser(random_weights(4, 64), torch.device("cpu"), pixels_per_chunk=chunk)
     snapshot = Snapshot(SnapshotId("test", 0, 0), 0.5 * phi.sum(0), calibration.hash, 12, 0, bayer=bayer)
     settings = SolverSettings(
         iterations=4,
@@ -127,7 +127,7 @@ def test_largest_published_measurement_is_solved_in_24_gb() -> None:
     snapshot = Snapshot(SnapshotId("test", 0, 0), 0.5 * phi.sum(0), calibration.hash, 48, 0)
     torch.cuda.reset_peak_memory_stats(device)
     for precision in (Precision.HALF, Precision.FLOAT32):
-        denoise = FfdnetDenoiser(random_weights(NetworkShape(15, 64)), device, precision)
+        denoise = FfdnetDenoiser(random_weights(15, 64), device, precision)
         engine = Engine(calibration, denoise, device, SolverSettings(iterations=4), video_dtype=torch.float16)
         assert np.isfinite(engine.reconstruct(snapshot, Budget(4))[0]).all()
     assert torch.cuda.max_memory_reserved(device) < 24e9

@@ -14,7 +14,6 @@ from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.denoisers.temporal import WholeVideoDenoiser, cycled_denoisers, ending_on_frames
-from sci_stream.recon.denoisers.variants import NetworkShape
 from sci_stream.recon.denoisers.video_ffdnet import (
     FinishedVideoFfdnetDenoiser,
     VideoFfdnetDenoiser,
@@ -27,7 +26,7 @@ from sci_stream.recon.settings import default_settings
 from tests.recon.networks import random_weights
 
 CPU = torch.device("cpu")
-WEIGHTS = random_weights(NetworkShape(layers=4, channels=16, inputs=VIDEO_INPUTS))
+WEIGHTS = random_weights(layers=4, channels=16, inputs=VIDEO_INPUTS)
 SIGMA = torch.tensor(0.1)
 
 
@@ -134,7 +133,7 @@ def test_cycled_denoisers_of_a_video_network_alone_are_one() -> None:
 
 
 def finished() -> FinishedVideoFfdnetDenoiser:
-    frames = FfdnetDenoiser(random_weights(NetworkShape(layers=3, channels=8)), CPU, name="frames")
+    frames = FfdnetDenoiser(random_weights(layers=3, channels=8), CPU, name="frames")
     return FinishedVideoFfdnetDenoiser(WEIGHTS, CPU, Precision.FLOAT32, name="video", frame_prior=frames)
 
 

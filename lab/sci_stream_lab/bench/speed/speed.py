@@ -17,7 +17,7 @@ from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.backend.network_stack import CHOICE, StackTrial
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.registry import make_denoiser
-from sci_stream.recon.denoisers.variants import VARIANTS, shipped_weights, variant_shape
+from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import VIDEO_INPUTS, FfdnetWeights, load_ffdnet
 from sci_stream.recon.settings import default_settings
 from sci_stream_lab.bench.environment import environment
@@ -27,6 +27,7 @@ from sci_stream_lab.bench.speed.solve_times import SIZES, ChunkSpeed, Size, Size
 from sci_stream_lab.bench.speed.time_to_quality import TimeToQuality, read_shots, time_to_reach
 from sci_stream_lab.training.convert import read_any
 from sci_stream_lab.training.learner import initial_weights
+from sci_stream_lab.training.variants import VARIANTS, variant_shape
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -17,7 +17,7 @@ from sci_stream.cli import app
 from sci_stream.errors import ConfigError
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
-from sci_stream.recon.denoisers.variants import VARIANTS, shipped_weights
+from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings, default_settings
@@ -25,6 +25,7 @@ from sci_stream_lab.bench.environment import matrix_rate
 from sci_stream_lab.bench.speed import solve_times
 from sci_stream_lab.bench.speed.solve_times import SIZES, Size, flop_per_pixel, parse_sizes
 from sci_stream_lab.bench.speed.time_to_quality import LADDER, read_shots, time_to_reach
+from sci_stream_lab.training.variants import VARIANTS
 from tests.recon.backend.stand_in import Device
 
 LITE = str(shipped_weights("ffdnet-lite"))

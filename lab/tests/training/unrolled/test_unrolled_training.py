@@ -18,7 +18,6 @@ from sci_stream.errors import ConfigError
 from sci_stream.optics.forward import accumulate_and_project, forward
 from sci_stream.recon.algorithms.noise_level import NoiseLevel
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.denoisers.variants import NetworkShape
 from sci_stream_lab.training.checkpoint import load_checkpoint
 from sci_stream_lab.training.curve import read_curve
 from sci_stream_lab.training.learner import initial_weights
@@ -35,6 +34,7 @@ from sci_stream_lab.training.unrolled.network import (
     initial_stages,
 )
 from sci_stream_lab.training.unrolled.samples import CodedSamples, cut, draw_sample, started
+from sci_stream_lab.training.variants import NetworkShape
 from sci_stream_lab.training.video.scenes import Scenes
 
 SHAPE = UnrolledShape(stages=2, layers=3, channels=16)

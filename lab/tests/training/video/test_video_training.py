@@ -16,7 +16,6 @@ from lab.tests.training.pictures import CPU, picture
 from sci_stream import reconstruct
 from sci_stream.errors import ConfigError
 from sci_stream.recon.denoisers.registry import make_denoiser
-from sci_stream.recon.denoisers.variants import VARIANTS
 from sci_stream.recon.denoisers.video_ffdnet import VideoFfdnetDenoiser
 from sci_stream.recon.denoisers.weights import VIDEO_INPUTS
 from sci_stream_lab.training.checkpoint import load_checkpoint
@@ -25,6 +24,7 @@ from sci_stream_lab.training.export import export_weights
 from sci_stream_lab.training.learner import initial_weights
 from sci_stream_lab.training.settings import TrainingSettings, Until
 from sci_stream_lab.training.train import TrainingResult, train
+from sci_stream_lab.training.variants import VARIANTS
 from sci_stream_lab.training.video.data import n_sources
 from sci_stream_lab.training.video.entries import PoolEntry, draw_coded, draw_noisy, noisy_entry, sensed, solve_entries
 from sci_stream_lab.training.video.pool import EntryPool

@@ -1,0 +1,70 @@
+"""The sizes in which FFDNet comes, by name."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from sci_stream.errors import ConfigError
+from sci_stream.recon.denoisers.weights import FRAME_INPUTS, SUBPIXELS, VIDEO_INPUTS, FfdnetWeights
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkShape:
+    """Numbers of 3×3 convolutions of a grey FFDNet and of channels between them; ``layers`` ≥ 2.
+
+    ``inputs``: channels of the first layer, which say whether it sees neighbouring frames.
+    """
+
+    layers: int
+    channels: int
+    inputs: int = FRAME_INPUTS
+
+    @classmethod
+    def of(cls, weights: FfdnetWeights) -> NetworkShape:
+        """Return the shape of a network."""
+        return cls(weights.layers, weights.channels, weights.kernels[0].shape[1])
+
+    @property
+    def convolutions(self) -> tuple[tuple[int, int], ...]:
+        """Channels in and out of each layer: from the inputs to four sub-pixels."""
+        return tuple(itertools.pairwise((self.inputs, *[self.channels] * (self.layers - 1), SUBPIXELS)))
+
+    @property
+    def n_parameters(self) -> int:
+        """Kernel entries and biases."""
+        return sum(9 * c_in * c_out + c_out for c_in, c_out in self.convolutions)
+
+    @property
+    def flop_per_pixel(self) -> float:
+        """Multiplications and additions for a pixel of the full-resolution frame; biases and ReLU not counted."""
+        return sum(2 * 9 * c_in * c_out for c_in, c_out in self.convolutions) / SUBPIXELS
+
+
+VARIANTS: dict[str, NetworkShape] = {
+    "ffdnet": NetworkShape(layers=15, channels=64),
+    # A tenth of the work. Channels in sixteens fill a vector register: 24 would cost a CPU the same time as 32.
+    "ffdnet-lite": NetworkShape(layers=7, channels=32),
+    "video-lite": NetworkShape(layers=7, channels=32, inputs=VIDEO_INPUTS),
+}
+"""The published network, and a small one for CPUs and small GPUs, which also sees neighbouring frames."""
+
+
+def variant_shape(name: str) -> NetworkShape:
+    """Look a variant up.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of this name.
+    """
+    try:
+        return VARIANTS[name]
+    except KeyError:
+        raise ConfigError("Unknown network", expected=f"one of {', '.join(VARIANTS)}", got=repr(name)) from None
+
+
+def variant_of(weights: FfdnetWeights) -> str | None:
+    """Name the variant that a network is of; None if it is of none."""
+    shape = NetworkShape.of(weights)
+    return next((name for name, variant in VARIANTS.items() if variant == shape), None)
