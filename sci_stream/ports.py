@@ -33,7 +33,7 @@ class Camera(Protocol):
     """A source of coded frames, used from one thread: ``open → (start → read… → stop)* → close``.
 
     Calls in another order raise RuntimeError. Only `stop` and `close` are allowed in any state; `open` of an open
-    camera and `start` of a started one change nothing. `sci_stream.testing.cameras` tests what is said here.
+    camera and `start` of a started one change nothing. `sci_stream.testing.cameras` tests these rules.
     """
 
     def open(self) -> CameraCapabilities:

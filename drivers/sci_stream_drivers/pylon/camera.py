@@ -27,7 +27,7 @@ _NO_ID = 2**64 - 1
 _READY_MS = 1000
 
 
-class PylonCamera(GenicamCamera[GenicamOptions, "Device"]):
+class PylonCamera(GenicamCamera[GenicamOptions, "PylonDevice"]):
     """Any camera of Basler, and the emulator of pylon (``PYLON_CAMEMU=1``)."""
 
     Options: ClassVar[type[GenicamOptions]] = GenicamOptions
@@ -40,10 +40,10 @@ class PylonCamera(GenicamCamera[GenicamOptions, "Device"]):
         cameras = [(camera, info.GetDeviceClass()) for camera, info in _cameras(_pylon())]
         return [FoundProducer("pylon", "pylon", "Basler", "", interfaces(cameras, _TRANSPORTS), "")]
 
-    def _connect(self) -> Device:
-        return Device(_pylon(), self._options.selector)
+    def _connect(self) -> PylonDevice:
+        return PylonDevice(_pylon(), self._options.selector)
 
-    def _open_stream(self, connection: Device, image: ImageFormat) -> PylonStream:
+    def _open_stream(self, connection: PylonDevice, image: ImageFormat) -> PylonStream:
         return PylonStream(connection, image, self._options, self._counts)
 
     def trigger(self) -> None:
@@ -57,7 +57,7 @@ class PylonCamera(GenicamCamera[GenicamOptions, "Device"]):
             raise CameraLost(f"The camera {device.name} does not respond", got=message_of(error)) from None
         super().trigger()
 
-    def _selection(self, connection: Device) -> dict[str, Any]:
+    def _selection(self, connection: PylonDevice) -> dict[str, Any]:
         return {"selector": {"serial": connection.serial}}
 
 
@@ -84,7 +84,7 @@ def _cameras(pylon: Any) -> list[tuple[FoundCamera, Any]]:
     return found
 
 
-class Device:
+class PylonDevice:
     """An open camera. Satisfies `sci_stream_drivers.genicam.stream.Connection`."""
 
     def __init__(self, pylon: Any, selector: CameraSelector) -> None:
@@ -114,7 +114,7 @@ class Device:
 class PylonStream:
     """The acquisition of one camera. Satisfies `sci_stream_drivers.genicam.stream.Stream`."""
 
-    def __init__(self, device: Device, image: ImageFormat, options: GenicamOptions, counts: Counter[str]) -> None:
+    def __init__(self, device: PylonDevice, image: ImageFormat, options: GenicamOptions, counts: Counter[str]) -> None:
         self._pylon, self._camera, self._name = device.pylon, device.camera, device.name
         self._format, self._chunks, self._counts = image, options.chunks, counts
         self._camera.MaxNumBuffer.Value = options.buffers
