@@ -16,7 +16,6 @@ import torch
 from lab.tests.training.pictures import CPU, picture
 from sci_stream.errors import ConfigError
 from sci_stream.optics.forward import accumulate_and_project, forward
-from sci_stream.recon.algorithms.noise_level import NoiseLevel
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream_lab.training.checkpoint import load_checkpoint
 from sci_stream_lab.training.curve import read_curve
@@ -128,11 +127,11 @@ def test_stages_begun_with_frame_network_are_iterations_with_it() -> None:
         s._replace(step=torch.tensor([math.log(0.5), 0.0])) for s in initial_stages(SHAPE, 0, frame_network=weights)
     ]
     denoiser = FfdnetDenoiser(weights, CPU)
-    level = NoiseLevel(0.5, relative=(coded.error + 4e-4).sqrt())
+    relative = (coded.error + 4e-4).sqrt()
     x = coded.start
     for found in estimates(coded, stages, torch.float32):
         x, _ = accumulate_and_project(x, coded.y, coded.y, coded.phi, coded.r_inv, relaxation=0.0)
-        x = denoiser(x[0], level).unsqueeze(0)
+        x = denoiser(x[0], 0.5, relative).unsqueeze(0)
         fitted, _ = accumulate_and_project(x, coded.y, coded.y, coded.phi, coded.r_inv, relaxation=0.0)
         torch.testing.assert_close(found, fitted, rtol=1e-4, atol=1e-4)
 
