@@ -61,13 +61,18 @@ class Cable:
             ready, _, _ = select.select([self._listener, *alive], [], [], 0.01)
             for end in ready:
                 if end is self._listener:
-                    near, _ = self._listener.accept()
-                    self._lanes.append(_Lane(near, socket.create_connection(self._to)))
+                    self._connect(self._listener.accept()[0])
                 else:
                     self._take(alive[end], end)
             for lane in self._lanes:
                 if not lane.dead and lane.waiting:
                     self._give_back(lane)
+
+    def _connect(self, near: socket.socket) -> None:
+        try:
+            self._lanes.append(_Lane(near, socket.create_connection(self._to)))
+        except OSError:  # nothing listens there any more: the client finds its connection closed
+            near.close()
 
     def _take(self, lane: _Lane, end: socket.socket) -> None:
         try:
