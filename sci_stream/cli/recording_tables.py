@@ -197,11 +197,11 @@ def comparison_figures(comparison: Comparison) -> dict[str, JsonValue]:
         "equal": equal,
         "psnr_db": None if comparison.psnr_db is None else {**comparison.psnr_db},
         "ssim": None if comparison.ssim is None else {**comparison.ssim},
-        "most_difference": max(one.most_difference for one in comparison.snapshots),
+        "max_difference": max(one.max_difference for one in comparison.snapshots),
         "only_first": comparison.only_first,
         "only_second": comparison.only_second,
         "per_snapshot": [
-            {"seq": one.seq, "psnr_db": one.psnr_db, "ssim": one.ssim, "most_difference": one.most_difference}
+            {"seq": one.seq, "psnr_db": one.psnr_db, "ssim": one.ssim, "max_difference": one.max_difference}
             for one in comparison.snapshots
         ],
     }
@@ -212,7 +212,7 @@ def comparison_table(comparison: Comparison, reference: str, other: str) -> Tabl
     table = Table(title=f"{other} against {reference}", show_footer=True)
     mean_db = "equal" if comparison.psnr_db is None else f"{comparison.psnr_db['mean']:.2f}"
     mean_ssim = "–" if comparison.ssim is None else f"{comparison.ssim['mean']:.4f}"
-    largest = max(one.most_difference for one in comparison.snapshots)
+    largest = max(one.max_difference for one in comparison.snapshots)
     table.add_column("seq", justify="right", footer=f"{len(comparison.snapshots)} snapshots, mean")
     table.add_column("PSNR dB", justify="right", footer=mean_db)
     table.add_column("SSIM", justify="right", footer=mean_ssim)
@@ -220,7 +220,7 @@ def comparison_table(comparison: Comparison, reference: str, other: str) -> Tabl
     for one in sorted(comparison.snapshots, key=lambda one: one.psnr_db)[:_MAX_ROWS]:
         psnr_db = "equal" if math.isinf(one.psnr_db) else f"{one.psnr_db:.2f}"
         ssim = "–" if one.ssim is None else f"{one.ssim:.4f}"
-        table.add_row(str(one.seq), psnr_db, ssim, f"{one.most_difference:.4f}")
+        table.add_row(str(one.seq), psnr_db, ssim, f"{one.max_difference:.4f}")
     if comparison.only_first or comparison.only_second:
         table.caption = (
             f"not compared: {comparison.only_first} only in the first, {comparison.only_second} only in the second"

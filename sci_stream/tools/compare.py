@@ -25,7 +25,7 @@ class Similarity:
     seq: int
     psnr_db: float
     ssim: float | None
-    most_difference: float
+    max_difference: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ def test_replay_equals_live_result(run: Path, command_here: CommandHere) -> None
     assert "done: 16 snapshots in run_replay.h5" in said.output
     found = compare_recordings(run / "run.h5", run / "run_replay.h5")
     assert [one.seq for one in found.snapshots] == list(range(16))
-    assert max(one.most_difference for one in found.snapshots) <= 2**-10
+    assert max(one.max_difference for one in found.snapshots) <= 2**-10
 
 
 def test_inspect_describes_the_run(run: Path, command_here: CommandHere) -> None:

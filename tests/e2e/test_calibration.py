@@ -124,7 +124,7 @@ def test_run_reports_and_corrects_mask_shift(rig_in_process: RigMaker, caplog: p
         assert offline.table["masks_at"].tolist() == live.table["masks_at"].tolist()
     found = compare_recordings(recorded, again)
     assert len(found.snapshots) == 10
-    assert max(one.most_difference for one in found.snapshots) <= 2**-10, "replay equals live, with shifted masks"
+    assert max(one.max_difference for one in found.snapshots) <= 2**-10, "replay equals live, with shifted masks"
 
 
 def test_run_corrects_single_masks_and_states_the_evidence(rig_in_process: RigMaker) -> None:
@@ -159,7 +159,7 @@ def test_run_with_other_cameras_masks_warns_and_shows_snapshots(
         assert all((video == video[0]).all() for video in live.video)
     again = replay(recorded, ReplayPlan()).path
     found = compare_recordings(recorded, again)
-    assert max(one.most_difference for one in found.snapshots) == 0, "replay withholds them, too"
+    assert max(one.max_difference for one in found.snapshots) == 0, "replay withholds them, too"
     shown = command_here("inspect", recorded, cwd=tmp_path)
     assert "the masks explain nothing" in shown.output
 

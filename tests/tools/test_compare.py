@@ -35,7 +35,7 @@ def test_equal_video_has_infinite_psnr(tmp_path: Path, series) -> None:
     assert (found.only_first, found.only_second) == (1, 2)
     (one,) = compare_recordings(a, c).snapshots
     assert one.psnr_db == pytest.approx(-20 * math.log10(0.125), abs=0.05)
-    assert one.most_difference == pytest.approx(0.125, abs=1e-3)
+    assert one.max_difference == pytest.approx(0.125, abs=1e-3)
 
 
 def test_ssim_is_the_mean_of_the_frames(tmp_path: Path, series) -> None:

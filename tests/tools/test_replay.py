@@ -132,7 +132,7 @@ def test_replay_equals_live_result(recorded: Path) -> None:
     found = compare_recordings(recorded, done.path)
     assert [one.seq for one in found.snapshots] == list(range(6))
     # Both are stored in float16: what floating point does before shows in its last place at most.
-    assert max(one.most_difference for one in found.snapshots) <= 2**-10
+    assert max(one.max_difference for one in found.snapshots) <= 2**-10
     with sci_stream.open(recorded) as live, sci_stream.open(done.path) as again:
         assert again.video.seqs.tolist() == list(range(7)), "including the raw-only one"
         assert again.table["iterations"].tolist() == [*ITERATIONS, FULL]
@@ -158,7 +158,7 @@ def test_replay_follows_settings_changed_during_series(
     done = replay(recorded, ReplayPlan())
     found = compare_recordings(recorded, done.path)
     assert len(found.snapshots) == 6
-    assert max(one.most_difference for one in found.snapshots) <= 2**-10
+    assert max(one.max_difference for one in found.snapshots) <= 2**-10
     with sci_stream.open(recorded) as live, sci_stream.open(done.path) as again:
         assert again.table["solver"][:6].tolist() == live.table["solver"][:6].tolist()
         assert len(set(again.table["solver"].tolist())) == 2
@@ -177,9 +177,9 @@ def test_replay_follows_masks_shifted_during_series(tmp_path: Path, calibration:
     recorded = Live(calibration, SECTION, moves={2: near, 3: far, 5: NO_DISPLACEMENT}).record(tmp_path / "run.h5")
     done = replay(recorded, ReplayPlan())
     found = compare_recordings(recorded, done.path)
-    assert max(one.most_difference for one in found.snapshots) <= 2**-10
+    assert max(one.max_difference for one in found.snapshots) <= 2**-10
     as_calibrated = compare_recordings(recorded, live)
-    assert as_calibrated.snapshots[3].most_difference > 0.01, "otherwise nothing is tested"
+    assert as_calibrated.snapshots[3].max_difference > 0.01, "otherwise nothing is tested"
     with sci_stream.open(recorded) as moved, sci_stream.open(done.path) as again:
         result = [b"", b"", near.to_text.encode(), far.to_text.encode(), far.to_text.encode(), b""]
         assert moved.table["masks_at"].tolist() == [*result, b""]
@@ -192,14 +192,14 @@ def test_replay_follows_masks_shifted_during_series(tmp_path: Path, calibration:
     with sci_stream.open(other.path) as again:
         assert set(again.table["masks_at"].tolist()) == {b""}, "where that calibration has them"
     part = replay(recorded, ReplayPlan(first=4, last=6, out=tmp_path / "part.h5"))
-    assert max(one.most_difference for one in compare_recordings(recorded, part.path).snapshots) <= 2**-10
+    assert max(one.max_difference for one in compare_recordings(recorded, part.path).snapshots) <= 2**-10
 
 
 def test_recording_without_mask_column_replays_as_calibrated(recorded: Path) -> None:
     with h5py.File(recorded, "r+") as file:
         del file["rows/masks_at"]
     done = replay(recorded, ReplayPlan())
-    assert max(one.most_difference for one in compare_recordings(recorded, done.path).snapshots) <= 2**-10
+    assert max(one.max_difference for one in compare_recordings(recorded, done.path).snapshots) <= 2**-10
 
 
 def test_unknown_settings_of_rows_are_logged(recorded: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -209,7 +209,7 @@ def test_unknown_settings_of_rows_are_logged(recorded: Path, caplog: pytest.LogC
         file["rows/solver"][:] = names
     done = replay(recorded, ReplayPlan())
     assert "solver settings of 2 snapshots are unknown" in caplog.text
-    assert max(one.most_difference for one in compare_recordings(recorded, done.path).snapshots) <= 2**-10
+    assert max(one.max_difference for one in compare_recordings(recorded, done.path).snapshots) <= 2**-10
 
 
 def test_recording_without_solver_column_uses_its_notes(recorded: Path) -> None:
@@ -218,7 +218,7 @@ def test_recording_without_solver_column_uses_its_notes(recorded: Path) -> None:
     with sci_stream.open(recorded) as recording:
         assert set(recording.table["solver"].tolist()) == {b""}
     done = replay(recorded, ReplayPlan())
-    assert max(one.most_difference for one in compare_recordings(recorded, done.path).snapshots) <= 2**-10
+    assert max(one.max_difference for one in compare_recordings(recorded, done.path).snapshots) <= 2**-10
 
 
 def test_result_names_parent_and_settings(recorded: Path) -> None:
@@ -275,7 +275,7 @@ def test_recording_without_notes_uses_its_rig(tmp_path: Path, calibration: Calib
     rig = f'[reconstruct]\ndenoiser = "tv"\niterations = {FULL}\nsigma_first = 0.3\nsigma_last = 0.02\n'
     recorded = Live(calibration, SECTION, rig_toml=rig, notes=False).record(tmp_path / "run.h5")
     done = replay(recorded, ReplayPlan())
-    assert all(one.most_difference <= 2**-10 for one in compare_recordings(recorded, done.path).snapshots)
+    assert all(one.max_difference <= 2**-10 for one in compare_recordings(recorded, done.path).snapshots)
 
 
 def test_resumed_replay_equals_uninterrupted_one(recorded: Path) -> None:
@@ -296,7 +296,7 @@ def test_resumed_replay_equals_uninterrupted_one(recorded: Path) -> None:
     assert result == list(range(1, 8))
     found = compare_recordings(whole.path, parts)
     assert len(found.snapshots) == 7
-    assert all(one.most_difference == 0 for one in found.snapshots)
+    assert all(one.max_difference == 0 for one in found.snapshots)
     with sci_stream.open(parts.with_suffix(".nxs")) as joined:
         assert len(joined.video) == 7
         assert joined.finished
@@ -362,7 +362,7 @@ def test_missing_or_changed_weights_are_refused(tmp_path: Path, calibration: Cal
     rig = f'[reconstruct]\ndenoiser = "ffdnet-lite"\nweights = "{weights}"\niterations = {FULL}\n'
     recorded = Live(calibration, section, rig_toml=rig).record(tmp_path / "run.h5")
     done = replay(recorded, ReplayPlan())
-    assert all(one.most_difference <= 2**-10 for one in compare_recordings(recorded, done.path).snapshots)
+    assert all(one.max_difference <= 2**-10 for one in compare_recordings(recorded, done.path).snapshots)
 
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1

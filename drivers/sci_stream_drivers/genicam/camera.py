@@ -38,8 +38,8 @@ from sci_stream_drivers.genicam.stream import Connection, ImageFormat, RawFrame,
 
 log = logging.getLogger(__name__)
 
-O = TypeVar("O", bound=GenicamOptions)  # noqa: E741  # options of a transport layer
-C = TypeVar("C", bound=Connection)
+OptionsT = TypeVar("OptionsT", bound=GenicamOptions)
+ConnectionT = TypeVar("ConnectionT", bound=Connection)
 
 # Pause between two polls for a frame, and so the largest delay that polling adds.
 _NAP_S = 0.0005
@@ -55,10 +55,10 @@ _WITNESSES = ("Width", "Height", "PixelFormat", "TriggerMode", "TriggerSource")
 
 
 @dataclass(slots=True)
-class _OpenDevice(Generic[C]):
+class _OpenDevice(Generic[ConnectionT]):
     """An open camera; ``watch`` is renewed with each start, since frame ids may begin again."""
 
-    connection: C
+    connection: ConnectionT
     release: weakref.finalize[Any, Any]
     capabilities: CameraCapabilities
     image_format: ImageFormat
@@ -71,16 +71,16 @@ class _OpenDevice(Generic[C]):
     """Values of `_WITNESSES` when it was started."""
 
 
-class GenicamCamera(abc.ABC, Generic[O, C]):
+class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
     """A camera with a GenICam description. Implements `sci_stream.ports.Camera`; a subclass adds a transport layer.
 
     Frames are copied out of the transport layer's buffers as soon as they are filled, all of them at once, and decoded
     one by one as they are read.
     """
 
-    def __init__(self, options: O) -> None:
+    def __init__(self, options: OptionsT) -> None:
         self._options = options
-        self._camera: _OpenDevice[C] | None = None
+        self._camera: _OpenDevice[ConnectionT] | None = None
         self._held: deque[RawFrame] = deque()
         self._lost: CameraLost | None = None
         self._counts: Counter[str] = Counter()
@@ -91,18 +91,18 @@ class GenicamCamera(abc.ABC, Generic[O, C]):
     # --- the transport layer
 
     @abc.abstractmethod
-    def _connect(self) -> C:
+    def _connect(self) -> ConnectionT:
         """Find the selected camera and open it. Raises `CameraError` or `ConfigError`."""
 
     @abc.abstractmethod
-    def _open_stream(self, connection: C, image: ImageFormat) -> Stream:
+    def _open_stream(self, connection: ConnectionT, image: ImageFormat) -> Stream:
         """Prepare the acquisition of a configured camera."""
 
     @abc.abstractmethod
-    def _selection(self, connection: C) -> dict[str, Any]:
+    def _selection(self, connection: ConnectionT) -> dict[str, Any]:
         """Return the options that select this camera."""
 
-    def _prepare(self, connection: C) -> None:
+    def _prepare(self, connection: ConnectionT) -> None:
         """Configure the transport layer before the camera; nothing by default."""
 
     # --- the camera
@@ -162,7 +162,7 @@ class GenicamCamera(abc.ABC, Generic[O, C]):
         self._camera = _OpenDevice(connection, release, capabilities, image, stream, silence_s, watch, CameraClock())
         return capabilities
 
-    def _described(self, connection: C, clock: str | None) -> tuple[CameraCapabilities, ImageFormat]:
+    def _described(self, connection: ConnectionT, clock: str | None) -> tuple[CameraCapabilities, ImageFormat]:
         """Return the capabilities of a configured camera, and the image format of its buffers.
 
         ``clock`` names the clock that the camera's clock is synchronised with, if it is.
@@ -285,7 +285,7 @@ class GenicamCamera(abc.ABC, Generic[O, C]):
             self._gone = True
             raise
 
-    def _read(self, camera: _OpenDevice[C], timeout_s: float) -> CameraFrame | None:
+    def _read(self, camera: _OpenDevice[ConnectionT], timeout_s: float) -> CameraFrame | None:
         deadline_s = time.monotonic() + timeout_s
         while True:
             self._trigger_if_due()
@@ -315,7 +315,7 @@ class GenicamCamera(abc.ABC, Generic[O, C]):
                 return
             self._held.append(frame)
 
-    def _delivered(self, camera: _OpenDevice[C], frame: RawFrame) -> CameraFrame:
+    def _delivered(self, camera: _OpenDevice[ConnectionT], frame: RawFrame) -> CameraFrame:
         self._last_frame_s, self._has_frames = time.monotonic(), True
         if camera.watch.restarted(frame.frame_id, frame.camera_time_ns):
             self._counts["restarts"] += 1
@@ -346,7 +346,7 @@ class GenicamCamera(abc.ABC, Generic[O, C]):
             self._next_trigger_s = max(self._next_trigger_s + 1 / options.software_rate_hz, now_s)
             self.trigger()
 
-    def _check_silence(self, camera: _OpenDevice[C], silence_s: float) -> None:
+    def _check_silence(self, camera: _OpenDevice[ConnectionT], silence_s: float) -> None:
         """Raise `CameraLost` if the camera should have sent a frame, or does not answer.
 
         Many transport layers do not report an unplugged camera but just deliver no more frames, and a camera that was
@@ -366,7 +366,7 @@ class GenicamCamera(abc.ABC, Generic[O, C]):
             self._ask(camera)
             self._last_frame_s = time.monotonic()
 
-    def _ask(self, camera: _OpenDevice[C]) -> None:
+    def _ask(self, camera: _OpenDevice[ConnectionT]) -> None:
         """Read registers of a camera that waits for triggers."""
         nodes = camera.connection.node_map
         answers: list[dict[str, Any] | Exception] = []
@@ -426,7 +426,7 @@ class GenicamCamera(abc.ABC, Generic[O, C]):
             self._camera.release()
             self._camera = None
 
-    def _opened(self) -> _OpenDevice[C]:
+    def _opened(self) -> _OpenDevice[ConnectionT]:
         if self._camera is None:
             raise RuntimeError("the camera is not open: call open() first")
         return self._camera

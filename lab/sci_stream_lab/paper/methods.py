@@ -3,7 +3,7 @@
 Rows in the paper's loop begin with v⁰ = ȳ = y/Σ_b C_b and add nothing to the paper's algorithms. Rows "with the linear
 start" are our form of the slow ones, by the instrument's engine: they begin with the linear estimate, explain the
 residual of the first iterations by neighbours and denoise each place by its estimated error, which takes fewer
-iterations. The last row is what a rig does by default, a different method.
+iterations. The last row is the default of a rig, a different method.
 """
 
 from __future__ import annotations

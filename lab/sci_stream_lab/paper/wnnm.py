@@ -41,7 +41,7 @@ class WnnmDenoiser(PatchGroupDenoiser):
         mean = patches.mean(1, keepdim=True)
         varied = patches - mean
         gram = varied.mT @ varied if count > pixels else varied @ varied.mT
-        # What a diverged solve gives is found at its end; eigenvalues of infinities would be an error of the library.
+        # A diverged solve is detected at its end; eigenvalues of infinities would be an error of the library.
         squares, vectors = torch.linalg.eigh(torch.nan_to_num(gram))
         squares = squares.clamp_min_(0.0).unsqueeze(1)
         values = squares.sqrt()

@@ -92,7 +92,7 @@ class FusedGap:
                 weight=problem.weight(level),
                 relative=around,
                 limit=self._network.limit,
-                most_level=MAX_TRAINED,
+                max_level=MAX_TRAINED,
             )
             output, now = self._run(packed), after
         clean = F.pixel_shuffle(output[:, :4], 2).view(image.shape)

@@ -43,7 +43,7 @@ def _between(  # noqa: PLR0917 - kernels are called by position
     packed: tl.tensor,
     relaxation: tl.tensor,
     limit: tl.tensor,
-    most_level: tl.tensor,
+    max_level: tl.tensor,
     height: tl.tensor,
     width: tl.tensor,
     N_FRAMES: tl.constexpr,
@@ -102,7 +102,7 @@ def _between(  # noqa: PLR0917 - kernels are called by position
         around = tl.load(relative + plane * n_half + half, mask=inside, other=0.0)
     noises = noise[:, None] * around[None, :]
     if LOCAL:
-        noises = tl.minimum(noises, most_level)
+        noises = tl.minimum(noises, max_level)
     rest = tl.where((sub == 0)[None, :], noises, 0.0)
     tl.store(packed + in_network + 4, rest.to(packed.dtype.element_ty), mask=known)
 
@@ -127,7 +127,7 @@ def between(  # noqa: PLR0917 - in the order of the data
     weight: torch.Tensor | None = None,
     relative: torch.Tensor | None = None,
     limit: float = float("inf"),
-    most_level: float = float("inf"),
+    max_level: float = float("inf"),
 ) -> None:
     """Do what lies between two runs of the network: from its output to its next input.
 
@@ -149,7 +149,7 @@ def between(  # noqa: PLR0917 - in the order of the data
         As of `sci_stream.recon.denoisers.weights.FfdnetWeights`.
     relative
         (P, H/2, W/2): the level at every 2×2 pixels as a multiple of σ; None where it is the same everywhere.
-    limit, most_level
+    limit, max_level
         Beyond which images and local levels are clipped.
 
     All float32 but ``output`` and ``packed``, contiguous; H and W even.
@@ -163,7 +163,7 @@ def between(  # noqa: PLR0917 - in the order of the data
         _kernel[grid](
             *(output, image, phi, y, y_acc, r_inv, any_weight),
             *(before.back, before.scale, before.offset, after.forth, after.scale, after.offset, after.level),
-            *(sigma, any_relative, packed, float(relaxation), float(limit), float(most_level)),
+            *(sigma, any_relative, packed, float(relaxation), float(limit), float(max_level)),
             *(height // 2, width // 2, n_frames, len(before.back)),
             *(gives_noise, weight is not None, relative is not None, CHANNELS, _BLOCK),
         )

@@ -56,7 +56,7 @@ for planes, n, height, width, gives_noise, local, weighted in cases:
         own_image, own_acc, packed = image.clone(), y_acc.clone(), torch.full_like(given, torch.nan)
         between(
             given, own_image, own_acc, packed, before, after, phi=phi, y=y, r_inv=r_inv, sigma=sigma, relaxation=1.5,
-            gives_noise=gives_noise, weight=weight, relative=relative, limit=0.8, most_level=0.12,
+            gives_noise=gives_noise, weight=weight, relative=relative, limit=0.8, max_level=0.12,
         )
         close = dict(rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(own_acc, accumulated, **close)
@@ -101,7 +101,7 @@ from sci_stream.recon.backend import triton_between as own
 from sci_stream.recon.denoisers.temporal import padded_frames
 floats = "image phi y y_acc r_inv weight back back_scale back_offset forth scale offset level sigma relative".split()
 signature = dict.fromkeys(floats, "*fp32") | {"output": "*fp16", "packed": "*fp16"}
-signature |= dict.fromkeys(("relaxation", "limit", "most_level"), "fp32") | {"height": "i32", "width": "i32"}
+signature |= dict.fromkeys(("relaxation", "limit", "max_level"), "fp32") | {"height": "i32", "width": "i32"}
 for n_frames in (8, 48):
     constants = {"N_FRAMES": n_frames, "PADDED": padded_frames(n_frames), "GIVES_NOISE": True, "WEIGHTED": True}
     constants |= {"LOCAL": True, "CHANNELS": 8, "BLOCK": own._BLOCK}

@@ -44,7 +44,7 @@ _WATCH_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class LargeSolve:
-    """Memory and time of one size, or why it was skipped. ``stated_mib`` is what was expected beforehand."""
+    """Memory and time of one size, or why it was skipped. ``stated_mib`` is the memory expected beforehand."""
 
     size: str
     stated_mib: float

@@ -12,7 +12,7 @@ from sci_stream_lab.training.unrolled.samples import CodedSamples
 
 # Weight of the estimates before the last one, which are results too where time is short.
 _EARLY = 0.15
-# The logarithm of the mean squared error is what a mean PSNR is made of, up to 45 dB; the error itself, in units of 27
+# A mean PSNR is the mean of the logarithm of the mean squared error, here up to 45 dB; the error itself, in units of 27
 # dB, keeps the samples that go wrong from counting for little.
 _LEAST_MSE, _MSE_UNIT, _MSE_WEIGHT = 3e-5, 2e-3, 0.3
 

@@ -133,7 +133,7 @@ def sensed(
     read_noise: tuple[float, float] = _READ_NOISE,
     electrons: tuple[float, float] = _ELECTRONS,
 ) -> Video:
-    """Return what a sensor makes of the light y: read noise, shot noise and whole numbers.
+    """Return the reading of a sensor for the light y: with read noise and shot noise, in whole numbers.
 
     ``read_noise`` in units of the largest value, and the ``electrons`` that this stands for: limits of either.
     """
