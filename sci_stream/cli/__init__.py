@@ -62,6 +62,8 @@ def _refuse_removed(arguments: list[str]) -> None:
             "The window was removed",
             hint="Open the live page in a browser on this machine and press F: full screen shows the pictures alone.",
         )
+    if arguments[:1] == ["top"]:
+        raise ConfigError("`top` was removed", hint="Open the live page in a browser, or read the sink's /status.")
 
 
 def _fail(error: SciStreamError) -> NoReturn:

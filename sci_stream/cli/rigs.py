@@ -44,7 +44,7 @@ def demo(
     rig_path, why = demo_rig(
         scene=scene, weights=weights, size=size, device=device, record=record, open_browser=browser, report=echo
     )
-    echo(f"{why}\nrig file: {rig_path}\nin another terminal: sci-stream top demo, sci-stream control demo")
+    echo(f"{why}\nrig file: {rig_path}\nin another terminal: sci-stream control demo")
     _run_rig(rig_path, snapshots=snapshots, duration=duration, summary=summary)
 
 
@@ -122,18 +122,6 @@ def sink(rig: RigPath, summary: Summary = None) -> None:
     loaded = load_rig_of_run(rig)
     with stop_on_signals() as stop:
         SinkNode(loaded, stop, summary=summary).run()
-
-
-@app.command()
-def top(
-    rig: RigPath,
-    once: Annotated[bool, typer.Option("--once", help="Show it once, as it is now.")] = False,
-) -> None:
-    """Watch a running rig in the terminal: nodes, ledger, rates, latencies. Ctrl-C ends it, not the rig."""
-    from sci_stream.config import load_rig
-    from sci_stream.tools.top import watch
-
-    watch(load_rig(rig), new_console(), once=once)
 
 
 @app.command()

@@ -16,7 +16,7 @@ from sci_stream.config.fields import network_location
 from sci_stream.health.report import Health
 from sci_stream.transport.http import AccessMiddleware, HttpAccessControl, HttpServer, LimitedConnection, listen
 
-# Request limit per address: Prometheus, a supervisor and `sci-stream top` together send a few per second.
+# Request limit per address: Prometheus and a supervisor together send a few per second.
 _VISITS_PER_S, _VISITS_BURST = 50.0, 200
 
 

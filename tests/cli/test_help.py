@@ -24,8 +24,8 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
             yield from commands(command.get_command(None, name), (*path, name))
 
 
-@pytest.mark.parametrize("arguments", [["window", "rig.toml"], ["run", "rig.toml", "--window"]])
-def test_removed_window_error_names_the_page(
+@pytest.mark.parametrize("arguments", [["window", "rig.toml"], ["run", "rig.toml", "--window"], ["top", "rig.toml"]])
+def test_removed_command_error_names_the_page(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["sci-stream", *arguments])

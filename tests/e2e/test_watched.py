@@ -1,4 +1,4 @@
-"""Monitoring of a running rig by a service manager, by Prometheus and by `sci-stream top`."""
+"""Monitoring of a running rig by a service manager and by Prometheus."""
 
 from __future__ import annotations
 
@@ -94,14 +94,6 @@ def test_every_node_reports_status(watched: WatchedRig) -> None:
     assert sink["sci_stream_disk_free_bytes"][""] > 0
 
 
-def test_top_shows_whole_rig(watched: WatchedRig, tmp_path: Path, command_here: CommandHere) -> None:
-    rig, _ = watched
-    shown = command_here("top", rig.path, "--once", cwd=tmp_path)
-    assert shown.status == 0, shown.output
-    for words in ("reconstruct-0", "acquire", "ledger", "in flight", "video frames/s", "p99"):
-        assert words in shown.output
-
-
 def test_acquire_is_not_ready_without_reconstruct_node(watched: WatchedRig) -> None:
     rig, urls = watched
     reasons: list[str] = []
@@ -119,18 +111,6 @@ def test_acquire_is_not_ready_without_reconstruct_node(watched: WatchedRig) -> N
     wait_for(lambda: is_ready(urls["acquire"]), "the acquire node is ready again")
     rig.expose()
     wait_for(lambda: is_ready(urls["reconstruct"]) and has_results(urls), "the restarted node reports a snapshot")
-
-
-def test_top_without_rig_reports_error(tmp_path: Path, command_here: CommandHere) -> None:
-    path = tmp_path / "rig.toml"
-    path.write_text(f"[health]\nsink_port = {free_ports(1)[0]}\n")
-    shown = command_here("top", path, cwd=tmp_path)
-    assert shown.status == 3
-    assert "No sink answers" in shown.output
-    path.write_text("[health]\nenabled = false\n")
-    off = command_here("top", path, cwd=tmp_path)
-    assert off.status == 2
-    assert "sink_port" in off.output
 
 
 def test_public_health_without_token_is_refused(tmp_path: Path, command_here: CommandHere) -> None:

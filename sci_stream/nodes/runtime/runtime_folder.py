@@ -36,7 +36,7 @@ def user_runtime_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def demo_rig_file() -> Path:
-    """Return where the rig file of this user's last demo is, for ``sci-stream top demo``."""
+    """Return where the rig file of this user's last demo is, for ``sci-stream control demo``."""
     return user_runtime_folder() / "demo.toml"
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A person can follow two a second, on the page and in `sci-stream top`.
+# A person can follow two a second on the page.
 _STATUS_S = 0.5
 # Messages that arrive before their series is known: their senders resend those that do not fit.
 # More messages than the nodes of a rig have in flight; beyond that the senders' retransmission takes over.
