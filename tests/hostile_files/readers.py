@@ -209,7 +209,7 @@ def make_rig(path: Path) -> None:
 def make_summary(path: Path) -> None:
     """Write the summary of a run."""
     ledger = {"acquired": 3, "reconstructed": 3, "raw_only": 0, "dropped": {}, "closed": True, "in_flight": 0}
-    rest = {"psnr_db": None, "iterations": {"mean": 3.0}, "latency_ms": {}, "recording": {}}
+    rest = {"psnr_db": None, "iterations": {"mean": 3.0}, "latency_ms": {}, "recording": {}, "earlier": []}
     path.write_text(json.dumps({"ledger": ledger, **rest}))
 
 

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from sci_stream.config import Rig, load_rig
-from sci_stream.errors import ConfigError, EnvironmentFault, FileFormatError
+from sci_stream.errors import ConfigError, EnvironmentFault, FileFormatError, LedgerError
 from sci_stream.file_guard import read_small, reading
 from sci_stream.nodes.launcher.supervisor import Supervisor
 from sci_stream.nodes.runtime.camera_drivers import make_camera
@@ -67,17 +67,19 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
         if not account.exists():
             return status
         try:
-            lines = complete_summary(account, supervisor.restarts)
+            lines, closed = complete_summary(account, supervisor.restarts)
         except (FileFormatError, OSError) as error:
             report(f"cannot complete the summary {account}: {error}")
             return status or EnvironmentFault.exit_status
         for words in lines:
             report(words)
-    return status
+    return status or (0 if closed else LedgerError.exit_status)
 
 
-def complete_summary(path: Path, restarts: int) -> list[str]:
-    """Add the number of restarts to a sink's summary; return the result of the run in a few lines.
+def complete_summary(path: Path, restarts: int) -> tuple[list[str], bool]:
+    """Add the number of restarts to a sink's summary.
+
+    Return the result of the run in a few lines, and whether the ledgers of all its series close.
 
     Raises
     ------
@@ -90,9 +92,10 @@ def complete_summary(path: Path, restarts: int) -> list[str]:
         result = json.loads(read_small(path, "a summary", _MAX_SUMMARY_BYTES))
         result["restarts"] = restarts
         lines = list(result_lines(result))
+        closed = all(series["ledger"]["closed"] for series in (*result["earlier"], result))
         text = json.dumps(result, indent=2) + "\n"
     path.write_text(text)
-    return lines
+    return lines, closed
 
 
 def _writable(summary: Path) -> Path:
@@ -110,11 +113,9 @@ def _writable(summary: Path) -> Path:
 def result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
     """Return the result of a run in a few lines."""
     ledger = summary["ledger"]
-    dropped = " + ".join(f"{count} dropped ({reason})" for reason, count in ledger["dropped"].items())
-    terms = [f"{ledger['reconstructed']} reconstructed", f"{ledger['raw_only']} raw only" if ledger["raw_only"] else ""]
-    account = " + ".join(term for term in [*terms, dropped] if term)
-    closes = "the ledger closes" if ledger["closed"] else f"THE LEDGER DOES NOT CLOSE: {ledger['in_flight']} missing"
-    yield f"{ledger['acquired']} acquired = {account}: {closes}"
+    for earlier in summary["earlier"]:
+        yield f"series {earlier['series']}: {_account(earlier['ledger'])}"
+    yield _account(ledger)
     figures = []
     if summary["psnr_db"]:
         figures.append(f"PSNR {summary['psnr_db']['mean']:.2f} dB (lowest {summary['psnr_db']['min']:.2f})")
@@ -132,6 +133,15 @@ def result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"recording: {recording.get('whole') or recording['file']}"
     if recording.get("unreadable"):
         yield f"THE RECORDING IS NOT COMPLETE: {recording['unreadable']}"
+
+
+def _account(ledger: Mapping[str, Any]) -> str:
+    """Return the ledger of a series in a line."""
+    dropped = " + ".join(f"{count} dropped ({reason})" for reason, count in ledger["dropped"].items())
+    terms = [f"{ledger['reconstructed']} reconstructed", f"{ledger['raw_only']} raw only" if ledger["raw_only"] else ""]
+    missing = f"{ledger['in_flight']} missing" if ledger["in_flight"] else "the series was not ended"
+    closes = "the ledger closes" if ledger["closed"] else f"THE LEDGER DOES NOT CLOSE: {missing}"
+    return f"{ledger['acquired']} acquired = {' + '.join(term for term in [*terms, dropped] if term)}: {closes}"
 
 
 class StatusLine:

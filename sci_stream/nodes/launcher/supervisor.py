@@ -267,10 +267,9 @@ class Supervisor:
             place = Path(tempfile.mkdtemp(prefix="sci-stream-kept-", dir=folder.parent))
             for file in (*spools, *folder.glob("*.ledger")):  # the spools, and the sink's ledger of the series
                 file.rename(place / file.name)
-            self._report(
-                f"undelivered snapshots are kept in {place}: to resume the series, run the rig "
-                f'with [policy] spool = "{place}"'
-            )
+            self._report(f"undelivered snapshots are kept in {place}")
+            if any(file.suffix == ".spool" for file in spools):
+                self._report(f'to resume the series, run the rig with [policy] spool = "{place}"')
             self._fail_with(LedgerError.exit_status)
         self._folder.delete()
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import time
 from collections import Counter, deque
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +20,7 @@ from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.runtime.health_reporter import HealthReporter
 from sci_stream.nodes.runtime.logs import log_for_series
 from sci_stream.nodes.runtime.network import NodeNetwork
-from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
+from sci_stream.nodes.runtime.process import PARENT_VARIABLE, StopRequest, freeze_gc, new_instance_id, versions
 from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.operator_commands import OperatorCommands
 from sci_stream.nodes.sink.options import movie_options, tone_settings
@@ -54,6 +56,8 @@ _MAX_EARLY = 256
 _EARLY_BYTES = 64 << 20
 # A sender that announces ever new calibrations must not fill the memory.
 _MAX_CALIBRATIONS, _CALIBRATION_BYTES = 4, 512 << 20
+# What the summary of a run has of every series but the last.
+_ACCOUNT = ("series", "ended", "ledger", "recording")
 # Time for the last acknowledgements: without them the peers would resend until they time out.
 _GOODBYE_S = 2.0
 
@@ -95,6 +99,8 @@ class SinkNode:
         self._rig = rig
         self._stop = stop
         self._summary = summary
+        # A restarted sink of the same run continues the account of its predecessor.
+        self._accounts = read_accounts(summary) if summary is not None and PARENT_VARIABLE in os.environ else {}
         self._network = network = NodeNetwork(rig, stop)
         self._server = ResultsServer(
             network.context,
@@ -131,6 +137,9 @@ class SinkNode:
         self._preview_url = ""
         self._ended: deque[str] = deque(maxlen=64)
         self._ledger_file = LedgerFile.of(rig)
+        for name, account in self._accounts.items():
+            if (saved := self._ledger_file.read(name)) is not None:
+                account["ledger"] = asdict(saved.ledger.counts())
         self._calibrations: dict[str, Calibration] = {}
         self._announced: tuple[bytes, SeriesInfo] | None = None
         self._early = EarlyMessages(_MAX_EARLY, _EARLY_BYTES)
@@ -286,6 +295,7 @@ class SinkNode:
             if self._series is not None:
                 self._end_series(f"another series started: {info.series}")
             self._series = SeriesSession.open(info, calibration, self._rig, self._callbacks, self._ledger_file)
+            self._write_summary(self._series, {})  # a series counts from its start, also if nothing ends it
             self._operators.carry_changes(self._series)
             if self._preview is not None:
                 self._preview.series_started(info)
@@ -301,12 +311,7 @@ class SinkNode:
         series.statistics.end_reason = reason
         recording = series.close()
         self._acknowledge_safe(series)
-        if self._summary is not None:
-            summary = series.statistics.summary(versions(), self._wire_errors, recording.to_json())
-            try:
-                write_summary(self._summary, summary)
-            except StorageError as error:  # fails the run at its end; a restarted sink would only fail again
-                self._failure = self._failure or error
+        self._write_summary(series, recording.to_json())
         try:
             series.ledger.check()
         except LedgerError as error:
@@ -326,6 +331,17 @@ class SinkNode:
         if series.ended_by is not None:
             self._server.reply(series.ended_by, Accepted(series=series.name, seq=0, of="series_end"))
         log.info("series %s ended: %s", series.name, series.ledger.counts().to_json())
+
+    def _write_summary(self, series: SeriesSession, recording: dict[str, Json]) -> None:
+        if self._summary is None:
+            return
+        summary = series.statistics.summary(versions(), self._wire_errors, recording)
+        earlier: list[Json] = [account for name, account in self._accounts.items() if name != series.name]
+        self._accounts[series.name] = {key: summary[key] for key in _ACCOUNT}
+        try:
+            write_summary(self._summary, {**summary, "earlier": earlier})
+        except StorageError as error:  # fails the run at its end; a restarted sink would only fail again
+            self._failure = self._failure or error
 
     def _acquire_is_there(self) -> bool:
         return any(peer.hello.kind_of_node == "acquire" and not peer.lost for peer in self._server.peers.values())
@@ -390,6 +406,15 @@ class SinkNode:
         if incomplete_reason:
             return f"recording stopped: {incomplete_reason}"
         return "" if self._acquire_is_there() else "no acquire node connected"
+
+
+def read_accounts(path: Path) -> dict[str, dict[str, Json]]:
+    """Return the accounts of the series in a summary, by name, in order; none if it cannot be read."""
+    try:
+        last = json.loads(path.read_text())
+        return {str(one["series"]): {key: one[key] for key in _ACCOUNT} for one in (*last["earlier"], last)}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def write_summary(path: Path, summary: dict[str, Json]) -> None:

@@ -55,7 +55,7 @@ def starts_of_acquire(folder: Path, *leaves: str, status: int = 0) -> tuple[int,
 def test_series_that_cannot_be_resumed_is_kept_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{RunFolder.__module__}.MEMORY", tmp_path)
     _, output = starts_of_acquire(tmp_path, "test-17.aside", "test.ledger", status=LedgerError.exit_status)
-    (place,) = [line.split("kept in ")[1].split(":")[0] for line in output.splitlines() if "kept in" in line]
+    (place,) = [line.split("kept in ")[1] for line in output.splitlines() if "kept in" in line]
     assert sorted(file.name for file in Path(place).iterdir()) == ["test-17.aside", "test.ledger"]
 
 

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import json
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,8 @@ from sci_stream.config import Rig
 from sci_stream.delivery.ledger import MAX_REASONS
 from sci_stream.errors import LedgerError
 from sci_stream.model import Reconstruction, SnapshotId
-from sci_stream.nodes.runtime.process import StopRequest
+from sci_stream.nodes.launcher.run import complete_summary
+from sci_stream.nodes.runtime.process import PARENT_VARIABLE, StopRequest
 from sci_stream.nodes.sink import node
 from sci_stream.recording import Recording
 from sci_stream.transport.client_connection import identity_of
@@ -128,6 +130,33 @@ def test_stopped_sink_leaves_its_ledger_to_the_next(tmp_path: Path, series: Seri
     ledger = json.loads((tmp_path / "summary.json").read_text())["ledger"]
     assert (ledger["reconstructed"], ledger["dropped"], ledger["closed"]) == (2, {}, True)
     assert not list((tmp_path / "spool").glob("*.ledger"))
+
+
+def test_series_that_a_killed_sink_left_open_fails_the_run(
+    tmp_path: Path, series: Series, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The acquire node cannot resume it either, and begins another one."""
+    monkeypatch.setenv(PARENT_VARIABLE, str(os.getppid()))
+    summary, saved = tmp_path / "summary.json", tmp_path / "spool" / "rig.ledger"
+    with contextlib.closing(Sink(tmp_path)) as killed:
+        killed.begin(series)
+        killed.record(series, 0)
+        left = {path: path.read_bytes() for path in (summary, saved)}
+    for path, content in left.items():
+        path.write_bytes(content)
+    other = replace(series, info=replace(series.info, series="another"))
+    with contextlib.closing(Sink(tmp_path)) as restarted:
+        restarted.begin(other)
+        restarted.record(other, 0)
+        restarted.end(other, 1)
+    assert restarted.failure is None
+    lines, closed = complete_summary(summary, 1)
+    assert not closed
+    assert lines[:2] == [
+        f"series {series.info.series}: 1 acquired = 1 reconstructed: THE LEDGER DOES NOT CLOSE: "
+        "the series was not ended",
+        "1 acquired = 1 reconstructed: the ledger closes",
+    ]
 
 
 def assert_intact(sink: Sink, series: Series, folder: Path) -> None:

@@ -82,7 +82,7 @@ def test_summary_without_truth_or_snapshots_has_no_psnr() -> None:
     empty = book_of().summary({}, Counter(), {"enabled": False})
     assert empty["iterations"]["mean"] is None
     assert empty["latency_ms"] == {}
-    assert next(result_lines({**empty, "restarts": 0})).startswith("0 acquired")
+    assert next(result_lines({**empty, "restarts": 0, "earlier": []})).startswith("0 acquired")
 
 
 def test_redelivered_snapshot_counts_once() -> None:
@@ -92,7 +92,7 @@ def test_redelivered_snapshot_counts_once() -> None:
 def test_open_ledger_is_stated_in_the_result() -> None:
     book = book_of(reconstruction(0))
     book.ledger.end(3)
-    words = "\n".join(result_lines({**book.summary({}, Counter(), {"enabled": False}), "restarts": 0}))
+    words = "\n".join(result_lines({**book.summary({}, Counter(), {"enabled": False}), "restarts": 0, "earlier": []}))
     assert "3 acquired = 1 reconstructed: THE LEDGER DOES NOT CLOSE: 2 missing" in words
 
 
