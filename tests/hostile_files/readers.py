@@ -21,7 +21,7 @@ from sci_stream.delivery.ledger import Ledger
 from sci_stream.files.calibration_import import ImportOptions, import_masks
 from sci_stream.files.matconvnet import read_matconvnet
 from sci_stream.files.measurement_file import load_measurement
-from sci_stream.nodes.acquire.spool.spool import Spool
+from sci_stream.nodes.acquire.spool import Spool
 from sci_stream.nodes.launcher.run import complete_summary
 from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet, save_ffdnet

@@ -6,17 +6,15 @@ import contextlib
 import logging
 from pathlib import Path
 
-from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.errors import StorageError
-from sci_stream.model import SeriesInfo, Snapshot
-from sci_stream.nodes.acquire.spool.file import quarantine
-from sci_stream.nodes.acquire.spool.spool import RecoveredState, Spool, done_path, spool_path
+from sci_stream.model import SeriesInfo
+from sci_stream.nodes.acquire.spool import RecoveredState, Spool, done_path, quarantine, spool_path
 
 log = logging.getLogger(__name__)
 
 
 class CrashRecovery:
-    """The spool of a series across restarts of its acquire node; without a folder, nothing is spooled.
+    """The spool of a series across restarts of its acquire node.
 
     Parameters
     ----------
@@ -25,6 +23,8 @@ class CrashRecovery:
 
     Attributes
     ----------
+    spool
+        The spool of the running series; one that takes nothing without a folder, and before the series begins.
     recovered
         State recovered from a crashed predecessor; None if a new series begins.
 
@@ -39,10 +39,8 @@ class CrashRecovery:
         self._requested = folder is not None
         self._path = spool_path(folder, rig)
         self._done = done_path()
-        self.spool: Spool | None = None
+        self.spool = Spool()
         self.recovered: RecoveredState | None = None
-        self._accounted = IntervalSet()
-        self._first = 0
         taken = Spool.reopen(self._path) if self._path is not None else None
         if taken is not None:
             self.spool, self.recovered = taken
@@ -55,15 +53,13 @@ class CrashRecovery:
         if self._path is None:
             return info
         if self.recovered is not None:
-            assert self.spool is not None
             # The spool is quarantined, not deleted: it is the only copy of those snapshots.
             if mismatch := _mismatch(self.recovered.info, info):
                 self.spool.close(over=False)
                 quarantine(self._path, f"{self.recovered.info.series}: {mismatch}")
-                self.spool = self.recovered = None
+                self.spool, self.recovered = Spool(), None
             else:
-                self._first = self.recovered.confirmed
-                self.spool.resume(self.recovered.epoch + 1)
+                self.spool.resume(self.recovered)
                 log.warning(
                     "resuming series %s at snapshot %d (epoch %d): %d recovered, %d slots empty or corrupt",
                     *(self.recovered.info.series, self.recovered.next_seq, self.recovered.epoch + 1),
@@ -81,53 +77,12 @@ class CrashRecovery:
             log.warning("spool disabled: %s Unacknowledged snapshots are lost if this node crashes.", error)
         return info
 
-    def keep(self, snapshot: Snapshot, missed: int) -> None:
-        """Spool a snapshot. Called in the camera thread."""
-        if self.spool is not None:
-            self.spool.keep(snapshot, missed)
-
-    def number(self, seq: int, epoch: int, missed: int) -> None:
-        """Count a snapshot without memory. Called in the camera thread."""
-        if self.spool is not None:
-            self.spool.number(seq, epoch, missed)
-
-    def confirm(self, seq: int) -> None:
-        """Note that the sink has confirmed a snapshot's outcome."""
-        if seq >= self._first and self._accounted.add(seq - self._first) and self.spool is not None:
-            self.spool.confirmed(self._first + self._accounted.first_missing())
-
-    def delivered(self, seq: int) -> None:
-        """Note that only the raw counts of a snapshot are unconfirmed."""
-        if self.spool is not None:
-            self.spool.delivered(seq)
-
-    def release(self, seq: int) -> None:
-        """Release a snapshot."""
-        if self.spool is not None:
-            self.spool.release(seq)
-
-    def run_since(self, monotonic_ns: int) -> None:
-        """Record the first start of the camera."""
-        if self.spool is not None:
-            self.spool.run_since(monotonic_ns)
-
-    def end(self, reason: str) -> None:
-        """Record that the series is ending."""
-        if self.spool is not None:
-            self.spool.end(reason)
-
     def close(self, *, over: bool, last: bool = False) -> None:
         """Close the spool; keep the file unless the series is ``over``. ``last``: no further series is requested."""
         if over and last and self._done is not None:
             with contextlib.suppress(OSError):
                 self._done.touch()
-        if self.spool is not None:
-            self.spool.close(over=over)
-            self.spool = None
-
-    def status(self) -> dict[str, int]:
-        """Return the numbers of spooled snapshots and of those that did not fit."""
-        return {} if self.spool is None else {"spooled": self.spool.used, "unspooled": self.spool.unspooled}
+        self.spool.close(over=over)
 
 
 def _mismatch(recovered: SeriesInfo, now: SeriesInfo) -> str:

@@ -102,7 +102,7 @@ class InFlightSnapshots:
             return None
         held.delivering = False
         if held.raw_pending:
-            self._recovery.delivered(seq)
+            self._recovery.spool.delivered(seq)
         self._release(seq, held)
         return held.epoch
 
@@ -115,7 +115,7 @@ class InFlightSnapshots:
 
     def _release(self, seq: int, held: _Held) -> None:
         if not held.delivering and not held.raw_pending:
-            self._recovery.release(seq)  # before the memory is released: free memory implies a free slot
+            self._recovery.spool.release(seq)  # before the memory is released: free memory implies a free slot
             self._budget.free(held.nbytes)
             self.released += 1
             del self._held[seq]

@@ -17,7 +17,7 @@ from sci_stream.model import CameraCapabilities, Policy, SeriesInfo, Snapshot
 from sci_stream.nodes.acquire.camera_reader import Answer, CameraReader, Captured, make_snapshot
 from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
 from sci_stream.nodes.acquire.in_flight import DropReports, InFlightSnapshots, MemoryBudget, frame_bytes
-from sci_stream.nodes.acquire.spool.spool import RecoveredState
+from sci_stream.nodes.acquire.spool import RecoveredState
 from sci_stream.nodes.acquire.status import AcquirePhase, AcquireReport
 from sci_stream.nodes.runtime.control_handler import ControlHandler
 from sci_stream.nodes.runtime.health_reporter import HealthReporter
@@ -194,7 +194,7 @@ class AcquireNode:
                 self._in_flight.confirm_raw(accepted.seq)
             elif accepted.of == "dropped":
                 for dropped in self._drops.acknowledged(accepted.seq):
-                    self._recovery.confirm(dropped)
+                    self._recovery.spool.confirm(dropped)
         if safe:
             self._progress_s = now_s
 
@@ -244,7 +244,7 @@ class AcquireNode:
         if phase is AcquirePhase.DRAINING:
             # Recorded first: a successor that resumes this series then acquires nothing more for it.
             self._reason = self._reason or str(self._reader.failure or (_STOPPED if self._stop else _FINISHED))
-            self._recovery.end(self._reason)
+            self._recovery.spool.end(self._reason)
 
     # --- the series
 
@@ -322,7 +322,7 @@ class AcquireNode:
             running_ns = 0 if recovered is None else recovered.running_ns
             ran_s = (time.monotonic_ns() - running_ns) / 1e9 if running_ns else 0.0
             if ran_s <= 0:
-                self._recovery.run_since(time.monotonic_ns())
+                self._recovery.spool.run_since(time.monotonic_ns())
             self._deadline_s = now_s + self._duration_s - max(0.0, ran_s) if self._duration_s else float("inf")
             self._enter(AcquirePhase.RUNNING, now_s)
 
@@ -335,7 +335,7 @@ class AcquireNode:
         if waiting and not late:
             return
         self.running_s = now_s - self._started_s
-        if waiting and self._recovery.spool is not None and not self._link.connection.connected:
+        if waiting and self._recovery.spool.slots and not self._link.connection.connected:
             # Dropped snapshots would leave the spool without the sink's knowledge: the next run would find them lost.
             raise EnvironmentFault(
                 "The sink is not connected at the end of the series",
@@ -369,15 +369,15 @@ class AcquireNode:
         """Build the snapshot and write it to the spool, where it survives a crash. Called in the camera thread."""
         missed, frame = self._reader.counts["missed"], captured.frame
         if frame is None:
-            self._recovery.number(captured.seq, captured.epoch, missed)
+            self._recovery.spool.number(captured.seq, captured.epoch, missed)
             return captured
         assert self._info is not None
         assert self._reader.opened is not None
-        if self._recovery.spool is not None or self._records_raw:
+        if self._recovery.spool.slots or self._records_raw:
             # Compute the checksum once: the snapshot is spooled and sent, possibly twice.
             frame = dataclasses.replace(frame, counts=with_checksum(frame.counts))
         snapshot = make_snapshot(captured, frame, self._info, self._reader.opened.capabilities.clock)
-        self._recovery.keep(snapshot, missed)
+        self._recovery.spool.keep(snapshot, missed)
         return dataclasses.replace(captured, snapshot=snapshot)
 
     def _accept(self, captured: Captured, now_s: float) -> None:
@@ -401,7 +401,7 @@ class AcquireNode:
         if epoch is not None and settled.given_up:
             self._report_without_video(settled.seq, epoch, settled.given_up, now_s)
         elif not settled.given_up:
-            self._recovery.confirm(settled.seq)
+            self._recovery.spool.confirm(settled.seq)
 
     @property
     def _offered(self) -> list[str]:

@@ -12,7 +12,7 @@ from sci_stream.config import Rig
 from sci_stream.errors import InputError
 from sci_stream.nodes.acquire.managed_camera import managed
 from sci_stream.nodes.acquire.node import AcquireNode
-from sci_stream.nodes.acquire.spool.spool import done_path, spool_path
+from sci_stream.nodes.acquire.spool import done_path, spool_path
 from sci_stream.nodes.runtime.control_handler import ControlHandler
 from sci_stream.nodes.runtime.health_reporter import HealthReporter
 from sci_stream.nodes.runtime.network import NodeNetwork

@@ -75,7 +75,7 @@ class AcquireReport:
             "series": series,
             "acquired": self.reader.acquired,
             "held": len(self.in_flight),
-            **self.recovery.status(),
+            **self.recovery.spool.status(),
             "ring_mib": round(self.budget.used_bytes / 2**20, 1),
             "unsafe": len(self.link.outbox),
             "resent": self.link.outbox.resent,

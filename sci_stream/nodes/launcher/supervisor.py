@@ -19,7 +19,7 @@ from pathlib import Path
 
 from sci_stream.config import Rig
 from sci_stream.errors import EnvironmentFault, InputError, LedgerError
-from sci_stream.nodes.acquire.spool.spool import done_path, spool_path
+from sci_stream.nodes.acquire.spool import done_path, spool_path
 from sci_stream.nodes.runtime.process import (
     CLOSE_VARIABLE,
     NEXT_SERIES,

@@ -87,7 +87,7 @@ def test_spool_holds_snapshots_as_long_as_memory(tmp_path: Path) -> None:
     recovery.begin(info(), truth=False, limit_bytes=1 << 12)
     in_flight = InFlightSnapshots(MemoryBudget(1000), recovery)
     for seq in range(3):
-        recovery.keep(snapshot(seq), 0)
+        recovery.spool.keep(snapshot(seq), 0)
         in_flight.hold(seq, 0, 0, raw_pending=seq != 2)
     in_flight.settle(0)
     in_flight.confirm_raw(1)

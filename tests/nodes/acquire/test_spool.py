@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from sci_stream.errors import StorageError
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
-from sci_stream.nodes.acquire.spool.spool import SPOOL_VARIABLE, RecoveredState, Spool, spool_path
+from sci_stream.nodes.acquire.spool import SPOOL_VARIABLE, RecoveredState, Spool, spool_path
 from sci_stream.nodes.runtime.process import PARENT_VARIABLE
 from tests.e2e.kit import ROOT, environment
 
@@ -89,7 +89,7 @@ def test_released_snapshots_are_absent_and_delivered_ones_marked(tmp_path: Path)
     spool.number(4, 1, 9)  # there was no memory for this one
     spool.release(0)
     spool.delivered(2)
-    spool.confirmed(1)
+    spool.confirm(0)
     spool.run_since(77)
     spool.end("stopped")
     spool.close(over=False)
@@ -112,8 +112,8 @@ def test_next_process_continues_in_the_same_file(tmp_path: Path) -> None:
     first.close(over=False)
     taken = Spool.reopen(path)
     assert taken is not None
-    second, _ = taken
-    second.resume(1)
+    second, left = taken
+    second.resume(left)
     second.release(1)
     second.keep(snapshot(3, epoch=1), 0)
     second.close(over=False)
@@ -145,8 +145,8 @@ def test_full_file_system_does_not_end_the_series(tmp_path: Path) -> None:
     # A write to a mapping on a full disk kills the process, so space is allocated first.
     spool = new(tmp_path / "rig.spool")
     assert spool.keep(snapshot(0), 0)
-    os.close(spool._file.number)
-    spool._file = dataclasses.replace(spool._file, number=os.open("/dev/full", os.O_RDWR))
+    os.close(spool._number)
+    spool._number = os.open("/dev/full", os.O_RDWR)
     assert not spool.keep(snapshot(1), 0)
     assert spool.unspooled == 1
     spool.close(over=False)
@@ -191,7 +191,7 @@ def test_corruption_never_yields_a_wrong_snapshot(tmp_path: Path, damage: list[t
     made = [snapshot(seq, truth=True) for seq in range(3)]
     for each in made:
         spool.keep(each, 0)
-    begin, slot_bytes = spool._file.begin, spool._file.slot_bytes
+    begin, slot_bytes = spool._begin, spool._slot_bytes
     spool.close(over=False)
     content = bytearray(path.read_bytes())
     for where, change in damage:
@@ -308,7 +308,7 @@ def test_spool_of_another_user_is_refused(tmp_path: Path) -> None:
 def test_series_resumes_only_with_equal_masks_and_format(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = CrashRecovery(tmp_path, "rig")
     assert first.begin(info(), truth=False, limit_bytes=1 << 12) == info()
-    first.keep(snapshot(0), 0)
+    first.spool.keep(snapshot(0), 0)
     first.close(over=False)
 
     again = CrashRecovery(tmp_path, "rig")
@@ -330,11 +330,11 @@ def test_without_a_folder_nothing_is_spooled(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv(SPOOL_VARIABLE, raising=False)
     none = CrashRecovery(None, "rig")
     assert none.begin(info(), truth=True, limit_bytes=1) == info()
-    none.keep(snapshot(0), 0)
-    none.confirm(0)
-    none.end("stopped")
+    none.spool.keep(snapshot(0), 0)
+    none.spool.confirm(0)
+    none.spool.end("stopped")
     none.close(over=True)
-    assert none.status() == {}
+    assert none.spool.status() == {}
 
 
 def test_completion_marker_is_written_after_the_last_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,16 +356,16 @@ def test_confirmed_bound_advances_in_any_order(tmp_path: Path) -> None:
     safe = CrashRecovery(tmp_path, "rig")
     safe.begin(info(), truth=False, limit_bytes=1 << 12)
     for seq in range(6):
-        safe.number(seq, 0, 0)
+        safe.spool.number(seq, 0, 0)
     for seq in (0, 2, 1, 1, 4):
-        safe.confirm(seq)
+        safe.spool.confirm(seq)
     safe.close(over=False)
     again = CrashRecovery(tmp_path, "rig")
     assert again.recovered is not None
     assert list(again.recovered.lost) == [3, 4, 5]
     again.begin(info(), truth=False, limit_bytes=1 << 12)
     for seq in (5, 3, 4):
-        again.confirm(seq)
+        again.spool.confirm(seq)
     again.close(over=False)
     assert list(taken_up(tmp_path / "rig.spool").lost) == []
 
@@ -378,7 +378,7 @@ def test_default_spool_without_room_is_disabled(
     safe = CrashRecovery(None, "rig")
     wanted = info()
     assert safe.begin(wanted, truth=False, limit_bytes=1 << 20) is wanted
-    assert safe.status() == {}
+    assert safe.spool.status() == {}
     assert "lost if this node crashes" in caplog.text
     with pytest.raises(StorageError, match=r"\[policy\] spool"):
         CrashRecovery(tmp_path / "file" / "spool", "rig").begin(wanted, truth=False, limit_bytes=1 << 20)

@@ -1,1 +1,0 @@
-"""The spool: a file that preserves unacknowledged snapshots across a crash of the acquire node."""
