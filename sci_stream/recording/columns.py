@@ -10,11 +10,13 @@ from typing import Any
 import h5py
 import numpy as np
 
+from sci_stream.errors import FileFormatError
 from sci_stream.model import Array, Reconstruction, SeriesInfo
 from sci_stream.optics.mask_errors import correction_length
 from sci_stream.parameters import Value
 from sci_stream.quantities import Column, Quantity, quantities_of, text_column
-from sci_stream.recording.layout import GROWTH_ROWS
+from sci_stream.recording.hdf5 import place, read_dataset, require_dataset
+from sci_stream.recording.layout import GROWTH_ROWS, RowState
 from sci_stream.reports import CalibrationHealth, SolveReport, Start
 
 # A block is one HDF5 chunk of a column. Eight blocks (4096 rows) in memory cover late and repeated rows; a row beyond
@@ -184,6 +186,39 @@ def describe_column(node: h5py.Dataset, column: Column) -> None:
     node.attrs["long_name"] = column.meaning
     if column.units:
         node.attrs["units"] = column.units
+
+
+def read_rows(file: h5py.File, *, has_video: bool) -> dict[str, Array]:
+    """Read all columns by name, cut to one length.
+
+    With ``has_video``, outcomes are made consistent with states: a kill, or a live reader, may come between the two
+    writes. A snapshot is reconstructed if and only if its video is stored; otherwise a row that a kill left
+    inconsistent would be counted and never sent again.
+    """
+    # State first: the writer flushes it last, so the other columns, read later, contain all it refers to.
+    state = _read_column(file, COLUMNS[-1], 0)
+    rows = {column.name: _read_column(file, column, len(state)) for column in COLUMNS[:-1]}
+    chunks = [require_dataset(file, f"rows/{name}", 1) for name in file["rows"] if name.startswith(CHUNK_PREFIX)]
+    rows |= {node.name.removeprefix("/rows/"): read_dataset(node) for node in chunks if node.dtype.kind == "f"}
+    rows["state"] = state
+    shortest = min(map(len, rows.values()))
+    rows = {name: values[:shortest] for name, values in rows.items()}
+    if has_video:
+        outcome, reconstructed = rows["outcome"], OUTCOME_CODES["reconstructed"]
+        stored = (rows["state"] & RowState.VIDEO) != 0
+        outcome[~stored & (outcome == reconstructed)] = 0
+        outcome[stored] = reconstructed
+    return rows
+
+
+def _read_column(file: h5py.File, column: Column, rows: int) -> Array:
+    name = f"rows/{column.name}"
+    if not column.required and name not in file:
+        return np.full(rows, column.fill, column.dtype)
+    node = require_dataset(file, name, 1)
+    if node.dtype.kind != np.dtype(column.dtype).kind:
+        raise FileFormatError(f"{place(node)} has the wrong type", expected=column.dtype, got=node.dtype)
+    return read_dataset(node)
 
 
 class RowTable:

@@ -267,6 +267,14 @@ def place(node: h5py.Group | h5py.Dataset) -> str:
     return f"{node.file.filename}:{node.name}"
 
 
+def require_dataset(group: h5py.Group, name: str, ndim: int) -> h5py.Dataset:
+    """Return a dataset; raise FileFormatError if it is missing or of another rank."""
+    node = group.get(name)
+    if not isinstance(node, h5py.Dataset) or node.ndim != ndim:
+        raise FileFormatError(f"{place(group)} lacks the dataset {name!r}", expected=f"a {ndim}-D dataset", got=node)
+    return node
+
+
 def read_array(group: h5py.Group, name: str, ndim: int) -> Array:
     """Read a complete numeric dataset.
 
@@ -275,15 +283,9 @@ def read_array(group: h5py.Group, name: str, ndim: int) -> Array:
     FileFormatError
         If it is missing, of another rank, not numeric, or unreadable.
     """
-    node = group.get(name)
-    if not isinstance(node, h5py.Dataset):
-        raise FileFormatError(f"{place(group)} lacks the dataset {name!r}", expected=f"a {ndim}-D dataset", got=node)
-    if node.ndim != ndim or node.dtype.kind not in "buif":
-        raise FileFormatError(
-            f"The dataset {place(node)} has the wrong type",
-            expected=f"{ndim}-D, numeric",
-            got=f"shape {node.shape}, dtype {node.dtype}",
-        )
+    node = require_dataset(group, name, ndim)
+    if node.dtype.kind not in "buif":
+        raise FileFormatError(f"The dataset {place(node)} has the wrong type", expected="numbers", got=node.dtype)
     return read_dataset(node)
 
 

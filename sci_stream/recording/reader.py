@@ -1,9 +1,17 @@
-"""Read one segment of a recording: finished, being written, or left by a crash."""
+"""Read one segment of a recording: finished, being written, or left by a crash.
+
+HDF5 keeps one copy of a file's metadata per process: additions of a live writer show only once the process has closed
+the file everywhere and opened it again. So a process has one recording open at a time, whichever was read last, and
+the number of segments is not limited by that of open files.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, TypeGuard
@@ -14,14 +22,25 @@ import numpy.typing as npt
 
 from sci_stream.delivery.ledger import StoredLedger
 from sci_stream.errors import FileFormatError
+from sci_stream.file_guard import reading
 from sci_stream.model import Array, Json, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import read_calibration
-from sci_stream.recording.columns import OUTCOME_CODES, OUTCOME_NAMES, cell_text, solve_report
-from sci_stream.recording.file import RecordingFile, release, share
-from sci_stream.recording.hdf5 import read_attribute, read_text
+from sci_stream.recording.columns import OUTCOME_CODES, OUTCOME_NAMES, cell_text, read_rows, solve_report
+from sci_stream.recording.hdf5 import (
+    check_mark,
+    is_open_for_writing,
+    open_for_reading,
+    place,
+    read_attribute,
+    read_dataset,
+    read_text,
+    require_dataset,
+)
 from sci_stream.recording.layout import (
     FRAME_FLAGS,
+    RECORDING_FORMAT,
+    RECORDING_VERSION,
     VIDEO_U16_STEP,
     RowState,
     raw_dtype,
@@ -34,14 +53,13 @@ Settings = dict[str, int | float | str]
 
 # As in the messages (`sci_stream.wire`).
 _MAX_SEQ = 2**48
+_FRAME_DTYPES = {"raw": ("u1", "u2", "f4"), "video": ("f2", "f4", "u2")}
+# HDF5 keeps every source file of a virtual dataset open, and silently returns zeros for files that it cannot open:
+# a file over several segments is reopened after this many reads.
+_READS_OF_VIRTUAL = 64
 
-
-def _is_ledger(stored: object) -> TypeGuard[StoredLedger]:
-    """Return whether a stored ledger has counts where readers print and add them up."""
-    if not isinstance(stored, dict) or not isinstance(dropped := stored.get("dropped", {}), dict):
-        return False
-    counts = [stored.get(name, 0) for name in ("acquired", "reconstructed", "raw_only", "camera_missed", "in_flight")]
-    return all(type(count) is int for count in [*counts, *dropped.values()])
+_lock = threading.RLock()
+_open: Recording | None = None
 
 
 class Recording:
@@ -58,50 +76,109 @@ class Recording:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._shared: RecordingFile | None = share(path)
-        self._rows = self._shared.rows
+        self._hdf5: h5py.File | None = None
+        self._identity: tuple[int, int] | None = None  # device and inode, once its content has been checked
+        self._frames: dict[str, h5py.Dataset] = {}
+        self._dtypes: dict[str, np.dtype[Any]] = {}
+        self._reads = 0
+        self._closed = False
         try:
-            with self._file.hdf5() as file:
+            self.refresh()
+            with self._file() as file:
                 self.info: SeriesInfo = read_info(file)
                 self.first_seq: int = read_attribute(file, "first_seq", int)
-            self._require_fitting()
+                self._dtypes = {name: np.dtype(node.dtype) for name, node in self._frames.items()}
+                self._require_fitting()
         except BaseException:
             self.close()
             raise
 
     def _require_fitting(self) -> None:
         """Raise if the parts of the file contradict each other."""
-        info = self.info
-        expected = {"raw": (info.height_px, info.width_px), "video": (info.n_frames, info.height_px, info.width_px)}
-        for name, shape in self._file.frame_shapes.items():
-            if shape != expected[name]:
+        size = (self.info.height_px, self.info.width_px)
+        expected = {"raw": size, "video": (self.info.n_frames, *size)}
+        for name, node in self._frames.items():
+            if node.shape[1:] != expected[name]:
                 raise FileFormatError(
-                    f"{self.path}:/{name} does not fit its series", expected=expected[name], got=shape
+                    f"{self.path}:/{name} does not fit its series", expected=expected[name], got=node.shape[1:]
                 )
         if not 0 <= self.first_seq < _MAX_SEQ:
             raise FileFormatError(f"{self.path} begins at an impossible snapshot", got=self.first_seq)
 
-    @property
-    def _file(self) -> RecordingFile:
-        if self._shared is None:
-            raise ValueError(f"the recording {self.path} is closed")
-        return self._shared
-
-    def refresh(self) -> None:
-        """Read the data that a live writer has flushed since.
+    @contextmanager
+    def _file(self) -> Iterator[h5py.File]:
+        """Provide the HDF5 file, which no other thread closes meanwhile.
 
         Raises
         ------
         FileFormatError
-            If the file was removed.
+            If the file was removed or replaced.
         """
-        self._file.reopen()
-        self._rows = self._file.rows
+        global _open  # noqa: PLW0603 - the one file that this process has open
+        if self._closed:
+            raise ValueError(f"the recording {self.path} is closed")
+        with _lock:
+            if _open is not self:
+                if _open is not None:
+                    _open._suspend()
+                self._hdf5 = self._opened()
+                _open = self
+            assert self._hdf5 is not None
+            with reading(self.path, "a recording"):
+                yield self._hdf5
+
+    def _opened(self) -> h5py.File:
+        first = self._identity is None
+        file = open_for_reading(self.path, "recording", virtual=self._find_segments, trusted=not first)
+        try:
+            status = os.fstat(file.id.get_vfd_handle())
+            identity = status.st_dev, status.st_ino
+            if first:
+                self._identity = identity
+            elif identity != self._identity:
+                raise FileFormatError(f"{self.path} was replaced by another file", hint="Open it again.")
+            check_mark(file, RECORDING_FORMAT, RECORDING_VERSION)
+            self._frames = _frames(file)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    def _find_segments(self, file: h5py.File) -> tuple[str, ...]:
+        self._segment_names = _checked_segments(self.path, file)
+        return self._segment_names
+
+    def _suspend(self) -> None:
+        """Close the file until its next use."""
+        global _open  # noqa: PLW0603 - as above
+        with _lock:
+            if _open is self:
+                _open = None
+                self._frames = {}  # first: HDF5 does not close a dataset that is still referenced
+                assert self._hdf5 is not None
+                self._hdf5.close()
+
+    def refresh(self) -> None:
+        """Read the rows and the ledger that a live writer has flushed since.
+
+        Raises
+        ------
+        FileFormatError
+            If the file was removed or replaced; nothing can be read until it is back.
+        """
+        with _lock:
+            self._suspend()
+            with self._file() as file:
+                # Where video is stored, a snapshot counts as reconstructed if and only if its video is. Of several
+                # segments, one may store no video.
+                self._rows = read_rows(file, has_video="video" in self._frames and not self._segment_names)
+                self._writing = is_open_for_writing(self.path)
+                self._ledger = _ledger_document(file)
 
     @cached_property
     def calibration(self) -> Calibration:
         """The calibration recorded with the series, verified by its hash. Raises as `load_calibration`."""
-        with self._file.hdf5() as file:
+        with self._file() as file:
             group = file.get("calibration")
             if not isinstance(group, h5py.Group):
                 raise FileFormatError(f"The recording {self.path} is incomplete", expected="a group 'calibration'")
@@ -110,9 +187,7 @@ class Recording:
     @property
     def disk_bytes(self) -> int:
         """Size on disk; for a virtual dataset over segments, including the existing segments."""
-        with self._file.hdf5() as file:
-            names = file.attrs.get("segments", ())
-        others = (self.path.with_name(str(name)) for name in names)
+        others = map(self.path.with_name, self._segment_names)
         return sum(path.stat().st_size for path in (self.path, *others) if path.exists())
 
     @property
@@ -120,42 +195,34 @@ class Recording:
         """Every column by name, one value per row, row = seq − `first_seq`; see `columns.COLUMNS`."""
         return self._rows
 
-    def _ledger_document(self) -> dict[str, Json]:
-        text = self._file.ledger()
-        try:
-            document = json.loads(text) if text else {}
-        except (ValueError, RecursionError):
-            return {}  # read while a live writer was replacing it, or damaged
-        return document if isinstance(document, dict) else {}
-
     @property
     def ledger(self) -> StoredLedger | None:
         """The last stored ledger, None if there is none; final if `clean`."""
-        ledger = self._ledger_document().get("ledger")
+        ledger = self._ledger.get("ledger")
         return ledger if _is_ledger(ledger) else None
 
     @property
     def clean(self) -> bool:
         """Whether the recording was closed cleanly, with its final ledger."""
         # A kill between the last flush and the end of closing leaves a file that other programs refuse to open.
-        return self._ledger_document().get("clean") is True and not self._file.writing
+        return self._ledger.get("clean") is True and not self._writing
 
     @property
     def continued(self) -> str | None:
         """Name of the segment that continues the series; None if this is the last, or was left by a crash."""
-        name = self._ledger_document().get("continued")
+        name = self._ledger.get("continued")
         return name if isinstance(name, str) else None
 
     @property
     def finished(self) -> bool:
         """Whether the file was closed cleanly, at the end of its series or before a following segment."""
-        return self.clean or (self.continued is not None and not self._file.writing)
+        return self.clean or (self.continued is not None and not self._writing)
 
     @property
     def notes(self) -> dict[str, Json]:
         """Notes of the sink on the series, such as the ``solvers`` by node."""
         known = ("clean", "time_ns", "ledger", "continued")
-        return {name: value for name, value in self._ledger_document().items() if name not in known}
+        return {name: value for name, value in self._ledger.items() if name not in known}
 
     @property
     def solvers(self) -> dict[str, Settings]:
@@ -171,7 +238,7 @@ class Recording:
     @property
     def parent(self) -> dict[str, Json] | None:
         """Source of a derived recording; None for a recording of a camera."""
-        with self._file.hdf5() as file:
+        with self._file() as file:
             if "parent" not in file:
                 return None
             parent = json.loads(read_text(file, "parent"))
@@ -180,22 +247,22 @@ class Recording:
     @property
     def has_raw(self) -> bool:
         """Whether raw counts are stored."""
-        return self._file.stored("raw") is not None
+        return "raw" in self._dtypes
 
     @property
     def has_video(self) -> bool:
         """Whether video is stored."""
-        return self._file.stored("video") is not None
+        return "video" in self._dtypes
 
     @property
     def raw_dtype(self) -> np.dtype[Any]:
         """Type of the raw counts."""
-        return self._file.stored("raw") or raw_dtype(self.info)
+        return self._dtypes.get("raw", raw_dtype(self.info))
 
     @property
     def stored_video_dtype(self) -> np.dtype[Any]:
         """Type in which video is stored."""
-        return self._file.stored("video") or np.dtype(np.float16)
+        return self._dtypes.get("video", np.dtype(np.float16))
 
     @property
     def video_dtype(self) -> np.dtype[Any]:
@@ -233,7 +300,7 @@ class Recording:
         KeyError
             If none are stored.
         FileFormatError
-            If they are damaged.
+            If they are damaged, or the file was removed or replaced.
         """
         return self._frame("raw", seq, part)
 
@@ -249,7 +316,11 @@ class Recording:
         row = seq - self.first_seq
         if not 0 <= row < len(self._rows["state"]) or not self._rows["state"][row] & FRAME_FLAGS[name]:
             raise KeyError(f"snapshot {seq} has no {name} in {self.path}")
-        return self._file.frame(name, row, part)
+        self._reads += 1
+        if self._segment_names and self._reads % _READS_OF_VIRTUAL == 0:
+            self._suspend()
+        with self._file():
+            return read_dataset(self._frames[name], (row, *part))
 
     def _value(self, name: str, seq: int) -> Any:
         row = seq - self.first_seq
@@ -280,12 +351,69 @@ class Recording:
 
     def close(self) -> None:
         """Close the file. May be called again."""
-        shared, self._shared = self._shared, None
-        if shared is not None:
-            release(shared)
+        self._closed = True
+        self._suspend()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _frames(file: h5py.File) -> dict[str, h5py.Dataset]:
+    frames = {name: require_dataset(file, name, 1 + ndim) for name, ndim in (("raw", 2), ("video", 3)) if name in file}
+    for name, node in frames.items():
+        if node.dtype not in [np.dtype(kind) for kind in _FRAME_DTYPES[name]]:
+            raise FileFormatError(
+                f"{place(node)} has the wrong type", expected=" ".join(_FRAME_DTYPES[name]), got=node.dtype
+            )
+    return frames
+
+
+def _ledger_document(file: h5py.File) -> dict[str, Json]:
+    text = read_dataset(require_dataset(file, "ledger", 1)).tobytes().rstrip(b"\0")
+    try:
+        document = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}  # read while a live writer was replacing it, or damaged
+    return document if isinstance(document, dict) else {}
+
+
+def _is_ledger(stored: object) -> TypeGuard[StoredLedger]:
+    """Return whether a stored ledger has counts where readers print and add them up."""
+    if not isinstance(stored, dict) or not isinstance(dropped := stored.get("dropped", {}), dict):
+        return False
+    counts = [stored.get(name, 0) for name in ("acquired", "reconstructed", "raw_only", "camera_missed", "in_flight")]
+    return all(type(count) is int for count in [*counts, *dropped.values()])
+
+
+def _checked_segments(path: Path, file: h5py.File) -> tuple[str, ...]:
+    """Return the names of the segments that a file shows as one recording; () for a segment.
+
+    Raises
+    ------
+    FileFormatError
+        If one is missing (HDF5 would return zeros for it), lies in another folder, is of another series, or refers to
+        other files itself.
+    """
+    if "segments" not in file.attrs:
+        return ()
+    names = tuple(str(name) for name in np.atleast_1d(file.attrs["segments"]))
+    series = read_info(file).series
+    if not all(name.endswith(".h5") and Path(name).name == name for name in names):
+        raise FileFormatError(f"{path} shows files that are no segments", expected="names of .h5 files", got=names)
+    missing = [name for name in names if not path.with_name(name).is_file()]
+    if missing:
+        raise FileFormatError(
+            f"Segments of {path} are missing",
+            expected=f"{len(names)} segments",
+            got=f"{len(missing)} missing, such as {missing[0]}",
+            hint="Keep the files of a recording together.",
+        )
+    for name in names:
+        with open_for_reading(path.with_name(name), "recording") as segment:
+            check_mark(segment, RECORDING_FORMAT, RECORDING_VERSION)
+            if (other := read_info(segment).series) != series:
+                raise FileFormatError(f"{name} is not a segment of {path}", expected=f"series {series}", got=other)
+    return names

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 import sci_stream
 from sci_stream.errors import FileFormatError
-from sci_stream.recording import Recording, RecordingWriter
-from sci_stream.recording import file as recording_file
+from sci_stream.recording import Recording, RecordingWriter, reader
 from sci_stream.recording.columns import COLUMNS
 from sci_stream.recording.segments import segment_path
 from sci_stream.recording.series import FrameStack, RecordedSeries
@@ -97,8 +96,7 @@ def open_files() -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files as Linux shows them")
 def test_more_segments_than_open_files_are_read(tmp_path: Path, series, monkeypatch) -> None:
-    monkeypatch.setattr(recording_file, "_MAX_OPEN", 3)
-    monkeypatch.setattr(recording_file, "_READS_OF_VIRTUAL", 4)
+    monkeypatch.setattr(reader, "_READS_OF_VIRTUAL", 4)
     path = tmp_path / "run.h5"
     writer = RecordingWriter(path, series.info, series.calibration)
     seqs = range(12)
@@ -123,15 +121,14 @@ def test_more_segments_than_open_files_are_read(tmp_path: Path, series, monkeypa
         assert open_files() == before
 
 
-def test_replaced_segment_is_detected(tmp_path: Path, series, monkeypatch) -> None:
-    monkeypatch.setattr(recording_file, "_MAX_OPEN", 1)
+def test_replaced_segment_is_detected(tmp_path: Path, series) -> None:
     for name in ("one", "two"):
         RecordingWriter(tmp_path / f"{name}.h5", replace(series.info, series=name), series.calibration).close({})
     with Recording(tmp_path / "one.h5") as one, Recording(tmp_path / "two.h5") as two:
         assert two.ledger == {}
         (tmp_path / "two.h5").rename(tmp_path / "one.h5")
         with pytest.raises(FileFormatError, match=r"one\.h5 was replaced by another file"):
-            _ = one.ledger
+            _ = one.calibration
 
 
 def test_virtual_dataset_with_missing_segments_is_refused(recorded: Path) -> None:
