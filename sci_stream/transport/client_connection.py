@@ -12,7 +12,6 @@ import zmq
 
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.clock_offset import ClockOffset
-from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.errors import WireError
 from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.connections import MISSED_HEARTBEATS, Monitor, PauseDetector, TcpProgress
@@ -48,8 +47,6 @@ UNKNOWN_PEER = Refused(reason="unknown_peer", text="unknown peer: send HELLO fir
 _QUEUE = 8
 # Bounds one loop iteration: heartbeats are due in between even if the peer floods this node.
 _MESSAGES_PER_CALL = 32
-# A wrong key is refused at every attempt, once a second: the log needs it once.
-_WARN_EVERY_S = 10.0
 # A key may be added to the list while the node runs: then it should not wait for the full backoff.
 _RETRY_REFUSED_S = 1.0
 # A connection without received data is reopened after this; the interval grows with each attempt.
@@ -120,10 +117,8 @@ class ClientConnection:
         self._heard_s = 0.0
         self._sent_s = float("-inf")
         self._interrupted = False
-        self._warned_s = float("-inf")
         self._retry_refused_s = float("inf")
         self._unsent: deque[Message] = deque()
-        self._log_rate = TokenBucket(1.0, 20)
         self._pauses = PauseDetector(heartbeat_s)
         self._opened_s = 0.0
         self._reopen_after_s = self._first_reopen_after_s = max(_REOPEN_FIRST_S, MISSED_HEARTBEATS * heartbeat_s)
@@ -171,8 +166,6 @@ class ClientConnection:
         connected, disconnected, refused = self.monitor.drain()
         if refused:
             self._retry_refused_s = min(self._retry_refused_s, now_s + _RETRY_REFUSED_S)
-        if refused and now_s - self._warned_s > _WARN_EVERY_S:
-            self._warned_s = now_s
             log.error("cannot connect to %s: %s", self.endpoint, refused)
         # Order matters: a reconnection within one call ends as connected, but counts as interrupted.
         if disconnected:
@@ -188,7 +181,7 @@ class ClientConnection:
                 break
             self._heard_s = now_s
             self._reopen_after_s = self._first_reopen_after_s
-            message = self._read(incoming, now_s)
+            message = self._read(incoming)
             if message is None:
                 continue
             taken_bytes += payload_bytes(message)
@@ -202,14 +195,13 @@ class ClientConnection:
             self._note_tcp_progress(now_s)  # so that these bytes do not count as activity later
         return messages, events
 
-    def _read(self, incoming: ReceivedMessage, now_s: float) -> Message | None:
+    def _read(self, incoming: ReceivedMessage) -> Message | None:
         """Decode a received message; None if it is refused, which is counted, or already handled."""
         try:
             message = decode(incoming.frames, self._limits)
         except WireError as error:
             self.wire_errors[error.reason] += 1
-            if self._log_rate.take(now_s):
-                log.warning("message from %s refused: %s", self.endpoint, error)
+            log.warning("message from %s refused: %s", self.endpoint, error)
             return None
         if isinstance(message, Pong):
             first = self.clock.offset_ns is None
@@ -226,9 +218,7 @@ class ClientConnection:
             self.try_send(encode(self.hello))
             return None
         if isinstance(message, Refused):
-            if self._heard_s - self._warned_s > _WARN_EVERY_S:
-                self._warned_s = self._heard_s
-                log.error("%s refuses this node: %s", self.endpoint, message.text)
+            log.error("%s refuses this node: %s", self.endpoint, message.text)
             return None
         if isinstance(message, Welcome):
             known, self._peer = self._peer, message.incarnation

@@ -133,7 +133,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         """Receive, detect lost nodes and dispatch. Never blocks."""
         settled: list[Settled] = []
         for identity, message in self._receive_messages(now_s, _MESSAGES_PER_CALL):
-            with self.guard(identity, now_s):
+            with self.guard(identity):
                 settled += self._handle(identity, message, now_s)
         for identity in self._send_heartbeats(now_s, probe=True):
             settled += self._lose(identity, "connection broken")

@@ -75,7 +75,7 @@ class ResultsServer(RouterServer[ReportingPeer]):
         """Receive some pending messages; return (sender identity, message) for those that concern the node."""
         out: list[tuple[bytes, Message]] = []
         for identity, message in self._receive_messages(now_s, _MESSAGES_PER_CALL, BYTES_PER_CALL):
-            with self.guard(identity, now_s):
+            with self.guard(identity):
                 if self._is_for_node(identity, message, now_s):
                     out.append((identity, message))
         return out
@@ -90,7 +90,7 @@ class ResultsServer(RouterServer[ReportingPeer]):
                 self._register(identity, message, now_s)
                 return False
             case Heartbeat():
-                if peer is not None and self._is_short(identity, message, now_s):
+                if peer is not None and self._is_short(identity, message):
                     peer.report(message.status)
                     self._note_clock(peer)
                 return False
@@ -99,13 +99,11 @@ class ResultsServer(RouterServer[ReportingPeer]):
                 return False
         return True
 
-    def _is_short(self, identity: bytes, heartbeat: Heartbeat, now_s: float) -> bool:
+    def _is_short(self, identity: bytes, heartbeat: Heartbeat) -> bool:
         """Return whether a status is one that a node can have: all are shown to every viewer twice a second."""
         size = sum(len(key) + (len(value) if isinstance(value, str) else 8) for key, value in heartbeat.status.items())
         if size > MAX_STATUS_BYTES:
-            self.refuse(
-                identity, "status", f"a status of {size} characters, expected at most {MAX_STATUS_BYTES}", now_s
-            )
+            self.refuse(identity, "status", f"a status of {size} characters, expected at most {MAX_STATUS_BYTES}")
         return size <= MAX_STATUS_BYTES
 
     def _register(self, identity: bytes, hello: Hello, now_s: float) -> None:

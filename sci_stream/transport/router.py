@@ -51,7 +51,6 @@ _CONTROL_PER_S, _CONTROL_BURST = 100.0, 400
 _CALIBRATIONS_PER_S, _CALIBRATIONS_BURST = 1.0, 8
 # New nodes, all together.
 _JOINS_PER_S, _JOINS_BURST = 20.0, MAX_PEERS
-_LINES_PER_S, _LINES_BURST = 1.0, 20
 # A peer that sends nonsense must not have an answer sent for each message.
 _REFUSALS_PER_S, _REFUSALS_BURST = 1.0, 5
 
@@ -123,9 +122,6 @@ class RouterServer(ServerSocket, Generic[P]):
         self._refusal_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(_REFUSALS_PER_S, _REFUSALS_BURST)
         self._join_rate = TokenBucket(_JOINS_PER_S, _JOINS_BURST)
         self._unclaimed: list[tuple[bytes, float]] = []
-        self._log_rate = TokenBucket(_LINES_PER_S, _LINES_BURST)
-        self._handshake_log_rate = TokenBucket(0.1, 1)
-        self._suppressed = 0
         self._beat_s = float("-inf")
         self._pauses = PauseDetector(welcome.heartbeat_s)
         self._pause_s = 0.0
@@ -148,7 +144,7 @@ class RouterServer(ServerSocket, Generic[P]):
                 return
             identity = bytes(incoming.frames[0])
             message = None
-            with self.guard(identity, now_s):
+            with self.guard(identity):
                 message = self._answered(identity, incoming, now_s)
             if message is not None:
                 taken_bytes += payload_bytes(message)
@@ -178,7 +174,7 @@ class RouterServer(ServerSocket, Generic[P]):
             message = decode(incoming.frames[1:], self._limits)
         except WireError as error:
             self.wire_errors[error.reason] += 1
-            self._warn(f"message to the {self.address} address refused: {error}", now_s)
+            log.warning("message to the %s address refused: %s", self.address, error)
             if error.reason == "version" and self._refusal_rate.take(identity, now_s):
                 self.reply(identity, Refused(reason=error.reason, text=str(error)))
             return None
@@ -190,7 +186,7 @@ class RouterServer(ServerSocket, Generic[P]):
         if rate is not None and not rate.take(identity, now_s):
             self.wire_errors["rate"] += 1
             kind = type(message).__name__
-            self._warn(f"rate limit exceeded at {self.address}: {kind} from {_name(identity)}", now_s)
+            log.warning("rate limit exceeded at %s: %s from %s", self.address, kind, _name(identity))
             return None
         return message
 
@@ -207,7 +203,7 @@ class RouterServer(ServerSocket, Generic[P]):
         if identity not in self.peers and not self._has_place(hello.node, now_s):
             count = len(self.peers)
             self.wire_errors["rate"] += 1
-            self._warn(f"{hello.node} refused: {count} nodes are connected, or too many joined at once", now_s)
+            log.warning("%s refused: %d nodes are connected, or too many joined at once", hello.node, count)
             if self._refusal_rate.take(identity, now_s):
                 self.reply(identity, Refused(reason="too_many", text=f"{count} nodes are connected; try again later"))
             return None
@@ -239,7 +235,7 @@ class RouterServer(ServerSocket, Generic[P]):
         """Forget nodes that are lost, to make room; nothing where they are removed at once."""
 
     @contextmanager
-    def guard(self, identity: bytes, now_s: float) -> Iterator[None]:
+    def guard(self, identity: bytes) -> Iterator[None]:
         """Keep a failure on one message from ending the node: it is counted under ``failed`` and logged.
 
         Errors of this project pass: a full disk, for instance, is no fault of the message.
@@ -250,13 +246,12 @@ class RouterServer(ServerSocket, Generic[P]):
             raise
         except Exception:  # whatever a message provokes: the next one may be good
             self.wire_errors["failed"] += 1
-            if self._log_rate.take(now_s):
-                log.exception("message from %s to the %s address failed: skipped", _name(identity), self.address)
+            log.exception("message from %s to the %s address failed: skipped", _name(identity), self.address)
 
-    def refuse(self, identity: bytes, reason: str, text: str, now_s: float) -> None:
+    def refuse(self, identity: bytes, reason: str, text: str) -> None:
         """Count and log a message that is valid but impossible here."""
         self.wire_errors[reason] += 1
-        self._warn(f"message from {_name(identity)} to the {self.address} address refused: {text}", now_s)
+        log.warning("message from %s to the %s address refused: %s", _name(identity), self.address, text)
 
     # --- connections
 
@@ -268,15 +263,15 @@ class RouterServer(ServerSocket, Generic[P]):
         self._drain_monitor()
         self._count_unclaimed(now_s)
         refused, closed = self.limit_connections(now_s, drained=not readable(self.socket))
-        if refused and self._handshake_log_rate.take(now_s):
+        if refused:
             log.warning(
                 "%d connections to the %s address refused in the handshake: the other side expects another key here, "
                 "has no allowed key, does not encrypt, or is not a node",
                 *(self.wire_errors["handshake"], self.address),
             )
         if closed:
-            self._warn(
-                f"{closed} connections to the {self.address} address closed: too many, or no message in time", now_s
+            log.warning(
+                "%d connections to the %s address closed: too many, or no message in time", closed, self.address
             )
         self._pause_s = self._pauses.pause_s(now_s)
         for peer in self.peers.values():
@@ -286,15 +281,6 @@ class RouterServer(ServerSocket, Generic[P]):
 
     def _drain_monitor(self) -> None:
         self._disconnected |= self.monitor.drain().disconnected
-
-    def _warn(self, text: str, now_s: float) -> None:
-        """Log a message unless the log's rate limit is exceeded; everything is counted anyway."""
-        if not self._log_rate.take(now_s):
-            self._suppressed += 1
-            return
-        more = f" (and {self._suppressed} more before)" if self._suppressed else ""
-        self._suppressed = 0
-        log.warning("%s%s", text, more)
 
     # --- sending
 

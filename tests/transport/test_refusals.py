@@ -101,7 +101,7 @@ def test_other_release_is_named_on_both_sides(
     assert "same release" in str(at_its_end.value)
 
 
-def test_refusal_is_logged_once_by_the_refused_node(
+def test_refusal_is_logged_by_the_refused_node(
     bench: Bench, context: zmq.Context, caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoint = bench.server.socket.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -113,8 +113,7 @@ def test_refusal_is_logged_once_by_the_refused_node(
 
     heard: list[Message] = []
     until(lambda: dealer.connected, poll)
-    for _ in range(5):
-        bench.server.reply(b"reconstruct-0@a", Refused(reason="version", text="of another release"))
+    bench.server.reply(b"reconstruct-0@a", Refused(reason="version", text="of another release"))
     bench.server.reply(b"reconstruct-0@a", CalibrationRequest(hash="0" * 32))
     until(lambda: heard, poll)
     assert caplog.text.count("of another release") == 1
@@ -140,13 +139,12 @@ def test_restarted_node_replaces_its_predecessor(bench: Bench) -> None:
     assert set(bench.server.peers) == {b"reconstruct-0@b"}
 
 
-def test_flooding_node_is_not_answered_and_log_is_limited(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_flooding_node_is_not_answered(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     raw = bench.connect()
     for _ in range(1000):
         raw.send_multipart(encode(Ping(sent_ns=0)))
     until(lambda: bench.server.wire_errors["rate"] == 1000 - router._CONTROL_BURST, bench.poll)
-    lines = caplog.text.count("rate limit exceeded at results: Ping")
-    assert 1 <= lines <= router._LINES_BURST
+    assert "rate limit exceeded at results: Ping" in caplog.text
     pongs = 0
     while raw.poll(0):
         raw.recv_multipart()
@@ -157,16 +155,12 @@ def test_flooding_node_is_not_answered_and_log_is_limited(bench: Bench, caplog: 
     bench.answer(raw)
 
 
-def test_bad_messages_are_all_counted_and_few_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_bad_messages_are_all_counted(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     raw = bench.connect()
     for _ in range(500):
         raw.send_multipart([b"nonsense", b""])
     until(lambda: bench.server.wire_errors["unknown_kind"] == 500, bench.poll)
-    assert caplog.text.count("refused") <= router._LINES_BURST
-    bench.now_s += 1.0
-    raw.send_multipart([b"nonsense", b""])
-    until(lambda: bench.server.wire_errors["unknown_kind"] == 501, bench.poll)
-    assert f"and {500 - router._LINES_BURST} more before" in caplog.text
+    assert "message to the results address refused" in caplog.text
 
 
 def test_too_many_nodes_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import logging
 import queue
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,6 +18,7 @@ import torch
 from sci_stream.calibration.diagnosis import withhold
 from sci_stream.clock import unix_ns
 from sci_stream.config import CalibrationSection, ReconstructSection
+from sci_stream.delivery.throughput import ThroughputMeter
 from sci_stream.errors import CaptureError, DeviceLostError, DeviceMemoryError, SciStreamError
 from sci_stream.model import Snapshot, SnapshotId, StageTimes
 from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
@@ -45,7 +46,6 @@ _T = TypeVar("_T")
 
 # The current calibration and the previous one, whose last snapshots may still be in flight.
 _MAX_ENGINES = 2
-_UTILISATION_S = 2.0
 # Snapshots that fail one after the other, after which a new process is tried.
 _MAX_FAILURES = 5
 # Without progress for this many times the longest pause so far, and at least so long, the solver hangs. Preparing an
@@ -72,21 +72,6 @@ class _UnderWay:
     snapshot: Snapshot
     pending: AsyncSolve
     started_ns: int
-
-
-class Utilisation:
-    """Utilisation over the last two seconds, from a running total of busy time."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[float, float]] = deque([(float("-inf"), 0.0)])
-
-    def of(self, busy_s: float, now_s: float) -> float:
-        """Return the utilisation, 0–1, since the last call."""
-        while len(self._seen) > 1 and now_s - self._seen[1][0] >= _UTILISATION_S:
-            self._seen.popleft()
-        began_s, before_s = self._seen[0]
-        self._seen.append((now_s, busy_s))
-        return round(min(1.0, (busy_s - before_s) / max(now_s - began_s, 1e-3)), 3)
 
 
 class SolverThread:
@@ -142,7 +127,7 @@ class SolverThread:
         self._progress_s: float | None = None
         self._longest_s = 0.0
         self._prepares = False
-        self._utilisation = Utilisation()
+        self._utilisation = ThroughputMeter()
 
     def start(self, wake: Callable[[], None]) -> None:
         """Start; ``wake`` is called whenever a result is available."""
@@ -201,13 +186,15 @@ class SolverThread:
 
     def status(self) -> dict[str, int | float | str]:
         """Return the solver's part of the node status."""
+        now_s = time.monotonic()
+        self._utilisation.update(now_s, self._busy_s)
         figures: dict[str, int | float | str] = {
             "denoiser": self._denoiser.name,
             "device": self.device_name,
             "iterations": self._iterations,
             "denoised": self._denoised,
             "busy_s": round(self._busy_s, 3),
-            "utilisation": self._utilisation.of(self._busy_s, time.monotonic()),
+            "utilisation": round(min(1.0, self._utilisation.per_s(now_s)), 3),
             "out_of_memory": self._out_of_memory,
         }
         return {**figures, **memory_in_use(self._device), **self._reported, **self._watch_status}

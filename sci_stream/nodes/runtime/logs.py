@@ -25,8 +25,9 @@ FORMAT_VARIABLE: Final = "SCI_STREAM_LOG"
 """``json`` for one JSON object per line, otherwise text. Nodes inherit it from their parent process."""
 
 _FORMATS = ("people", "json")
-# A fault that repeats with every snapshot must not fill the log, whose first lines explain it.
-_LINES_PER_S, _LINES_BURST = 1.0, 30
+# A fault that repeats with every snapshot, or an attempt of an unknown peer each second, must not fill the log, whose
+# first lines explain it.
+_LINES_PER_S, _LINES_BURST = 0.1, 20
 # Time for the reader of a full pipe; once it was too short, nothing waits until the reader is back.
 _READER_MS = 200
 _KEYS = ("series", "seq")

@@ -200,7 +200,7 @@ class SinkNode:
             self._acknowledge_safe(self._series)
         if self._series is None or not self._series.full:
             for identity, message in self._server.receive(now_s):
-                with self._server.guard(identity, now_s):
+                with self._server.guard(identity):
                     self._handle(identity, message, now_s)
         self._begin_announced(now_s)
         for peer in self._server.tick(now_s):
@@ -251,14 +251,14 @@ class SinkNode:
         elif not series.expects(message):
             self._early.put(identity, message)
         elif mismatch := series.mismatch_reason(message):
-            self._server.refuse(identity, "mismatch", f"series {name} has no {mismatch}", now_s)
+            self._server.refuse(identity, "mismatch", f"series {name} has no {mismatch}")
         elif series.receive(identity, message, now_s) is Receipt.ACKNOWLEDGED:
             self._acknowledge(identity, message)
 
     def _handle_early(self, now_s: float) -> None:
         """Handle messages again that arrived before their series was known."""
         for identity, message in self._early.take():
-            with self._server.guard(identity, now_s):
+            with self._server.guard(identity):
                 self._handle(identity, message, now_s)
 
     def _keep_calibration(self, calibration: Calibration) -> None:
@@ -282,14 +282,14 @@ class SinkNode:
         """Begin the series that was announced last, once its calibration is there."""
         if self._announced is not None and self._announced[1].calibration_hash in self._calibrations:
             (identity, info), self._announced = self._announced, None
-            with self._server.guard(identity, now_s):
+            with self._server.guard(identity):
                 self._begin(identity, info, self._calibrations[info.calibration_hash], now_s)
 
     def _begin(self, identity: bytes, info: SeriesInfo, calibration: Calibration, now_s: float) -> None:
         shape = (info.n_frames, info.height_px, info.width_px)
         if calibration.phi.shape != shape:
             text = f"series {info.series} of (B, H, W) = {shape} with a calibration of {calibration.phi.shape}"
-            self._server.refuse(identity, "mismatch", text, now_s)
+            self._server.refuse(identity, "mismatch", text)
             return
         if info.series not in self._ended and (self._series is None or self._series.name != info.series):
             if self._series is not None:

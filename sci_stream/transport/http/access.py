@@ -21,7 +21,7 @@ from starlette.websockets import WebSocketClose
 
 from sci_stream.clock import unix_ns
 from sci_stream.config.fields import is_loopback
-from sci_stream.delivery.rate_limit import KeyedRateLimiter, TokenBucket
+from sci_stream.delivery.rate_limit import KeyedRateLimiter
 
 _LOG = logging.getLogger(__name__)
 # Ten typing errors are free; after that a token of 8 random letters would take thousands of years to guess.
@@ -167,7 +167,6 @@ class AccessMiddleware:
         self._access = access
         self._section = section
         self._browser = browser
-        self._lines = TokenBucket(0.1, 5)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Accept or refuse a request (the ASGI interface)."""
@@ -178,9 +177,8 @@ class AccessMiddleware:
         if refusal is None:
             await self._app(scope, receive, _with_headers(send))
             return
-        if self._lines.take(time.monotonic()):
-            # %r: the path is the client's, and may contain line breaks and escape sequences of terminals.
-            _LOG.warning("Refused a request for %.80r from %s: %s", scope["path"], _address(scope), refusal.reason)
+        # %r: the path is the client's, and may contain line breaks and escape sequences of terminals.
+        _LOG.warning("Refused a request for %.80r from %s: %s", scope["path"], _address(scope), refusal.reason)
         if scope["type"] == "websocket":
             await WebSocketClose(code=_POLICY_VIOLATION, reason=refusal.reason)(scope, receive, send)
         else:

@@ -24,7 +24,6 @@ from sci_stream.nodes.reconstruct.solver_thread import (
     Result,
     Solved,
     SolverThread,
-    Utilisation,
 )
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.schedule import Budget
@@ -281,14 +280,6 @@ def test_changed_calibration_starts_cold_with_reason(calibration: Calibration) -
         assert [result.report.start_reason for result in solved] == ["first", "calibration", "calibration"]
     finally:
         bench.solver.stop()
-
-
-def test_utilisation_covers_last_seconds() -> None:
-    utilisation = Utilisation()
-    assert utilisation.of(0.0, 10.0) == 0.0
-    output = [utilisation.of(0.25 * n, 10.0 + 0.5 * n) for n in range(1, 9)]
-    assert output[-1] == 0.5
-    assert [utilisation.of(2.0, 14.0 + n) for n in range(1, 5)][-1] == 0.0, "nothing more was done"
 
 
 def test_failed_capture_ends_the_node_and_not_only_the_snapshot(
