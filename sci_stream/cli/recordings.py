@@ -128,9 +128,11 @@ def some_failed(count: int, total: int) -> InputError:
 @app.command()
 def export(
     file: RecordingPath,
-    out: Annotated[Path, typer.Argument(help=".mp4, .mkv, .tif, .zarr, or a folder.", show_default=False)],
+    out: Annotated[
+        Path, typer.Argument(help=".mp4, .mkv, .gif, .tif, .zarr, .npy, .h5, or a folder.", show_default=False)
+    ],
     form: Annotated[
-        str, typer.Option("--as", help="mp4, mkv, ffv1, tiff, zarr, png; by default from the suffix.")
+        str, typer.Option("--as", help="mp4, mkv, ffv1, gif, tiff, zarr, npy, hdf5, png; else the suffix.")
     ] = "",
     coded: Annotated[bool, typer.Option("--coded", help="The coded snapshots instead of the video.")] = False,
     pictures: Annotated[bool, typer.Option("--pictures", help="TIFF, Zarr: 8-bit pictures, not the values.")] = False,
@@ -145,15 +147,13 @@ def export(
     false_colour: Annotated[str, typer.Option(help="Of mono: none, inferno, viridis, turbo or bone.")] = "none",
     force: Force = False,
 ) -> None:
-    """Write a recording as MP4, Matroska (H.264 or lossless FFV1), OME-TIFF, OME-Zarr or PNG pictures."""
+    """Write a recording as a film (H.264 or lossless FFV1), GIF, OME-TIFF, OME-Zarr, array or PNG pictures."""
     from sci_stream.imaging.tone import ToneSettings
-    from sci_stream.tools.export import ExportFormat, ExportOptions
+    from sci_stream.tools.export import ExportOptions
     from sci_stream.tools.export import export as export_recording
 
-    if form and form not in set(ExportFormat):
-        raise InputError(f"--as {form} is not known", expected="one of " + ", ".join(ExportFormat))
     options = ExportOptions(
-        format=ExportFormat(form) if form else None,
+        form=form,
         coded=coded,
         pictures=pictures,
         first=first,

@@ -1,22 +1,18 @@
-"""Export a recording to video files, OME-TIFF, OME-Zarr or PNG images."""
+"""Export a recording to any format of `sci_stream.files.video_output`."""
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from sci_stream.errors import InputError
 from sci_stream.file_guard import complete_output
-from sci_stream.files.image_stacks import Stack, write_png, write_tiff, write_zarr
-from sci_stream.files.video_file import MovieFile
-from sci_stream.imaging.rendering import render, render_counts
+from sci_stream.files.video_output import VideoFormat, VideoStack, format_of, write_video
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array
 from sci_stream.recording.nexus import experiment_of
@@ -25,38 +21,16 @@ from sci_stream.recording.series import RecordedSeries
 Progress = Callable[[int, int], None]
 
 
-class ExportFormat(enum.StrEnum):
-    """Output format."""
-
-    MP4 = "mp4"
-    MKV = "mkv"
-    FFV1 = "ffv1"
-    TIFF = "tiff"
-    ZARR = "zarr"
-    PNG = "png"
-
-
-_BY_SUFFIX = {
-    ".mp4": ExportFormat.MP4,
-    ".mkv": ExportFormat.MKV,
-    ".tif": ExportFormat.TIFF,
-    ".tiff": ExportFormat.TIFF,
-    ".zarr": ExportFormat.ZARR,
-}
-# The other formats are video files.
-_STACK_WRITERS = {ExportFormat.TIFF: write_tiff, ExportFormat.ZARR: write_zarr, ExportFormat.PNG: write_png}
-
-
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
     """Settings of an export.
 
-    ``coded`` exports the coded snapshots instead of the video; ``pictures`` 8-bit images as on the screen where the
-    format could store the values themselves (TIFF, Zarr), which video files and PNG always contain; ``first`` and
-    ``last`` seq, inclusive; ``fps`` of a video file; ``tone`` of images; ``replace`` an existing file.
+    ``form`` is the name of a `VideoFormat`, by default that of the suffix; ``coded`` exports the coded snapshots, not
+    the video; ``pictures`` 8-bit images as on the screen where the format could store the values themselves; ``first``
+    and ``last`` seq, inclusive; ``fps`` of a film; ``tone`` of images; ``replace`` an existing file.
     """
 
-    format: ExportFormat | None = None
+    form: str = ""
     coded: bool = False
     pictures: bool = False
     first: int | None = None
@@ -71,28 +45,10 @@ class Exported:
     """Result of an export: ``snapshots`` in ``frames`` in ``path``; ``left_out`` snapshots were missing."""
 
     path: Path
-    format: ExportFormat
+    format: VideoFormat
     snapshots: int
     frames: int
     left_out: int
-
-
-def export_format_of(path: Path, requested: ExportFormat | None) -> ExportFormat:
-    """Return the format: the given one, else that of the file suffix.
-
-    Raises
-    ------
-    InputError
-        If neither determines it.
-    """
-    chosen = requested or _BY_SUFFIX.get(path.suffix.lower())
-    if chosen is None:
-        raise InputError(
-            f"Cannot determine the export format of {path}",
-            expected="a name ending in .mp4, .mkv, .tif, .tiff or .zarr, or one of " + ", ".join(ExportFormat),
-            got=path.suffix or "no suffix",
-        )
-    return chosen
 
 
 def export(
@@ -113,12 +69,12 @@ def export(
     StorageError
         If ``out`` exists and is not to be replaced, or cannot be written.
     """
-    chosen = export_format_of(out, options.format)
+    form = format_of(out, options.form)
     with complete_output(out, replace=options.replace) as partial, RecordedSeries(source) as series:
         seqs = _chosen(series, options, source)
-        job = _Job(series, seqs, chosen, options, progress)
-        job.write(partial)
-    return Exported(out, chosen, len(seqs), len(seqs) * job.frames_each, seqs[-1] - seqs[0] + 1 - len(seqs))
+        video = _stack(series, seqs, options.coded, progress)
+        write_video(partial, video, form, tone=options.tone, fps=options.fps, pictures=options.pictures)
+    return Exported(out, form, len(seqs), video.count, seqs[-1] - seqs[0] + 1 - len(seqs))
 
 
 def _chosen(series: RecordedSeries, options: ExportOptions, source: Path) -> list[int]:
@@ -134,84 +90,48 @@ def _chosen(series: RecordedSeries, options: ExportOptions, source: Path) -> lis
     return seqs
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    series: RecordedSeries
-    seqs: list[int]
-    format: ExportFormat
-    options: ExportOptions
-    progress: Progress
+def _stack(series: RecordedSeries, seqs: list[int], coded: bool, progress: Progress) -> VideoStack:
+    info = series.info
+    n_frames = 1 if coded else info.n_frames
 
-    @property
-    def frames_each(self) -> int:
-        return 1 if self.options.coded else self.series.info.n_frames
+    def snapshots() -> Iterator[Array]:
+        for done, seq in enumerate(seqs, 1):
+            yield series.raw_of(seq)[np.newaxis] if coded else series.video_of(seq)
+            progress(done, len(seqs))
 
-    @property
-    def as_pictures(self) -> bool:
-        return self.options.pictures or self.format not in (ExportFormat.TIFF, ExportFormat.ZARR)
-
-    def write(self, path: Path) -> None:
-        if self.format in _STACK_WRITERS:
-            _STACK_WRITERS[self.format](path, self._stack())
-            return
-        container = ".mp4" if self.format is ExportFormat.MP4 else ".mkv"
-        lossless = self.format is ExportFormat.FFV1
-        with MovieFile(path, self.options.fps, lossless=lossless, container=container) as movie:
-            for frame in self._frames():
-                movie.write(frame)
-
-    def _frames(self) -> Iterator[Array]:
-        series, tone = self.series, self.options.tone
-        for done, seq in enumerate(self.seqs, 1):
-            if self.options.coded:
-                counts = series.raw_of(seq)
-                yield render_counts(counts, tone.gamma) if self.as_pictures else counts
-            else:
-                video = series.video_of(seq)
-                yield from render(video, series.info.bayer, tone) if self.as_pictures else video
-            self.progress(done, len(self.seqs))
-
-    def _stack(self) -> Stack:
-        info, coded, B = self.series.info, self.options.coded, self.frames_each
-        size: tuple[int, ...] = (info.height_px, info.width_px)
-        dtype: np.dtype[Any] = (self.series.raw if coded else self.series.video).dtype
-        frames = self._frames()
-        if self.as_pictures:
-            dtype = np.dtype(np.uint8)
-            size = (*size, 3) if info.bayer is not None and not coded else size
-        elif self.format is ExportFormat.TIFF and dtype == np.float16:
-            # OME has no half precision; single precision represents every value of it.
-            dtype = np.dtype(np.float32)
-            frames = (frame.astype(np.float32) for frame in self._frames())
-        times_s, started = _times(self.series, self.seqs, B)
-        return Stack(
-            frames=frames,
-            count=len(self.seqs) * B,
-            shape=size,
-            dtype=dtype,
-            name=info.series,
-            labels=[f"{seq:08d}" if coded else f"{seq:08d}_{b:03d}" for seq in self.seqs for b in range(B)],
-            interval_s=_interval_s(self.series, B),
-            notes=_notes(self.series, self.seqs),
-            pixel_um=experiment_of(info).pixel_size_um,
-            times_s=times_s,
-            started=started,
-        )
+    # The period of the snapshots, divided by their frames.
+    interval_s = float(f"{series.period_ns / 1e9 / n_frames:.9g}") if series.period_ns else None
+    times_s, started = _times(series, seqs, n_frames, interval_s or 0.0)
+    return VideoStack(
+        snapshots=snapshots(),
+        seqs=seqs,
+        shape=(n_frames, info.height_px, info.width_px),
+        dtype=(series.raw if coded else series.video).dtype,
+        name=info.series,
+        bayer=info.bayer,
+        coded=coded,
+        interval_s=interval_s,
+        notes={
+            "series": info.series,
+            "first_seq": str(seqs[0]),
+            "last_seq": str(seqs[-1]),
+            "missing_seqs": _missing(seqs) or "none",
+            "frames_per_snapshot": str(info.n_frames),
+            "bayer": info.bayer or "none",
+            "calibration_hash": info.calibration_hash,
+        },
+        times_s=times_s,
+        started=started,
+        pixel_um=experiment_of(info).pixel_size_um,
+    )
 
 
-def _interval_s(series: RecordedSeries, frames_each: int) -> float | None:
-    """Return the frame interval: the period of the snapshots, divided by their frames."""
-    period_ns = series.period_ns
-    return None if not period_ns else float(f"{period_ns / 1e9 / frames_each:.9g}")
-
-
-def _times(series: RecordedSeries, seqs: list[int], frames_each: int) -> tuple[list[float], str]:
+def _times(series: RecordedSeries, seqs: list[int], n_frames: int, interval_s: float) -> tuple[list[float], str]:
     """Return the time of each frame after the first snapshot, s, and when that was, from the recorded host times."""
     host_ns = series.rows["host_time_ns"][np.asarray(seqs) - series.first_seq]
     if (host_ns <= 0).any():
         return [], ""
-    step_s = (_interval_s(series, frames_each) or 0.0) if frames_each > 1 else 0.0
-    times = (host_ns - host_ns[0])[:, np.newaxis] / 1e9 + step_s * np.arange(frames_each)
+    times = (host_ns - host_ns[0])[:, np.newaxis] / 1e9 + interval_s * np.arange(n_frames)
     started = datetime.fromtimestamp(int(host_ns[0]) / 1e9, UTC).isoformat(timespec="microseconds")
     return np.round(times.ravel(), 9).tolist(), started.replace("+00:00", "Z")
 
@@ -220,16 +140,3 @@ def _missing(seqs: list[int]) -> str:
     """Return the snapshots that are missing between the first and the last one: ``"2, 5-7"``."""
     gaps = [(before + 1, after - 1) for before, after in pairwise(seqs) if after > before + 1]
     return ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in gaps)
-
-
-def _notes(series: RecordedSeries, seqs: list[int]) -> dict[str, str]:
-    info = series.info
-    return {
-        "series": info.series,
-        "first_seq": str(seqs[0]),
-        "last_seq": str(seqs[-1]),
-        "missing_seqs": _missing(seqs) or "none",
-        "frames_per_snapshot": str(info.n_frames),
-        "bayer": "none" if info.bayer is None else info.bayer.value,
-        "calibration_hash": info.calibration_hash,
-    }

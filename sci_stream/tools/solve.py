@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,10 +16,9 @@ from pydantic import JsonValue
 
 from sci_stream.errors import InputError
 from sci_stream.file_guard import complete_output
-from sci_stream.files.image_stacks import Stack, write_tiff, write_zarr
 from sci_stream.files.measurement_file import Measurements
-from sci_stream.files.video_file import MovieFile, write_gif
-from sci_stream.imaging.rendering import encode_png, render, render_counts
+from sci_stream.files.video_output import VideoFormat, VideoStack, format_of, write_video
+from sci_stream.imaging.rendering import encode_png, render_counts
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
@@ -28,10 +27,10 @@ from sci_stream.recon.array_interface import ArrayOptions, ArraySolver, Progress
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.reports import SolveReport
 
-U8 = npt.NDArray[np.uint8]
 Video = npt.NDArray[np.float32]
 
 _GAP_PX = 4
+_SHEET = ".png"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +119,19 @@ def solve_file(
     if isinstance(y, np.ndarray):  # the snapshots of a recording are checked when they are read
         y = as_series(real_array(y, "y"))
     seqs = _chosen(len(y), options)
-    write = None if out is None else _writer(out, len(seqs))
+    form = None if out is None or out.suffix.lower() == _SHEET else format_of(out)
+    if out is not None and form is None and len(seqs) > 1:
+        raise InputError(
+            f"A picture shows one snapshot, and there are {len(seqs)}",
+            hint="Choose one with --first and --last, or write a film: -o OUT.mp4.",
+        )
     solver = ArraySolver(measurements.masks, options)
     solver.require_fit(y[0])
     truth = None if measurements.truth is None else solver.truth(measurements.truth, len(y))
     calibrated = isinstance(measurements.masks, Calibration)
     solver.scale(np.empty((0, 0, 0)) if calibrated else real_array(np.asarray(y), "y"), truth)
-    n_frames = solver.calibration.n_frames
-    done = SolvedFile(out, solver.denoiser_name, describe_device(solver.device), n_frames, solver.white)
+    calibration = solver.calibration
+    done = SolvedFile(out, solver.denoiser_name, describe_device(solver.device), calibration.n_frames, solver.white)
     total = len(seqs) * solver.settings.iterations
     iterations = itertools.count(1)
 
@@ -140,13 +144,28 @@ def solve_file(
             yield video
         done.faults.extend(solver.faults.values())
 
-    if out is None or write is None:
+    if out is None:
         for _ in videos():
             pass
-    else:
-        job = _SolveJob(videos(), len(seqs), solver.calibration, options, y[seqs[0]], done, out)
-        with complete_output(out, replace=options.replace) as partial:
-            write(job, partial)
+        return done
+    bayer, tone = calibration.bayer, ToneSettings().changed({"gamma": options.gamma})
+    video = VideoStack(
+        snapshots=videos(),
+        seqs=seqs,
+        shape=(calibration.n_frames, *calibration.shape),
+        dtype=np.dtype(np.float32),
+        name=out.stem,
+        bayer=bayer,
+        notes={"frames_per_snapshot": str(calibration.n_frames), "bayer": bayer or "none"},
+    )
+    with complete_output(out, replace=options.replace) as partial:
+        if form is None:
+            _write_sheet(partial, y[seqs[0]], video, tone)
+        else:
+            write_video(partial, video, form, tone=tone, fps=options.fps)
+        if form is VideoFormat.HDF5:
+            with h5py.File(partial, "a") as file:
+                file["report"] = json.dumps(done.to_json())
     return done
 
 
@@ -157,105 +176,10 @@ def _chosen(count: int, options: SolveOptions) -> range:
     return range(options.first, last + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _SolveJob:
-    """The videos, as they are solved, and their properties."""
-
-    videos: Iterable[Video]
-    count: int
-    calibration: Calibration
-    options: SolveOptions
-    snapshot: Array
-    result: SolvedFile
-    out: Path
-
-    @property
-    def suffix(self) -> str:
-        """Suffix of the output, which has another name until it is complete."""
-        return self.out.suffix.lower()
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """(N, B, H, W)."""
-        return (self.count, self.calibration.n_frames, *self.calibration.shape)
-
-    def pictures(self) -> Iterator[U8]:
-        """Yield each frame as a picture, (H, W) or (H, W, 3)."""
-        tone = ToneSettings().changed({"gamma": self.options.gamma})
-        for video in self.videos:
-            yield from render(video, self.calibration.bayer, tone)
-
-
-def _writer(out: Path, count: int) -> Callable[[_SolveJob, Path], None]:
-    writer = _WRITERS.get(out.suffix.lower())
-    if writer is None:
-        raise InputError(
-            f"Cannot determine the format of {out}",
-            expected=f"a name ending in {', '.join(_WRITERS)}",
-            got=out.suffix or "no suffix",
-        )
-    if writer is _write_png and count > 1:
-        raise InputError(
-            f"A picture shows one snapshot, and there are {count}",
-            hint="Choose one with --first and --last, or write a film: -o OUT.mp4.",
-        )
-    return writer
-
-
-def _write_film(job: _SolveJob, path: Path) -> None:
-    with MovieFile(path, job.options.fps, container=job.suffix) as movie:
-        for picture in job.pictures():
-            movie.write(picture)
-
-
-def _write_gif(job: _SolveJob, path: Path) -> None:
-    write_gif(path, job.pictures(), job.options.fps)
-
-
-def _write_stack(job: _SolveJob, path: Path) -> None:
-    count, n_frames, height, width = job.shape
-    stack = Stack(
-        frames=(frame for video in job.videos for frame in video),
-        count=count * n_frames,
-        shape=(height, width),
-        dtype=np.dtype(np.float32),
-        name=job.out.stem,
-        labels=[],
-        interval_s=None,
-        notes={
-            "frames_per_snapshot": str(n_frames),
-            "bayer": "none" if job.calibration.bayer is None else job.calibration.bayer.value,
-        },
-    )
-    (write_zarr if job.suffix == ".zarr" else write_tiff)(path, stack)
-
-
-def _write_npy(job: _SolveJob, path: Path) -> None:
-    video = np.lib.format.open_memmap(path, "w+", np.float32, job.shape)
-    for index, frames in enumerate(job.videos):
-        video[index] = frames
-    video.flush()
-
-
-def _write_hdf5(job: _SolveJob, path: Path) -> None:
-    with h5py.File(path, "w") as file:
-        file.attrs["NX_class"], file.attrs["default"] = "NXroot", "entry"
-        entry = file.create_group("entry")
-        entry.attrs["NX_class"], entry.attrs["default"] = "NXentry", "video"
-        group = entry.create_group("video")
-        group.attrs["NX_class"], group.attrs["signal"] = "NXdata", "data"
-        data = group.create_dataset("data", job.shape, np.float32, chunks=(1, 1, *job.shape[2:]))
-        data.attrs["long_name"], data.attrs["interpretation"] = "reconstructed video (0-1)", "image"
-        for index, frames in enumerate(job.videos):
-            data[index] = frames
-        file["video"] = data
-        file["report"] = json.dumps(job.result.to_json())
-
-
-def _write_png(job: _SolveJob, path: Path) -> None:
+def _write_sheet(path: Path, snapshot: Array, video: VideoStack, tone: ToneSettings) -> None:
     """Write the coded snapshot and its frames side by side, in rows of about the shape of a screen."""
-    coded = render_counts(job.snapshot, job.options.gamma)
-    frames = list(job.pictures())
+    coded = render_counts(snapshot, tone.gamma)
+    frames = list(video.as_pictures(tone).frames)
     if frames[0].ndim == 3:
         coded = np.repeat(coded[..., np.newaxis], 3, axis=2)
     tiles = [coded, *frames]
@@ -268,17 +192,3 @@ def _write_png(job: _SolveJob, path: Path) -> None:
         row, column = divmod(index, columns)
         canvas[row * height :, column * width :][: tile.shape[0], : tile.shape[1]] = tile
     path.write_bytes(encode_png(canvas))
-
-
-_WRITERS: dict[str, Callable[[_SolveJob, Path], None]] = {
-    ".mp4": _write_film,
-    ".mkv": _write_film,
-    ".gif": _write_gif,
-    ".tif": _write_stack,
-    ".tiff": _write_stack,
-    ".zarr": _write_stack,
-    ".npy": _write_npy,
-    ".h5": _write_hdf5,
-    ".hdf5": _write_hdf5,
-    ".png": _write_png,
-}

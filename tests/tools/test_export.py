@@ -15,7 +15,7 @@ from sci_stream.imaging.rendering import render, render_counts
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import StageTimes
 from sci_stream.recording import RecordingWriter
-from sci_stream.tools.export import ExportFormat, ExportOptions, export
+from sci_stream.tools.export import ExportOptions, export
 
 SEQS = (0, 1, 3)
 
@@ -40,7 +40,7 @@ def pictures(series) -> np.ndarray:
 
 
 def test_lossless_video_equals_the_live_page(recorded: Path, series) -> None:
-    done = export(recorded, recorded.with_name("film.mkv"), ExportOptions(format=ExportFormat.FFV1))
+    done = export(recorded, recorded.with_name("film.mkv"), ExportOptions(form="ffv1"))
     assert (done.snapshots, done.frames, done.left_out) == (3, 9, 1)
     assert np.array_equal(films(done.path), pictures(series))
 
@@ -55,7 +55,7 @@ def test_video_contains_all_frames_in_colour(recorded: Path, series, name: str) 
 
 
 def test_png_files_are_named_after_snapshot_and_frame(recorded: Path, series) -> None:
-    done = export(recorded, recorded.with_name("folder"), ExportOptions(format=ExportFormat.PNG))
+    done = export(recorded, recorded.with_name("folder"), ExportOptions(form="png"))
     names = [f"{seq:08d}_{b:03d}.png" for seq in SEQS for b in range(3)]
     assert sorted(path.name for path in done.path.iterdir()) == names
     for name, picture in zip(names, pictures(series), strict=True):
@@ -155,14 +155,14 @@ def test_coded_snapshots_are_exported(recorded: Path, series) -> None:
     tifffile = pytest.importorskip("tifffile")
     done = export(recorded, recorded.with_name("coded.tif"), ExportOptions(coded=True))
     assert np.array_equal(tifffile.imread(done.path), np.stack([series.counts(0), series.counts(3)]))
-    done = export(recorded, recorded.with_name("coded"), ExportOptions(format=ExportFormat.PNG, coded=True))
+    done = export(recorded, recorded.with_name("coded"), ExportOptions(form="png", coded=True))
     shown = cv2.imread(str(done.path / "00000003.png"), cv2.IMREAD_UNCHANGED)
     assert np.array_equal(shown, render_counts(series.counts(3)))
 
 
 def test_range_is_inclusive_and_progress_is_reported(recorded: Path) -> None:
     calls: list[tuple[int, int]] = []
-    options = ExportOptions(format=ExportFormat.PNG, first=1, last=3)
+    options = ExportOptions(form="png", first=1, last=3)
     done = export(recorded, recorded.with_name("folder"), options, lambda i, n: calls.append((i, n)))
     assert done.frames == 6
     assert calls == [(1, 2), (2, 2)]
@@ -189,7 +189,7 @@ def test_failed_export_keeps_the_old_file(recorded: Path, monkeypatch: pytest.Mo
     def refused(*_: object) -> None:
         raise StorageError("the disk is gone")
 
-    monkeypatch.setattr("sci_stream.tools.export.MovieFile.write", refused)
+    monkeypatch.setattr("sci_stream.files.video_file.MovieFile.write", refused)
     with pytest.raises(StorageError, match="gone"):
         export(recorded, out, ExportOptions(replace=True))
     assert sorted(recorded.parent.iterdir()) == before

@@ -1,0 +1,268 @@
+"""Write video as a film, GIF, OME-TIFF, OME-Zarr, NumPy or HDF5 array, or PNG pictures, one snapshot at a time."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from sci_stream.errors import InputError, StorageError, require_optional
+from sci_stream.file_guard import writing
+from sci_stream.files.video_file import MovieFile, write_gif
+from sci_stream.imaging.rendering import encode_png, render, render_counts
+from sci_stream.imaging.tone import FalseColour, ToneSettings
+from sci_stream.model import Array, BayerPhase, Json
+
+
+class VideoFormat(enum.StrEnum):
+    """Format of a video; TIFF, Zarr, NumPy and HDF5 store its values, the others 8-bit pictures."""
+
+    MP4 = "mp4"
+    MKV = "mkv"
+    FFV1 = "ffv1"
+    GIF = "gif"
+    TIFF = "tiff"
+    ZARR = "zarr"
+    NPY = "npy"
+    HDF5 = "hdf5"
+    PNG = "png"
+
+
+_BY_SUFFIX = {f".{name}": VideoFormat(name) for name in ("mp4", "mkv", "gif", "tiff", "zarr", "npy", "hdf5")}
+_BY_SUFFIX |= {".tif": VideoFormat.TIFF, ".h5": VideoFormat.HDF5}
+
+
+def format_of(path: Path, name: str = "") -> VideoFormat:
+    """Return the format of this name, or that of the file's suffix.
+
+    Raises
+    ------
+    InputError
+        If the name is unknown, or there is none and the suffix is unknown.
+    """
+    if name and name not in set(VideoFormat):
+        raise InputError(f"--as {name} is not known", expected="one of " + ", ".join(VideoFormat))
+    chosen = VideoFormat(name) if name else _BY_SUFFIX.get(path.suffix.lower())
+    if chosen is None:
+        raise InputError(
+            f"Cannot determine the format of {path}",
+            expected=f"a name ending in {', '.join(_BY_SUFFIX)}, or --as with one of {', '.join(VideoFormat)}",
+            got=path.suffix or "no suffix",
+        )
+    return chosen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VideoStack:
+    """Video to write.
+
+    Parameters
+    ----------
+    snapshots
+        The frames of each snapshot: (B, H, W), 0–1, or, if ``coded``, the snapshot as (1, H, W), DN.
+    seqs
+        Sequence numbers of the snapshots.
+    shape
+        (B, H, W), or, of pictures in colour, (B, H, W, 3).
+    bayer
+        Phase of the colour filters; None for mono and for pictures.
+    interval_s
+        Frame interval; None if unknown.
+    notes
+        Further metadata.
+    times_s, started
+        Times of the frames after ``started``, an ISO 8601 time; empty if unknown.
+    pixel_um
+        Size of a pixel, µm; None if unknown.
+    """
+
+    snapshots: Iterable[Array]
+    seqs: Sequence[int]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    name: str
+    bayer: BayerPhase | None = None
+    coded: bool = False
+    interval_s: float | None = None
+    notes: dict[str, str] = field(default_factory=dict)
+    times_s: Sequence[float] = ()
+    started: str = ""
+    pixel_um: float | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of frames."""
+        return len(self.seqs) * self.shape[0]
+
+    @property
+    def colour(self) -> bool:
+        """Whether the frames are RGB."""
+        return len(self.shape) == 4
+
+    @property
+    def frames(self) -> Iterator[Array]:
+        """The frames, one by one."""
+        return (frame for snapshot in self.snapshots for frame in snapshot)
+
+    @property
+    def labels(self) -> Iterator[str]:
+        """Name of each frame: seq, and the number in its snapshot."""
+        return (f"{seq:08d}" if self.coded else f"{seq:08d}_{b:03d}" for seq in self.seqs for b in range(self.shape[0]))
+
+    def as_pictures(self, tone: ToneSettings) -> VideoStack:
+        """Return the same as 8-bit pictures, (B, H, W) or (B, H, W, 3)."""
+        if self.coded:
+            shape, pictures = (
+                self.shape,
+                (render_counts(counts[0], tone.gamma)[np.newaxis] for counts in self.snapshots),
+            )
+        else:
+            colour = self.bayer is not None or tone.false_colour is not FalseColour.NONE
+            shape = (*self.shape, 3) if colour else self.shape
+            pictures = (render(video, self.bayer, tone) for video in self.snapshots)
+        return replace(self, snapshots=pictures, shape=shape, dtype=np.dtype(np.uint8))
+
+
+def write_video(
+    path: Path, video: VideoStack, form: VideoFormat, *, tone: ToneSettings, fps: float, pictures: bool = False
+) -> None:
+    """Write a video.
+
+    Parameters
+    ----------
+    path
+        Output; a folder for Zarr and PNG. Its suffix has no meaning.
+    tone
+        Appearance of pictures.
+    fps
+        Playback rate of films and GIFs, Hz.
+    pictures
+        8-bit pictures where the format could store the values.
+
+    Raises
+    ------
+    ConfigError
+        If a library for the format is not installed.
+    StorageError
+        If the output cannot be written.
+    """
+    if pictures or form not in _OF_VALUES:
+        video = video.as_pictures(tone)
+    if form in _OF_VALUES:
+        with writing(path):
+            _OF_VALUES[form](path, video)
+    elif form is VideoFormat.PNG:
+        _write_png(path, video)
+    elif form is VideoFormat.GIF:
+        write_gif(path, video.frames, fps)
+    else:
+        container = ".mp4" if form is VideoFormat.MP4 else ".mkv"
+        with MovieFile(path, fps, lossless=form is VideoFormat.FFV1, container=container) as movie:
+            for frame in video.frames:
+                movie.write(frame)
+
+
+def _write_tiff(path: Path, video: VideoStack) -> None:
+    """Write a BigTIFF with OME metadata, axes TYX (or TYXS in colour)."""
+    tifffile = require_optional("tifffile", "export", "Writing TIFF")
+    metadata: dict[str, Json] = {
+        "axes": "TYXS" if video.colour else "TYX",
+        "Name": video.name,
+        "Description": "; ".join(f"{key} = {value}" for key, value in video.notes.items()),
+    }
+    if video.interval_s is not None:
+        metadata |= {"TimeIncrement": video.interval_s, "TimeIncrementUnit": "s"}
+    if video.pixel_um is not None:
+        for axis in "XY":
+            metadata |= {f"PhysicalSize{axis}": video.pixel_um, f"PhysicalSize{axis}Unit": "µm"}
+    if video.started:
+        metadata["AcquisitionDate"] = video.started
+    if video.times_s:
+        metadata["Plane"] = {"DeltaT": list(video.times_s), "DeltaTUnit": ["s"] * video.count}
+    # OME has no half precision; single precision represents every value of it.
+    dtype = np.dtype(np.float32) if video.dtype == np.float16 else video.dtype
+    with tifffile.TiffWriter(path, bigtiff=True, ome=True) as writer:
+        writer.write(
+            (frame.astype(dtype, copy=False) for frame in video.frames),
+            shape=(video.count, *video.shape[1:]),
+            dtype=dtype,
+            photometric="rgb" if video.colour else "minisblack",
+            metadata=metadata,
+        )
+
+
+def _write_zarr(path: Path, video: VideoStack) -> None:
+    """Write a Zarr v3 group with OME metadata (version 0.5), one level, axes t, y, x (or t, c, y, x in colour)."""
+    zarr = require_optional("zarr", "export", "Writing Zarr")
+    height, width = video.shape[1:3]
+    shape = (video.count, 3, height, width) if video.colour else (video.count, height, width)
+    unit = {} if video.pixel_um is None else {"unit": "micrometer"}
+    space = [{"name": name, "type": "space"} | unit for name in "yx"]
+    channel = [{"name": "c", "type": "channel"}] if video.colour else []
+    time_axis = {"name": "t", "type": "time"} | ({} if video.interval_s is None else {"unit": "second"})
+    axes = [time_axis, *channel, *space]
+    scale = [video.interval_s or 1.0, *[1.0] * len(channel), *[video.pixel_um or 1.0] * len(space)]
+    transformations = [{"type": "scale", "scale": scale}]
+    multiscale = {
+        "name": video.name,
+        "axes": axes,
+        "datasets": [{"path": "0", "coordinateTransformations": transformations}],
+    }
+    # OME-Zarr has no place for these.
+    notes: dict[str, Json] = dict(video.notes)
+    if video.started:
+        notes["acquisition_date"] = video.started
+    if video.times_s:
+        notes["times_s"] = list(video.times_s)
+    group = zarr.open_group(path, mode="w", zarr_format=3)
+    group.attrs.update({"ome": {"version": "0.5", "multiscales": [multiscale]}, "sci_stream": notes})
+    names = [axis["name"] for axis in axes]
+    array = group.create_array("0", shape=shape, dtype=video.dtype, chunks=(1, *shape[1:]), dimension_names=names)
+    for index, frame in enumerate(video.frames):
+        array[index] = np.moveaxis(frame, -1, 0) if video.colour else frame
+
+
+def _write_npy(path: Path, video: VideoStack) -> None:
+    array = np.lib.format.open_memmap(path, "w+", video.dtype, (len(video.seqs), *video.shape))
+    for index, frames in enumerate(video.snapshots):
+        array[index] = frames
+    array.flush()
+
+
+def _write_hdf5(path: Path, video: VideoStack) -> None:
+    """Write a NeXus file: ``/entry/video/data``, also as ``/video``, and the notes as attributes of the entry."""
+    shape = (len(video.seqs), *video.shape)
+    with h5py.File(path, "w") as file:
+        file.attrs["NX_class"], file.attrs["default"] = "NXroot", "entry"
+        entry = file.create_group("entry")
+        entry.attrs["NX_class"], entry.attrs["default"] = "NXentry", "video"
+        group = entry.create_group("video")
+        group.attrs["NX_class"], group.attrs["signal"] = "NXdata", "data"
+        data = group.create_dataset("data", shape, video.dtype, chunks=(1, 1, *shape[2:]))
+        data.attrs["long_name"], data.attrs["interpretation"] = "reconstructed video (0-1)", "image"
+        for index, frames in enumerate(video.snapshots):
+            data[index] = frames
+        file["video"] = data
+
+
+def _write_png(path: Path, video: VideoStack) -> None:
+    try:
+        path.mkdir()
+        for label, frame in zip(video.labels, video.frames, strict=True):
+            (path / f"{label}.png").write_bytes(encode_png(frame))
+    except (OSError, ValueError) as error:
+        raise StorageError(f"{path} cannot be written", got=error) from error
+
+
+_OF_VALUES: dict[VideoFormat, Callable[[Path, VideoStack], None]] = {
+    VideoFormat.TIFF: _write_tiff,
+    VideoFormat.ZARR: _write_zarr,
+    VideoFormat.NPY: _write_npy,
+    VideoFormat.HDF5: _write_hdf5,
+}
+"""Writers of the formats that store values."""
