@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sci_stream.ports import Camera
     from sci_stream.tools.cameras import ChunkValues, FoundDriver, GrabReport, Intervals
 
-cameras_app = typer.Typer(help="List cameras and their features, and test their frames.")
+cameras_app = typer.Typer(help="List cameras and their features, and test their frames.", no_args_is_help=True)
 app.add_typer(cameras_app, name="cameras")
 
 Cti = Annotated[
@@ -37,14 +37,6 @@ Rig = Annotated[
     typer.Option(help="Use the camera of this rig, with its configuration, instead of SERIAL.", metavar="RIG.toml"),
 ]
 _LONGEST_VALUE = 40
-
-
-@cameras_app.callback(invoke_without_command=True)
-def _cameras(context: typer.Context, cti: Cti = None, driver: Driver = "", as_json: AsJson = False) -> None:
-    if context.invoked_subcommand is None:
-        list_cameras(cti=cti, driver=driver, as_json=as_json)
-    elif cti or driver or as_json:
-        raise ConfigError(f"Put the options after {context.invoked_subcommand}")
 
 
 @cameras_app.command("list")
@@ -92,8 +84,7 @@ def grab(
     rig: Rig = None,
     cti: Cti = None,
     driver: Driver = "",
-    out: Annotated[Path | None, typer.Option(help="Write the frames and their timestamps to this folder.")] = None,
-    form: Annotated[str, typer.Option("--format", help="npy, tiff or png.")] = "npy",
+    out: Annotated[Path | None, typer.Option(help="Write the frames, as TIFF, and their times to this folder.")] = None,
     timeout: Annotated[float, typer.Option(min=0.01, help="Timeout for a frame, s.")] = 5.0,
     as_json: AsJson = False,
 ) -> None:
@@ -102,8 +93,6 @@ def grab(
     from sci_stream.tools.cameras import write_frames
 
     start_logging("cameras")
-    if form not in ("npy", "tiff", "png"):
-        raise ConfigError("Unknown --format", expected="npy, tiff or png", got=form)
     _, made = _camera(camera, rig, cti, driver)
     console = new_console(stderr=True)
 
@@ -117,7 +106,7 @@ def grab(
             progress=lambda received: line.update(f"{received} of {count} frames"),
         )  # fmt: skip
     if out is not None:
-        write_frames(out, frames, form)  # type: ignore[arg-type] # checked above
+        write_frames(out, frames)
         echo(f"{len(frames)} frames written to {out}")
     if as_json:
         _print_json(dataclasses.asdict(report))
@@ -134,7 +123,7 @@ def _camera(called: str, rig: Path | None, cti: list[Path] | None, driver: str) 
     if (rig is None) == (not called):
         raise ConfigError(
             "No camera selected", expected="either its serial number, user-defined name or id, or --rig",
-            hint="sci-stream cameras lists them.",
+            hint="sci-stream cameras list shows them.",
         )  # fmt: skip
     if rig is not None:
         loaded = load_rig(rig)

@@ -9,15 +9,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
 
 import cv2
 import numpy as np
 
 from sci_stream.config import validate_options
-from sci_stream.errors import CameraError, ConfigError, InputError, StorageError
+from sci_stream.errors import CameraError, ConfigError, InputError
 from sci_stream.file_guard import writing
-from sci_stream.model import Array, CameraCapabilities, CameraFrame, FoundCamera, FoundProducer, Json
+from sci_stream.model import CameraCapabilities, CameraFrame, FoundCamera, FoundProducer, Json
 from sci_stream.nodes.runtime.camera_drivers import driver_names, load_driver
 from sci_stream.parameters import Value
 from sci_stream.ports import Camera, CameraFinder, FeatureLister
@@ -297,50 +296,20 @@ def _report(
     )
 
 
-FrameFormat = Literal["npy", "tiff", "png"]
-
-
-def write_frame(path: Path, counts: Array) -> None:
-    """Write the counts of a frame unchanged.
-
-    The suffix selects the format: ``.npy``, ``.tiff`` or ``.png``. Counts are (H, W) uint8, uint16 or float32, DN; PNG
-    accepts integers only.
+def write_frames(folder: Path, frames: Sequence[CameraFrame]) -> None:
+    """Write the counts of frames unchanged as ``000000.tiff`` and so on, and ``frames.csv``: ids, times and chunk data.
 
     Raises
     ------
-    InputError
-        If the format is unknown or does not support these counts.
     StorageError
-        If the file cannot be written.
-    """
-    suffix = path.suffix.removeprefix(".")
-    if suffix not in get_args(FrameFormat) or (suffix == "png" and counts.dtype.kind != "u"):
-        raise InputError(
-            f"A frame of {counts.dtype} cannot be written to {path.name}", expected=", ".join(get_args(FrameFormat))
-        )
-    with writing(path):
-        if suffix == "npy":
-            np.save(path, counts)
-        else:
-            done, encoded = cv2.imencode(path.suffix, counts)
-            if not done:
-                raise StorageError(f"{path} cannot be encoded")
-            path.write_bytes(encoded.tobytes())
-
-
-def write_frames(folder: Path, frames: Sequence[CameraFrame], suffix: FrameFormat) -> None:
-    """Write frames as ``000000.npy`` and so on, and ``frames.csv`` with ids, times and chunk data.
-
-    Raises
-    ------
-    InputError, StorageError
-        As `write_frame`.
+        If a file cannot be written.
     """
     chunks = sorted({name for frame in frames for name in frame.chunks})
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for number, frame in enumerate(frames):
-            write_frame(folder / f"{number:06d}.{suffix}", frame.counts)
+            _, encoded = cv2.imencode(".tiff", frame.counts)
+            (folder / f"{number:06d}.tiff").write_bytes(encoded.tobytes())
         with (folder / "frames.csv").open("w", newline="") as file:
             table = csv.writer(file)
             table.writerow(["number", "frame_id", "camera_time_ns", "host_time_ns", *chunks])

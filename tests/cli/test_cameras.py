@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
+import cv2
 import pytest
 
 from sci_stream.cli import app
@@ -65,8 +65,8 @@ def log_as_it_was() -> Iterator[None]:
     root.setLevel(level)
 
 
-def test_cameras_without_arguments_uses_the_environment(cameras: Cameras, producer: Path) -> None:
-    done = cameras(GENICAM_GENTL64_PATH=str(producer.parent))
+def test_list_uses_the_environment(cameras: Cameras, producer: Path) -> None:
+    done = cameras("list", GENICAM_GENTL64_PATH=str(producer.parent))
     assert done.returncode == 0, done.stderr
     for words in ("VikyTL_DEV_red", "VikyTL_DEV_blue", "free"):
         assert words in done.stdout
@@ -83,7 +83,7 @@ def test_cameras_json_has_producers_interfaces_and_cameras(cameras: Cameras, pro
 
 def test_cameras_without_producer_says_where_to_set_one(cameras: Cameras) -> None:
     pytest.importorskip("genicam", reason="genicam is not installed: pip install '.[genicam]'")
-    done = cameras(COLUMNS="400")
+    done = cameras("list", COLUMNS="400")
     assert done.returncode == 0, done.stderr
     for words in ('driver = "simulated"', 'driver = "replay"'):
         assert words in done.stdout
@@ -124,9 +124,9 @@ def test_grab_writes_frames_and_reports_timing(cameras: Cameras, producer: Path,
     report = json.loads(done.stdout)
     assert report["frames"] == report["counters"]["delivered"] == 20
     assert report["host"]["median_s"] > 0
-    written = sorted((tmp_path / "frames").glob("*.npy"))
+    written = sorted((tmp_path / "frames").glob("*.tiff"))
     assert len(written) == 20
-    assert np.load(written[0]).shape == (120, 160)
+    assert cv2.imread(str(written[0]), cv2.IMREAD_UNCHANGED).shape == (120, 160)
     header, *rows = (tmp_path / "frames" / "frames.csv").read_text().splitlines()
     assert header.endswith("host_time_ns,NrBounces")
     assert all(row.rsplit(",", 1)[1].isdigit() for row in rows), "each frame has its chunk data"
@@ -146,11 +146,9 @@ def test_grab_uses_the_camera_of_a_rig(cameras: Cameras, tmp_path: Path) -> None
         (["grab", "9", "--cti", "PRODUCER"], 3, "There is no camera '9'. Found:"),
         (["grab", "1", "--cti", "PRODUCER"], 3, "RGBa8, which is not supported; expected one of Mono8"),
         (["grab", "1", "--cti", "none.cti"], 2, "There is no GenTL producer none.cti"),
-        (["grab", "1", "--format", "bmp"], 2, "expected npy, tiff or png; got bmp"),
         (["list", "--driver", "simulated"], 2, "The driver simulated cannot look for cameras"),
         (["list", "--driver", "harvester"], 2, "Did you mean harvesters?"),
         (["features", "1", "--cti", "PRODUCER", "--save", "no/such/folder.toml"], 3, "cannot be written"),
-        (["--json", "list"], 2, "Put the options after list"),
     ],
 )
 def test_invalid_request_is_one_error(
