@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
-import math
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import cv2
 import numpy as np
 import numpy.typing as npt
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
 
 from sci_stream.errors import InputError
 from sci_stream.imaging.demosaic import Demosaic
@@ -25,8 +25,6 @@ from sci_stream.parameters import Changes
 
 # The usual approximation of the sRGB curve.
 LINEAR_LIGHT_GAMMA = 2.2
-# A factor of a thousand: beyond it, 16-bit counts show nothing but noise or white.
-MAX_EV = 10.0
 MAX_GAIN = 8.0
 
 # A scene of a single colour must not turn into amplified noise of the others.
@@ -40,6 +38,7 @@ _PICK_BRIGHTEST = 0.98
 
 U8 = npt.NDArray[np.uint8]
 Gains = tuple[float, float, float]
+_Gain = Annotated[float, Field(ge=1 / MAX_GAIN, le=MAX_GAIN)]
 
 
 class WhiteBalance(enum.StrEnum):
@@ -63,7 +62,7 @@ class FalseColour(enum.StrEnum):
     BONE = "bone"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=ConfigDict(strict=True, extra="forbid", allow_inf_nan=False))
 class ToneSettings:
     r"""Display settings of a video.
 
@@ -74,7 +73,7 @@ class ToneSettings:
     Parameters
     ----------
     exposure_ev
-        Brightness in stops, −10 to 10: one more doubles the light.
+        Brightness in stops, −10 to 10: one more doubles the light. Beyond it, 16-bit counts show noise or white.
     black
         Intensity, 0 ≤ black < 1, that is shown as black.
     gamma
@@ -88,26 +87,17 @@ class ToneSettings:
 
     Raises
     ------
-    ValueError
-        If a number is out of range.
+    ValidationError
+        If a value is out of range.
     """
 
-    exposure_ev: float = 0.0
-    black: float = 0.0
-    gamma: float = LINEAR_LIGHT_GAMMA
-    white_balance: WhiteBalance = WhiteBalance.NONE
-    gains: Gains = (1.0, 1.0, 1.0)
-    false_colour: FalseColour = FalseColour.NONE
-    demosaic: Demosaic = Demosaic.BILINEAR
-
-    def __post_init__(self) -> None:
-        _within("exposure_ev", self.exposure_ev, -MAX_EV, MAX_EV)
-        _within("black", self.black, 0.0, 0.95)
-        _within("gamma", self.gamma, 0.1, 10.0)
-        if len(self.gains) != 3:
-            raise ValueError(f"gains must be those of red, green and blue, got {self.gains}")
-        for gain in self.gains:
-            _within("gains", gain, 1 / MAX_GAIN, MAX_GAIN)
+    exposure_ev: Annotated[float, Field(ge=-10, le=10)] = 0.0
+    black: Annotated[float, Field(ge=0, le=0.95)] = 0.0
+    gamma: Annotated[float, Field(ge=0.1, le=10)] = LINEAR_LIGHT_GAMMA
+    white_balance: Annotated[WhiteBalance, Field(strict=False)] = WhiteBalance.NONE
+    gains: Annotated[tuple[_Gain, _Gain, _Gain], Field(strict=False)] = (1.0, 1.0, 1.0)
+    false_colour: Annotated[FalseColour, Field(strict=False)] = FalseColour.NONE
+    demosaic: Annotated[Demosaic, Field(strict=False)] = Demosaic.BILINEAR
 
     def as_dict(self) -> dict[str, Json]:
         """Return the settings as plain values, for a status or a file; `changed` accepts them."""
@@ -124,43 +114,17 @@ class ToneSettings:
         InputError
             If a name is unknown or a value is out of range.
         """
-        kinds: dict[str, type[enum.StrEnum]] = {
-            "white_balance": WhiteBalance,
-            "false_colour": FalseColour,
-            "demosaic": Demosaic,
-        }
-        new: dict[str, Any] = {}
-        names = [field.name for field in dataclasses.fields(self)]
-        for name, value in changes.items():
-            try:
-                if name == "gains":
-                    if not isinstance(value, list | tuple):
-                        raise TypeError(f"expected three numbers, got {value!r}")
-                    new[name] = tuple(_number(gain) for gain in value)
-                elif name in kinds:
-                    new[name] = kinds[name](str(value))
-                elif name in names:
-                    new[name] = _number(value)
-                else:
-                    raise InputError(f"Unknown tone setting {name!r}", expected=f"one of {', '.join(names)}")
-            except (ValueError, TypeError) as error:
-                expected = f"one of {', '.join(kinds[name])}" if name in kinds else "numbers"
-                raise InputError(f"The tone setting {name} is invalid", expected=expected, got=repr(value)) from error
+        values: dict[str, Any] = {**self.as_dict(), **changes}
         try:
-            return dataclasses.replace(self, **new)
-        except ValueError as error:
-            raise InputError("Invalid tone settings", got=str(error)) from None
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"expected a number, got {value!r}")
-    return float(value)
-
-
-def _within(name: str, value: float, low: float, high: float) -> None:
-    if not (math.isfinite(value) and low <= value <= high):
-        raise ValueError(f"{name} must be {low:g} to {high:g}, got {value:g}")
+            return type(self)(**values)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            name, expected = problem["loc"][0], problem["msg"].removeprefix("Input should be ")
+            if problem["type"] == "unexpected_keyword_argument":
+                expected = "one of " + ", ".join(self.as_dict())
+            raise InputError(
+                f"The tone setting {name} is invalid", expected=expected, got=repr(problem["input"])
+            ) from None
 
 
 def grey_world_gains(mosaic: Array, bayer: BayerPhase) -> Gains:

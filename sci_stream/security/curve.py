@@ -22,9 +22,6 @@ _DOMAIN = "sci-stream"
 # A refused node retries every second; its log lines are limited to a burst of this many, then one per interval.
 _QUIET_S = 10.0
 _LINES_AT_ONCE = 10
-# File systems have coarse clocks: a file that has just changed may change again under the same time. Its contents are
-# read until it has looked the same for this long.
-_SETTLED_S = 2.0
 
 
 def unencrypted(socket: zmq.Socket[bytes]) -> None:
@@ -45,8 +42,6 @@ class AllowList:
     def __init__(self, keys: KeyPair, path: Path | None) -> None:
         self._own_key = keys.public
         self._path = path
-        self._seen: tuple[int, ...] | None = None
-        self._seen_since_s = 0.0
         self._allowed: dict[bytes, str] = {}
         self._warnings: KeyedRateLimiter[bytes] = KeyedRateLimiter(1 / _QUIET_S, 1)
         self._lines = TokenBucket(1 / _QUIET_S, _LINES_AT_ONCE)
@@ -67,25 +62,12 @@ class AllowList:
         return False
 
     def _current(self) -> dict[bytes, str]:
-        if self._path is None:
-            return self._allowed
         try:
-            status = self._path.stat()
-        except OSError:
-            return {}
-        # Modification time and size can be restored when the file is replaced; inode and change time cannot.
-        seen = (status.st_dev, status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        now_s = time.monotonic()
-        if seen != self._seen or now_s - self._seen_since_s < _SETTLED_S:
-            try:
-                self._allowed = read_allowed(self._path)
-            except ConfigError as error:
-                # The file may be half-written: keep the last valid list.
-                if self._lines.take(now_s):
-                    log.error("%s", error)
-                return self._allowed
-            if seen != self._seen:
-                self._seen, self._seen_since_s = seen, now_s
+            self._allowed = {} if self._path is None else read_allowed(self._path)
+        except ConfigError as error:
+            # The file may be half-written: keep the last valid list.
+            if self._lines.take(time.monotonic()):
+                log.error("%s", error)
         return self._allowed
 
 
