@@ -48,6 +48,10 @@ class SettingChange:
     old: Value | None = None
     new: Value | None = None
 
+    def __str__(self) -> str:
+        values = "" if self.new is None else f" from {self.old} to {self.new}"
+        return f"{self.node} {self.name}{values}"
+
     def to_json(self) -> dict[str, Value | None]:
         """Return the change for journal, recording and summary."""
         return asdict(self)

@@ -106,10 +106,10 @@ async def _do(name: str, body: dict[str, Json], address: str, display: Display, 
     match name:
         case "tone":
             tone = validate_options(_ToneRequest, body, where)
-            return {"tone": display.set_tone(tone.model_extra or {})}
+            return {"tone": display.set_tone(tone.model_extra or {}, tone.sender(address))}
         case "white":
             point = validate_options(_WhiteRequest, body, where)
-            return {"tone": display.pick_white(point.x, point.y)}
+            return {"tone": display.pick_white(point.x, point.y, point.sender(address))}
         case "snapshot":
             shown = validate_options(_SnapshotRequest, body, where)
             return {"saved": await asyncio.to_thread(display.save_still, shown.series, shown.seq)}

@@ -42,6 +42,8 @@ class Display:
     def __init__(self, tone: ToneSettings, stills: Path, is_watched: Callable[[], bool]) -> None:
         self.tone = tone
         """Current tone settings."""
+        self.tone_by = ""
+        """The operator who set them; empty for those of the rig file."""
         self.bit_depth: int | None = None
         """Bit depth of the sensor, if known."""
         self.published = 0
@@ -111,20 +113,20 @@ class Display:
             )
         return snapshot
 
-    def set_tone(self, changes: Changes) -> dict[str, Json]:
+    def set_tone(self, changes: Changes, who: str) -> dict[str, Json]:
         """Change the tone for all viewers; return all its settings. Raises `InputError`."""
         with self._changed:
-            self.tone = self.tone.changed(changes)
+            self.tone, self.tone_by = self.tone.changed(changes), who
             self._changed.notify_all()
             return self.tone.as_dict()
 
-    def pick_white(self, x: float, y: float) -> dict[str, Json]:
+    def pick_white(self, x: float, y: float, who: str) -> dict[str, Json]:
         """Make a point of the newest image grey, given as fractions; return all tone settings. Raises `InputError`."""
         reconstruction = self._newest_reconstruction("There is no image for a white balance")
         if reconstruction.bayer is None:
             raise InputError("A monochrome camera has no white balance")
         gains = pick_white(reconstruction.video, reconstruction.bayer, x, y, self.tone.black)
-        return self.set_tone({"white_balance": "fixed", "gains": gains})
+        return self.set_tone({"white_balance": "fixed", "gains": gains}, who)
 
     def save_still(self, series: str | None = None, seq: int | None = None) -> str:
         """Save a snapshot that was shown, or the newest one; return the folder. Raises `SciStreamError`."""

@@ -170,6 +170,7 @@ class WebPreview:
             "encoded": self._encoded,
             "failures": self._failures,
             "tone": self.display.tone.as_dict(),
+            "tone_by": self.display.tone_by,
             "rig_tone": self._rig_tone.as_dict(),
             "can_record": self._ask is not None,
         }

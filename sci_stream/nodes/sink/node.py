@@ -379,6 +379,7 @@ class SinkNode:
             nodes=node_statuses(self._server.peers.values()),
             series=self._last_status if series is None else series.status(now_s),
             controls=self._operators.describe(),
+            changes=tuple(self._operators.recent),
             wire_errors=dict(self._wire_errors),
         )
         document = status.to_json()

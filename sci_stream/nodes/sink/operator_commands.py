@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ MAX_WAITING = 64
 """Maximum number of pending requests: an operator has one; programs over the limit are refused."""
 PATIENCE_S = 60.0
 """Pending requests expire after this time; the caller has timed out long before."""
+MAX_RECENT = 20
 SINK = "sink"
 
 _TONE = ("exposure_ev", "black", "gamma", "white_balance", "false_colour", "demosaic")
@@ -108,6 +110,8 @@ class OperatorCommands:
         self._inbox: SimpleQueue[_Request] = SimpleQueue()
         self._sent: dict[str, _Sent] = {}
         self._in_force: dict[tuple[str, str], SettingChange] = {}
+        self.recent: deque[SettingChange] = deque(maxlen=MAX_RECENT)
+        """The last changes, which every page shows."""
         self._known: set[bytes] = set()
         self.display: Display | None = None
         """The page's display, for its tone; None without a page."""
@@ -255,7 +259,7 @@ class OperatorCommands:
         # Changes of tone are not recorded, because tone never affects the data.
         tone = {name: value for name, value in changes.items() if name in _TONE}
         if tone and self.display is not None:
-            self.display.set_tone(tone)
+            self.display.set_tone(tone, request.who)
         log.info("set by %s: %s", request.who, changes)
         request.values[SINK] = changes
 
@@ -284,8 +288,8 @@ class OperatorCommands:
     # --- changes
 
     def _note_change(self, change: SettingChange) -> None:
-        old, new = ("", "") if change.new is None else (f" from {change.old}", f" to {change.new}")
-        log.warning("%s %s%s%s, by %s", change.node, change.name, old, new, change.who or "an unnamed operator")
+        log.warning("%s, by %s", change, change.who or "an unnamed operator")
+        self.recent.append(change)
         if change.new is not None and change.node != SINK:
             self._in_force[change.node, change.name] = change
         series = self._series()

@@ -12,7 +12,7 @@ from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.model import Json
 from sci_stream.nodes.sink.recorder import RecorderState, RecorderStatus, RecordingChange
 from sci_stream.nodes.sink.statistics import CalibrationStatistics
-from sci_stream.parameters import ACTIONS_KEY, SET_KEY, SOLVER_KEY
+from sci_stream.parameters import ACTIONS_KEY, SET_KEY, SOLVER_KEY, SettingChange
 from sci_stream.quantities import gauges, live_values, quantities_of
 from sci_stream.reports import SolveReport
 from sci_stream.transport.results_server import ReportingPeer
@@ -135,7 +135,7 @@ class SinkStatus:
     """Status of the whole rig as the sink knows it.
 
     ``state`` is ``waiting`` before the first series, ``running``, or ``ended``; ``series`` is the running or the last
-    one; ``controls`` lists what can be set, by node.
+    one; ``controls`` lists what can be set, by node; ``changes`` the last ones that operators made.
     """
 
     state: str
@@ -143,6 +143,7 @@ class SinkStatus:
     nodes: tuple[NodeStatus, ...]
     series: SeriesStatus | None = None
     controls: Sequence[dict[str, Json]] = ()
+    changes: Sequence[SettingChange] = ()
     wire_errors: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
@@ -152,6 +153,7 @@ class SinkStatus:
             "rig": self.rig,
             "nodes": [node.to_json() for node in self.nodes],
             "controls": self.controls,
+            "changes": [{"time_ns": one.time_ns, "text": str(one), "who": one.who} for one in self.changes],
             "wire_errors": dict(self.wire_errors),
             **({} if self.series is None else self.series.to_json()),
         }

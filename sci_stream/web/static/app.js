@@ -14,6 +14,8 @@ import * as layout from "./layout.js";
 import * as timeline from "./timeline.js";
 import * as view from "./view.js";
 import * as keys from "./keys.js";
+import * as operator from "./operator.js";
+import { showChanges } from "./changes.js";
 import { histograms, remember, strip } from "./charts.js";
 import { showHeader, showStatus } from "./readouts.js";
 import { countLosses, hostNowMs, judge } from "./verdict.js";
@@ -64,6 +66,7 @@ function takeStatus(message) {
   alarms.follow();
   controls.follow();
   showControls();
+  showChanges();
   judge();
 }
 
@@ -92,6 +95,7 @@ controls.start();
 timeline.start();
 files.start();
 keys.start();
+operator.start();
 showStatus();
 judge();
 await probe();

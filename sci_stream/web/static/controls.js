@@ -2,6 +2,7 @@
 
 import { attempt, el, put, state, toast } from "./page.js";
 import { ask } from "./link.js";
+import { change, confirmed, name as operator } from "./operator.js";
 import { isPaused, setPlaying, step } from "./player.js";
 import { pointIn } from "./view.js";
 import { toLive } from "./timeline.js";
@@ -27,7 +28,7 @@ async function setTone(changes) {
     while (Object.keys(wanted).length) {
       const now = wanted;
       wanted = {};
-      const { tone } = await ask("tone", now);
+      const { tone } = await ask("tone", { ...now, who: operator() || "unknown" });
       if (!Object.keys(wanted).length) showTone(tone);
     }
   } catch (error) {
@@ -74,6 +75,7 @@ export const nudgeExposure = (by) => {
 export function follow() {
   const { preview = {}, recording = {}, state: phase } = state.status;
   if (!busy && preview.tone) showTone(preview.tone);
+  put("tone-by", preview.tone_by ? t("tone_by", { who: preview.tone_by }) : "");
   const recordable = Boolean(preview.can_record) && phase === "running" && recording.state !== "closing";
   el("record").disabled = !recordable || switching;
   const on = recording.state === "recording";
@@ -117,10 +119,11 @@ let switching = false;
 export async function toggleRecording() {
   if (el("record").disabled) return;
   const on = state.status.recording?.state !== "recording";
+  if (!on && !(await confirmed(t("stop_recording"), t("stop_recording_why")))) return;
   switching = true;
   el("record").disabled = true;
   await attempt(async () => {
-    const { text } = await ask("set", { node: "sink", parameters: { recording: on } });
+    const { text } = await change("set", { node: "sink", parameters: { recording: on } });
     toast(t(on ? "recording_to" : "recorded_to", { file: text }));
   });
   switching = false;

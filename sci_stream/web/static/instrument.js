@@ -1,11 +1,11 @@
 // Parameters and actions of the nodes, built from what they declare.
 
-import { attempt, el, make, put, state, toast } from "./page.js";
-import { ask } from "./link.js";
+import { attempt, el, make, state, toast } from "./page.js";
+import { change, confirmed } from "./operator.js";
 import { named, words } from "./format.js";
 import { t } from "./words.js";
 
-const WHO = "the page";
+const LARGE = 4;  // a number that changes by more than this factor is often a slip of the finger
 const waiting = new Set();  // parameters with a pending request
 let built = "";
 
@@ -34,6 +34,12 @@ export function showControls() {
   for (const { target, parameters } of groups) {
     for (const parameter of parameters) show(el(idOf(target, parameter.name)), parameter);
   }
+}
+
+// The present value of a parameter on the first of its nodes.
+function current(target, name) {
+  const owner = grouped(state.status.controls ?? []).find((group) => group.target === target);
+  return owner?.parameters.find((parameter) => parameter.name === name)?.value;
 }
 
 const idOf = (target, name) => `set-${target}-${name}`;
@@ -72,13 +78,18 @@ function show(field, { kind, value }) {
   else if (field.value !== String(value)) field.value = String(value);
 }
 
+const isLarge = (old, value) => old > 0 && value > 0 && Math.max(old / value, value / old) > LARGE;
+
 async function set(target, parameter, field) {
   const value = parameter.kind === "flag" ? field.checked : parameter.kind === "choice" ? field.value : Number(field.value || NaN);
+  const old = current(target, parameter.name);
   waiting.add(field.id);
   field.classList.add("waiting");
   try {
+    const words = { name: named(parameter.name), old, value };
+    if (isLarge(old, value) && !(await confirmed(t("large_change", words), t("large_change_why")))) { field.blur(); return; }
     // JSON has no NaN: an empty field becomes null, which the node refuses with a message.
-    await ask("set", { node: target, parameters: { [parameter.name]: value }, who: WHO });
+    await change("set", { node: target, parameters: { [parameter.name]: value } });
     toast(t("now_is", { name: named(parameter.name), value: value === true ? t("on") : value === false ? t("state_off") : value }));
   } catch (error) {
     toast(error.message, true);
@@ -96,23 +107,13 @@ const CONFIRM = {
   next_series: "next_series_why",
 };
 
-function confirmed(title, why) {
-  const dialog = el("confirm");
-  put("confirm-title", t("question", { what: title }));
-  put("confirm-why", why);
-  put("confirm-yes", title);
-  dialog.returnValue = "";
-  dialog.showModal();
-  return new Promise((resolve) => dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true }));
-}
-
 function button(target, action) {
   const made = make("button", { type: "button" }, words(action));
   made.dataset.action = action;
   made.addEventListener("click", async () => {
     if (CONFIRM[action] && !(await confirmed(words(action), t(CONFIRM[action])))) return;
     made.disabled = true;
-    await attempt(async () => toast((await ask("do", { node: target, action, who: WHO })).text || words(action)));
+    await attempt(async () => toast((await change("do", { node: target, action })).text || words(action)));
     made.disabled = false;
   });
   return made;

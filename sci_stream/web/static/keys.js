@@ -38,13 +38,13 @@ const SHORTCUTS = [
   [["?"], "?", "k_help", () => el("help").showModal()],
 ];
 
-// Keys that operate the focused element belong to it.
+// Keys that operate the focused element belong to it: all of them in a field, where an operator types.
 function isTaken(event) {
   const { tagName, type } = event.target;
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return true;
-  if (tagName === "SELECT") return true;
   if (type === "range") return event.key.startsWith("Arrow") || event.key === "Home" || event.key === "End";
-  return event.key === " " && (tagName === "BUTTON" || type === "checkbox");
+  if (tagName === "BUTTON" || type === "checkbox") return event.key === " ";
+  return ["INPUT", "SELECT", "TEXTAREA"].includes(tagName);
 }
 
 export function start() {

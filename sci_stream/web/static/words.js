@@ -78,6 +78,11 @@ const en = {
   // messages
   saved_to: "Saved to {place}", recording_to: "Recording to {file}", recorded_to: "Recorded to {file}", no_answer: "The sink node does not answer.",
   stop_series_why: "The series ends for all viewers, and its recording is closed. The camera stays open until the next series is started.",
+  stop_recording: "Stop the recording", stop_recording_why: "It stops for everybody. Snapshots from now on are not recorded until someone starts it again.",
+  large_change: "Set {name} from {old} to {value}", large_change_why: "This is a change by more than a factor of four, for everybody.",
+  who_title: "Your name?", who_why: "It stands beside your changes, on the page of every viewer and in the recording. This browser remembers it.",
+  your_name: "Your name", without_name: "Without", continue: "Continue",
+  changes: "Changes", no_changes: "none yet", change_by: "{what}, by {who}", tone_by: "by {who}",
   next_series_why: "The series ends for all viewers, its recording is closed, and the next one starts at once.", cancel: "Cancel", question: "{what}?",
   // files
   this_snapshot: "This snapshot", still_zip: "Still: pictures and data (zip)", last_video: "Video up to the picture on the screen", seconds: "last {n} s", mp4: "MP4", gif: "GIF",
@@ -162,6 +167,11 @@ const de = {
   looking_back: "vor {time}",
   saved_to: "Gesichert in {place}", recording_to: "Aufzeichnung in {file}", recorded_to: "Aufgezeichnet in {file}", no_answer: "Der Senkenknoten antwortet nicht.",
   stop_series_why: "Die Serie endet für alle, und ihre Aufzeichnung wird geschlossen. Die Kamera bleibt offen, bis die nächste Serie gestartet wird.",
+  stop_recording: "Aufzeichnung beenden", stop_recording_why: "Sie endet für alle. Ab jetzt wird nichts aufgezeichnet, bis jemand sie wieder startet.",
+  large_change: "{name} von {old} auf {value} setzen", large_change_why: "Das ändert den Wert für alle um mehr als das Vierfache.",
+  who_title: "Ihr Name?", who_why: "Er steht bei Ihren Änderungen, auf der Seite jedes Zuschauers und in der Aufzeichnung. Dieser Browser merkt ihn sich.",
+  your_name: "Ihr Name", without_name: "Ohne", continue: "Weiter",
+  changes: "Änderungen", no_changes: "noch keine", change_by: "{what}, durch {who}", tone_by: "durch {who}",
   next_series_why: "Die Serie endet für alle, ihre Aufzeichnung wird geschlossen, und die nächste beginnt sofort.", cancel: "Abbrechen", question: "{what}?",
   this_snapshot: "Diese Aufnahme", still_zip: "Einzelbild: Bilder und Daten (zip)", last_video: "Video bis zum Bild auf dem Schirm", seconds: "letzte {n} s", mp4: "MP4", gif: "GIF",
   recordings: "Aufzeichnungen", no_recordings: "keine Aufzeichnung im Ordner dieses Rigs", download: "Herunterladen", close: "Schließen",

@@ -1,0 +1,197 @@
+"""Alarms of the rig: raised and cleared by its status, the same for every page, sent to a webhook if there is one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import urllib.request
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from queue import Empty, Full, Queue
+from typing import Literal
+
+from sci_stream.errors import InputError
+from sci_stream.model import Json
+from sci_stream.nodes.sink.recorder import RecorderState
+from sci_stream.nodes.sink.status import SinkStatus
+
+log = logging.getLogger(__name__)
+
+Level = Literal["bad", "warn"]
+MAX_ALARMS = 50
+# A count that grows again after a minute of quiet is another alarm.
+QUIET_NS = 60_000_000_000
+# Where clipping begins to cost quality (`sci-stream bench`, docs/operation.md); it clears at half of it.
+SATURATED_FRACTION = 0.05
+DARK_FRACTION = 0.02
+_WEBHOOK_TIMEOUT_S = 5.0
+_MAX_WAITING = 100
+
+
+@dataclass(slots=True)
+class Alarm:
+    """A problem of the rig, with the Unix times at which it appeared, cleared and grew."""
+
+    number: int
+    key: str
+    level: Level
+    text: str
+    began_ns: int
+    cleared_ns: int | None = None
+    acknowledged_by: str = ""
+    count: int | None = None
+    grew_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """A present problem; ``count`` grows while it lasts, if it is one of a number of snapshots or messages."""
+
+    key: str
+    level: Level
+    text: str
+    count: int | None = None
+
+
+class Alarms:
+    """The alarms of a run, newest first.
+
+    Parameters
+    ----------
+    rig
+        Name of the rig, for the webhook.
+    webhook
+        Address that is sent each alarm as JSON when it is raised and when it clears; empty for none.
+    """
+
+    def __init__(self, rig: str, webhook: str = "") -> None:
+        self._alarms: list[Alarm] = []
+        self._numbers = 0
+        self._webhook = _Webhook(rig, webhook) if webhook else None
+
+    def update(self, status: SinkStatus, now_ns: int) -> None:
+        """Raise and clear alarms. Never blocks."""
+        present = {problem.key: problem for problem in _problems(status, self.active())}
+        for alarm in self._alarms:
+            if alarm.cleared_ns is None and alarm.key not in present:
+                alarm.cleared_ns = now_ns
+                self._publish(alarm)
+        active = {alarm.key: alarm for alarm in self._alarms if alarm.cleared_ns is None}
+        for key, problem in present.items():
+            if key in active:
+                _grow(active[key], problem, now_ns)
+                continue
+            self._numbers += 1
+            alarm = Alarm(self._numbers, key, problem.level, problem.text, now_ns, count=problem.count, grew_ns=now_ns)
+            self._alarms.insert(0, alarm)
+            self._publish(alarm)
+        del self._alarms[MAX_ALARMS:]
+
+    def active(self) -> set[str]:
+        """Return the keys of the alarms that have not cleared."""
+        return {alarm.key for alarm in self._alarms if alarm.cleared_ns is None}
+
+    def acknowledge(self, number: int, who: str) -> None:
+        """Acknowledge an alarm for every page. Raises `InputError` if there is none of this number."""
+        alarm = next((alarm for alarm in self._alarms if alarm.number == number), None)
+        if alarm is None:
+            raise InputError(f"There is no alarm {number}", hint="It may have left the list of the last alarms.")
+        alarm.acknowledged_by = who
+
+    def to_json(self) -> list[dict[str, Json]]:
+        """Return the alarms as JSON, newest first."""
+        return [asdict(alarm) for alarm in self._alarms]
+
+    def by_level(self) -> dict[str, float]:
+        """Return the number of active alarms by level, for the metrics."""
+        levels = [alarm.level for alarm in self._alarms if alarm.cleared_ns is None]
+        return {"bad": levels.count("bad"), "warn": levels.count("warn")}
+
+    def _publish(self, alarm: Alarm) -> None:
+        if self._webhook is not None:
+            self._webhook.send(alarm)
+
+
+def _grow(alarm: Alarm, problem: _Problem, now_ns: int) -> None:
+    alarm.text = problem.text
+    if problem.count == alarm.count:
+        return
+    if alarm.acknowledged_by and now_ns - alarm.grew_ns > QUIET_NS:
+        alarm.acknowledged_by, alarm.began_ns = "", now_ns
+    alarm.count, alarm.grew_ns = problem.count, now_ns
+
+
+def _problems(status: SinkStatus, active: set[str]) -> Iterator[_Problem]:
+    running, series = status.state != "ended", status.series
+    if running:
+        for node in status.nodes:
+            if node.state != "up":
+                yield _Problem(f"node {node.name}", "bad", f"{node.name} does not answer")
+    refused = sum(status.wire_errors.values())
+    if refused:
+        reasons = ", ".join(reason.replace("_", " ") for reason in status.wire_errors)
+        yield _Problem("refused", "warn", f"{refused} messages refused: {reasons}", refused)
+    if series is None:
+        return
+    recorder = series.recording.recorder
+    if recorder is not None and recorder.state in {RecorderState.FAILED, RecorderState.STOPPED}:
+        reason = f": {recorder.reason}" if recorder.reason else ""
+        yield _Problem("recording", "bad", f"recording {recorder.state}{reason}")
+    elif recorder is not None and recorder.warning:
+        yield _Problem("disk", "warn", recorder.warning)
+    ledger = series.ledger
+    dropped = sum(ledger.dropped.values())
+    if dropped:
+        text = f"{dropped:,} of {ledger.acquired:,} snapshots dropped"
+        yield _Problem(f"dropped {series.series}", "warn", text, dropped)
+    if ledger.camera_missed:
+        text = f"the camera missed {ledger.camera_missed:,} frames"
+        yield _Problem(f"missed {series.series}", "warn", text, ledger.camera_missed)
+    if not running:
+        return
+    for text in series.calibration_alerts:
+        yield _Problem(f"calibration {_without_figures(text)}", "warn", text)
+    yield from _light(series.report and series.report.saturated_fraction, series.brightness, active)
+
+
+def _light(saturated: float | None, brightness: float | None, active: set[str]) -> Iterator[_Problem]:
+    """Yield what is wrong with the exposure; an alarm clears at half of its threshold, so that it does not flicker."""
+    limit = SATURATED_FRACTION / (2 if "saturated" in active else 1)
+    if saturated is not None and saturated > limit:
+        text = f"{saturated:.0%} of the pixels are saturated: shorten the exposure or dim the light"
+        yield _Problem("saturated", "warn", text)
+    limit = DARK_FRACTION * (2 if "dark" in active else 1)
+    if brightness is not None and brightness < limit:
+        text = f"the snapshots reach {brightness:.1%} of full scale in the mean: is there light, and the lens open?"
+        yield _Problem("dark", "warn", text)
+
+
+def _without_figures(text: str) -> str:
+    return "".join(letter for letter in text if letter not in "+-.0123456789")
+
+
+class _Webhook:
+    """Send alarms to an address, one after the other, in a thread; those that cannot be sent are logged."""
+
+    def __init__(self, rig: str, address: str) -> None:
+        self._rig, self._address = rig, address
+        self._waiting: Queue[dict[str, Json]] = Queue(_MAX_WAITING)
+        threading.Thread(target=self._run, name="alarm-webhook", daemon=True).start()
+
+    def send(self, alarm: Alarm) -> None:
+        try:
+            self._waiting.put_nowait({"rig": self._rig, "cleared": alarm.cleared_ns is not None, **asdict(alarm)})
+        except Full:
+            log.error("the webhook for alarms does not keep up: %s is not sent", alarm.text)
+
+    def _run(self) -> None:
+        while True:
+            body = self._waiting.get()
+            headers = {"Content-Type": "application/json"}
+            request = urllib.request.Request(self._address, json.dumps(body).encode(), headers)
+            try:
+                with urllib.request.urlopen(request, timeout=_WEBHOOK_TIMEOUT_S):
+                    pass
+            except (OSError, ValueError) as error:
+                log.error("the alarm %r cannot be sent to the webhook (%s)", body["text"], error)

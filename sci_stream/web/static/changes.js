@@ -1,0 +1,19 @@
+// Changes that operators made, at any page or program: the list, and a notice of each new one.
+
+import { el, make, state, toast } from "./page.js";
+import { t } from "./words.js";
+
+let newest = null;  // time of the newest change that was shown, ns
+
+const text = ({ text: what, who }) => t("change_by", { what, who });
+
+export function showChanges() {
+  const changes = state.status.changes ?? [];
+  const last = changes.at(-1);
+  if (last && newest !== null && last.time_ns > newest) toast(changes.filter(({ time_ns }) => time_ns > newest).map(text).join("\n"));
+  if (last?.time_ns === newest) return;
+  newest = last?.time_ns ?? 0;
+  el("no-changes").hidden = changes.length > 0;
+  el("changes").replaceChildren(...changes.toReversed().map((change) =>
+    make("li", {}, make("time", { className: "num" }, new Date(change.time_ns / 1e6).toLocaleTimeString([], { hour12: false })), " ", text(change))));
+}
