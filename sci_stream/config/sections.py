@@ -287,6 +287,11 @@ class HealthSection(Section):
         default="", description="Secret of the header Authorization: Bearer; better set in the environment."
     )
     token_expires: Expiry = ""
+    webhook: Rare[Annotated[str, Field(pattern=r"^(https?://\S+)?$", max_length=2000)]] = Field(
+        default="",
+        description="Address that is sent each alarm as JSON when it begins and clears.",
+        examples=["https://alerts.example.org/rig"],
+    )
 
     def port(self, kind_of_node: str, index: int = 0) -> int:
         """Return the port of a node, 0 for any free one."""

@@ -87,6 +87,7 @@ CATALOGUE: Final[Mapping[str, MetricSpec]] = {
     "recorded_bytes": MetricSpec(MetricKind.COUNTER, "Written to this recording, bytes."),
     "recorded_bytes_per_second": MetricSpec(MetricKind.GAUGE, "Written to this recording in the last second, bytes."),
     "recorder_state": MetricSpec(MetricKind.GAUGE, "1 for the current state of the recorder.", "state"),
+    "alarms": MetricSpec(MetricKind.GAUGE, "Alarms that have not cleared, by level.", "level"),
     "nodes": MetricSpec(MetricKind.GAUGE, "Nodes that report to the sink, by state.", "state"),
     # Reported quantities.
     **{

@@ -83,6 +83,10 @@ class _SetRequest(_PageRequest):
     parameters: Annotated[dict[str, JsonValue], Field(max_length=MAX_CHANGES)]
 
 
+class _AcknowledgeRequest(_PageRequest):
+    alarm: int
+
+
 class _DoRequest(_PageRequest):
     node: _Name
     action: _Name
@@ -119,12 +123,15 @@ async def _do(name: str, body: dict[str, Json], address: str, display: Display, 
         case "set":
             change = validate_options(_SetRequest, body, where)
             asked = ask(change.node, "set", change.parameters, change.sender(address))
+        case "acknowledge":
+            one = validate_options(_AcknowledgeRequest, body, where)
+            asked = ask("sink", "acknowledge", {"alarm": one.alarm}, one.sender(address))
         case "do":
             order = validate_options(_DoRequest, body, where)
             asked = ask(order.node, order.action, {}, order.sender(address))
         case _:
             hint = "It is a parameter of the sink: set." if name == "recording" else None
-            expected = "tone, white, snapshot, set or do"
+            expected = "tone, white, snapshot, set, acknowledge or do"
             raise InputError(f"Unknown control command {name!r}", expected=expected, hint=hint)
     answered = await asyncio.wrap_future(asked)
     return {"values": answered.values, "text": answered.text}

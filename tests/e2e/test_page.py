@@ -67,8 +67,11 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRig]:
 class Viewer:
     """A page with its console errors and its requests to other hosts."""
 
-    def __init__(self, browser: Any, rig: RunningRig, url: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, browser: Any, rig: RunningRig, url: str | None = None, operator: str = "Eva", **options: Any
+    ) -> None:
         self.context = browser.new_context(viewport={"width": 1440, "height": 900}, **options)
+        self.context.add_init_script(f"if ('{operator}') localStorage.setItem('operator', '{operator}')")
         self.page = self.context.new_page()
         self.page.set_default_timeout(WAIT_MS)
         self.complaints: list[str] = []
@@ -105,6 +108,11 @@ class Viewer:
                 return sum / (d.length / 4 * 3); }}"""
             )
         )
+
+    def stop_recording(self) -> None:
+        self.page.click("#record")
+        self.page.click("#confirm-yes")
+        self.until("document.querySelector('#recording-state').textContent === 'off'")
 
     def close(self) -> None:
         self.context.close()
@@ -243,8 +251,7 @@ def test_page_starts_and_stops_recording(open_viewer, rig: RunningRig) -> None:
         viewer.until("!document.querySelector('#rec').hidden")
         before = status(rig)["recording"]["rows"]
         wait_for(lambda before=before: status(rig)["recording"]["rows"] >= before + 2, "two snapshots in the recording")
-        viewer.page.click("#record")
-        viewer.until("document.querySelector('#recording-state').textContent === 'off'")
+        viewer.stop_recording()
         assert viewer.page.is_hidden("#rec")
         files = recordings(rig)
         assert len(files) == number
@@ -255,6 +262,50 @@ def test_page_starts_and_stops_recording(open_viewer, rig: RunningRig) -> None:
     assert [entry["on"] for entry in report["recording"]["switched"]] == [True, False, True, False]
     assert report["ledger"]["unrecorded"] > 0
     assert viewer.complaints == []
+
+
+def test_keys_typed_into_a_field_are_no_shortcuts(open_viewer, rig: RunningRig) -> None:
+    viewer = open_viewer()
+    page, before = viewer.page, status(rig)
+    page.keyboard.press("?")
+    for field, typed in (("#operator", "R.s-w0+"), ("#set-reconstruct-iterations", "0.8"), ("#gains input", "0.8")):
+        page.evaluate(f"document.querySelector('{field}').closest('[hidden]')?.removeAttribute('hidden')")
+        page.evaluate(f"document.querySelector('{field}').select()")
+        page.keyboard.type(typed)
+        assert page.evaluate(f"document.querySelector('{field}').value") == typed
+        page.keyboard.press("Escape")
+    after = status(rig)
+    assert after["preview"]["tone"] == before["preview"]["tone"]
+    assert after["recording"].get("state") == before["recording"].get("state")
+    assert after["changes"] == before["changes"]
+
+
+def test_stop_asks_and_every_viewer_sees_who_changed_a_setting(open_viewer) -> None:
+    eva, other = open_viewer(operator=""), open_viewer(operator="Max")
+    eva.until("!document.querySelector('#record').disabled")
+    eva.page.keyboard.press("r")
+    eva.page.fill("#who-name", "Eva")
+    eva.page.click("#who button[value=yes]")
+    by_eva = "document.querySelector('#toast').textContent.includes('recording from False to True, by Eva')"
+    other.until(by_eva, "the other viewer sees it", timeout_s=10)
+    eva.until("document.querySelector('#record').getAttribute('aria-pressed') === 'true'")
+    other.page.keyboard.press("r")
+    other.page.keyboard.press("Escape")
+    assert other.page.get_attribute("#record", "aria-pressed") == "true", "Escape leaves the recording running"
+    other.stop_recording()
+    assert "by Max" in eva.page.inner_text("#changes")
+
+
+def test_large_change_of_a_setting_asks(open_viewer, rig: RunningRig) -> None:
+    viewer = open_viewer()
+    field = "#set-acquire-snapshot_rate_hz"
+    before = viewer.page.input_value(field)
+    viewer.page.fill(field, "60")
+    viewer.page.keyboard.press("Enter")
+    assert "from 5 to 60" in viewer.page.inner_text("#confirm-title")
+    viewer.page.keyboard.press("Escape")
+    viewer.until(f"document.querySelector('{field}').value === '{before}'")
+    assert all("snapshot_rate_hz" not in change["text"] for change in status(rig)["changes"])
 
 
 def test_page_saves_snapshot(open_viewer, rig: RunningRig) -> None:
@@ -302,8 +353,7 @@ def test_zoomed_pixel_values_are_the_recorded_ones(open_viewer, rig: RunningRig)
     viewer.until("document.querySelector('#video-probe').textContent.includes('DN')", "the pixel has values")
     found = re.fullmatch(r"x (\d+), y (\d+): (-?[\d.]+) · (\d+) DN", viewer.text("video-probe"))
     assert found is not None
-    page.click("#record")
-    viewer.until("document.querySelector('#recording-state').textContent === 'off'")
+    viewer.stop_recording()
     with Recording(recordings(rig)[-1]) as recording:
         x, y = int(found[1]), int(found[2])
         assert float(found[3]) == pytest.approx(float(recording.video(seq)[frame, y, x]), abs=6e-5)
@@ -447,24 +497,6 @@ def test_page_fits_phone_and_desktop(open_viewer, width: int, height: int) -> No
         least_px,
     )
     assert small == 0, "buttons are large enough for a finger"
-
-
-def test_alarm_whose_figures_change_is_acknowledged_once(open_viewer) -> None:
-    viewer = open_viewer()
-    alarms = viewer.page.evaluate(
-        """async () => {
-            const { state } = await import("/static/page.js"), { follow } = await import("/static/alarms.js");
-            for (const px of ["-0.18", "+0.01"]) {
-                const calibration_alerts = [`the masks have moved by 0.18 px (${px}, 0.02)`];
-                state.status = { ...state.status, calibration_alerts };
-                follow();
-            }
-            return [...document.querySelectorAll("#alarms li")].map((li) => li.textContent);
-        }"""
-    )
-    moved = [text for text in alarms if "the masks have moved" in text]
-    assert len(moved) == 1
-    assert "+0.01" in moved[0]
 
 
 def test_page_names_silent_node_and_recovers(open_viewer, rig: RunningRig) -> None:

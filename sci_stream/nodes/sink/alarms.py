@@ -6,9 +6,10 @@ import json
 import logging
 import threading
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from queue import Empty, Full, Queue
+from queue import Full, Queue
 from typing import Literal
 
 from sci_stream.errors import InputError
@@ -92,7 +93,7 @@ class Alarms:
         """Return the keys of the alarms that have not cleared."""
         return {alarm.key for alarm in self._alarms if alarm.cleared_ns is None}
 
-    def acknowledge(self, number: int, who: str) -> None:
+    def acknowledge(self, number: object, who: str) -> None:
         """Acknowledge an alarm for every page. Raises `InputError` if there is none of this number."""
         alarm = next((alarm for alarm in self._alarms if alarm.number == number), None)
         if alarm is None:
@@ -107,6 +108,11 @@ class Alarms:
         """Return the number of active alarms by level, for the metrics."""
         levels = [alarm.level for alarm in self._alarms if alarm.cleared_ns is None]
         return {"bad": levels.count("bad"), "warn": levels.count("warn")}
+
+    def close(self) -> None:
+        """Send what waits for the webhook; takes seconds at most. May be called again."""
+        if self._webhook is not None:
+            self._webhook.close()
 
     def _publish(self, alarm: Alarm) -> None:
         if self._webhook is not None:
@@ -152,7 +158,8 @@ def _problems(status: SinkStatus, active: set[str]) -> Iterator[_Problem]:
         return
     for text in series.calibration_alerts:
         yield _Problem(f"calibration {_without_figures(text)}", "warn", text)
-    yield from _light(series.report and series.report.saturated_fraction, series.brightness, active)
+    saturated = None if series.report is None else series.report.saturated_fraction
+    yield from _light(saturated, series.brightness, active)
 
 
 def _light(saturated: float | None, brightness: float | None, active: set[str]) -> Iterator[_Problem]:
@@ -176,8 +183,9 @@ class _Webhook:
 
     def __init__(self, rig: str, address: str) -> None:
         self._rig, self._address = rig, address
-        self._waiting: Queue[dict[str, Json]] = Queue(_MAX_WAITING)
-        threading.Thread(target=self._run, name="alarm-webhook", daemon=True).start()
+        self._waiting: Queue[dict[str, Json] | None] = Queue(_MAX_WAITING)
+        self._thread = threading.Thread(target=self._run, name="alarm-webhook", daemon=True)
+        self._thread.start()
 
     def send(self, alarm: Alarm) -> None:
         try:
@@ -185,9 +193,13 @@ class _Webhook:
         except Full:
             log.error("the webhook for alarms does not keep up: %s is not sent", alarm.text)
 
+    def close(self) -> None:
+        with suppress(Full):
+            self._waiting.put_nowait(None)
+        self._thread.join(_WEBHOOK_TIMEOUT_S)
+
     def _run(self) -> None:
-        while True:
-            body = self._waiting.get()
+        while (body := self._waiting.get()) is not None:
             headers = {"Content-Type": "application/json"}
             request = urllib.request.Request(self._address, json.dumps(body).encode(), headers)
             try:

@@ -8,11 +8,11 @@ import logging
 import os
 import time
 from collections import Counter, deque
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sci_stream.clock import host_s
+from sci_stream.clock import host_s, unix_ns
 from sci_stream.config import Rig
 from sci_stream.config.fields import expiry_s
 from sci_stream.errors import LedgerError, SciStreamError, StorageError
@@ -21,6 +21,7 @@ from sci_stream.nodes.runtime.health_reporter import HealthReporter
 from sci_stream.nodes.runtime.logs import log_for_series
 from sci_stream.nodes.runtime.network import NodeNetwork
 from sci_stream.nodes.runtime.process import PARENT_VARIABLE, StopRequest, freeze_gc, new_instance_id, versions
+from sci_stream.nodes.sink.alarms import Alarms
 from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.operator_commands import OperatorCommands
 from sci_stream.nodes.sink.options import movie_options, tone_settings
@@ -120,8 +121,14 @@ class SinkNode:
             clock_of=self._server.clock_of,
             solvers=lambda: solvers(self._server.peers.values()),
         )
+        self._alarms = Alarms(rig.rig.name, rig.health.webhook)
         self._operators = OperatorCommands(
-            self._server.peers, self._server.reply, lambda: self._series, network.wakeup.wake, self._show_status_soon
+            self._server.peers,
+            self._server.reply,
+            lambda: self._series,
+            network.wakeup.wake,
+            self._show_status_soon,
+            alarms=self._alarms,
         )
         self._preview: WebPreview | None = None
         if rig.preview.enabled:
@@ -189,6 +196,7 @@ class SinkNode:
             self._series.abandon()
         if self._preview is not None:
             self._preview.close()
+        self._alarms.close()
         self._server.close()
         self._taps.close()
         self._health.close()
@@ -382,6 +390,8 @@ class SinkNode:
             changes=tuple(self._operators.recent),
             wire_errors=dict(self._wire_errors),
         )
+        self._alarms.update(status, unix_ns())
+        status = replace(status, alarms=self._alarms.to_json())
         document = status.to_json()
         if self._preview is not None:
             self._preview.set_status(document)

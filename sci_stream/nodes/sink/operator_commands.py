@@ -16,6 +16,7 @@ from sci_stream.config import PreviewSection
 from sci_stream.config.runtime_parameters import declare
 from sci_stream.errors import EnvironmentFault, InputError, SciStreamError
 from sci_stream.model import Json
+from sci_stream.nodes.sink.alarms import Alarms
 from sci_stream.nodes.sink.series_session import SeriesSession
 from sci_stream.parameters import (
     SET_KEY,
@@ -92,6 +93,8 @@ class OperatorCommands:
         Wakes the sink's loop; thread-safe.
     show_soon
         Updates the displayed status at once.
+    alarms
+        Alarms of the rig, which operators acknowledge.
     """
 
     def __init__(
@@ -101,12 +104,15 @@ class OperatorCommands:
         series: Callable[[], SeriesSession | None],
         wake: Callable[[], None],
         show_soon: Callable[[], None],
+        *,
+        alarms: Alarms,
     ) -> None:
         self._peers = peers
         self._send = send
         self._series = series
         self._wake = wake
         self._show_soon = show_soon
+        self._alarms = alarms
         self._inbox: SimpleQueue[_Request] = SimpleQueue()
         self._sent: dict[str, _Sent] = {}
         self._in_force: dict[tuple[str, str], SettingChange] = {}
@@ -124,7 +130,8 @@ class OperatorCommands:
         node
             Name of a node, ``reconstruct`` for all of that kind, or ``sink``.
         action
-            ``set``, with ``parameters`` to set, or one that the node lists.
+            ``set``, with ``parameters`` to set, or one that the node lists; ``acknowledge`` at the sink, with the
+            number of the ``alarm``.
         who
             Name of the operator, logged and recorded.
         """
@@ -251,8 +258,12 @@ class OperatorCommands:
         return parameters
 
     def _set_own(self, request: _Request) -> None:
+        if request.action == "acknowledge":
+            self._alarms.acknowledge(request.parameters.get("alarm"), request.who)
+            self._show_soon()
+            return
         if request.action != "set":
-            raise InputError(f"Unknown action {request.action!r} for the sink", expected="set")
+            raise InputError(f"Unknown action {request.action!r} for the sink", expected="set or acknowledge")
         changes = checked_changes(self._own_parameters(), request.parameters, SINK)
         if "recording" in changes:
             request.texts.append(self.switch_recording(bool(changes["recording"]), request.who))

@@ -515,6 +515,7 @@ class SeriesSession:
             report=last.report if last else None,
             calibration=statistics.health,
             calibration_alerts=statistics.health.alerts(self._rig.calibration.warn_shift_px),
+            brightness=_brightness(statistics.last, info.bit_depth),
             recording=self._recording_status(),
         )
 
@@ -526,6 +527,13 @@ class SeriesSession:
 def _is_count(value: object) -> TypeGuard[int]:
     """Return whether a node's report of a number of frames is one."""
     return type(value) is int and 0 <= value < _MAX_COUNT
+
+
+def _brightness(last: Reconstruction | None, bit_depth: int | None) -> float | None:
+    """Return the mean of a snapshot as a fraction of full scale, from every fourth pixel; None if it is unknown."""
+    if last is None or last.counts is None or bit_depth is None or last.counts.dtype.kind not in "iu":
+        return None
+    return float(last.counts[::4, ::4].mean()) / ((1 << bit_depth) - 1)
 
 
 def _changes_note(changes: list[SettingChange]) -> dict[str, Json]:

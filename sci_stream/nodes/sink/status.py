@@ -86,7 +86,8 @@ class SeriesStatus:
     """Status of a series.
 
     ``latency_ms`` holds p50 and p99 by stage, ``latency_recent_ms`` the median from camera to sink over the last ten
-    seconds, None if nothing came; ``report`` is that of the last snapshot.
+    seconds, None if nothing came; ``report`` and ``brightness`` (mean of the counts, fraction of full scale)
+    are those of the last snapshot.
     """
 
     series: str
@@ -102,6 +103,7 @@ class SeriesStatus:
     report: SolveReport | None
     calibration: CalibrationStatistics
     calibration_alerts: list[str]
+    brightness: float | None
     recording: RecordingStatus
 
     def to_json(self) -> dict[str, Json]:
@@ -144,6 +146,7 @@ class SinkStatus:
     series: SeriesStatus | None = None
     controls: Sequence[dict[str, Json]] = ()
     changes: Sequence[SettingChange] = ()
+    alarms: Sequence[dict[str, Json]] = ()
     wire_errors: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
@@ -155,6 +158,7 @@ class SinkStatus:
             "controls": self.controls,
             "changes": [{"time_ns": one.time_ns, "text": str(one), "who": one.who} for one in self.changes],
             "wire_errors": dict(self.wire_errors),
+            "alarms": self.alarms,
             **({} if self.series is None else self.series.to_json()),
         }
 
@@ -200,6 +204,7 @@ def sink_metrics(status: SinkStatus) -> dict[str, Value]:
     figures: dict[str, Value] = {
         "wire_errors": dict(status.wire_errors),
         "nodes": dict(Counter(f"{node.kind} {node.state}" for node in status.nodes)),
+        "alarms": dict(Counter(str(alarm["level"]) for alarm in status.alarms if alarm["cleared_ns"] is None)),
     }
     series = status.series
     if series is None:

@@ -62,9 +62,8 @@ const en = {
   nodes: "Nodes", n_of_up: "{up} of {all} up", gone: "disconnected", none_yet: "none yet", up: "up", lost: "lost", device_of: "{denoiser} on {device}",
   held: "held", unsafe: "unacknowledged", missed: "missed", identical: "identical", trigger_missed: "triggers missed", trigger_early: "triggers early", in_hand: "in hand", failed: "failed",
   // alarms
-  alarms: "Alarms", acknowledge: "Acknowledge", no_alarm: "none", alarm_since: "since {from}", alarm_over: "{from} to {to}", acknowledged: "acknowledged", n_open: "{n} to acknowledge",
-  node_silent: "{node} does not answer", recording_failed: "recording {state}", recording_failed_why: "recording {state}: {reason}",
-  some_dropped: "{n} of {all} snapshots dropped", camera_missed: "the camera missed {n} frames", refused: "{n} messages refused: {reasons}",
+  alarms: "Alarms", acknowledge: "Acknowledge", no_alarm: "none", alarm_since: "since {from}", alarm_over: "{from} to {to}", acknowledged_by: "acknowledged by {who}", n_open: "{n} to acknowledge",
+ 
   // verdicts
   s_connecting: "connecting", s_ended: "ended", s_no_connection: "no connection", s_full: "full", s_paused: "paused, {time} behind", s_behind: "{time} behind", s_live: "live",
   s_node_lost: "{state}, a node is lost", s_losing: "losing {share} %", s_stopped: "camera stopped", s_no_data: "no data", s_waiting: "waiting",
@@ -153,9 +152,8 @@ const de = {
   instrument: "Instrument", for_everybody: "für alle, protokolliert", series_actions: "Serie", now_is: "{name}: {value}", on: "an",
   nodes: "Knoten", n_of_up: "{up} von {all} da", gone: "getrennt", none_yet: "noch keine", up: "da", lost: "verloren", device_of: "{denoiser} auf {device}",
   held: "gehalten", unsafe: "unbestätigt", missed: "verpasst", identical: "identisch", trigger_missed: "Trigger verpasst", trigger_early: "Trigger zu früh", in_hand: "in Arbeit", failed: "fehlgeschlagen",
-  alarms: "Alarme", acknowledge: "Quittieren", no_alarm: "keine", alarm_since: "seit {from}", alarm_over: "{from} bis {to}", acknowledged: "quittiert", n_open: "{n} zu quittieren",
-  node_silent: "{node} antwortet nicht", recording_failed: "Aufzeichnung {state}", recording_failed_why: "Aufzeichnung {state}: {reason}",
-  some_dropped: "{n} von {all} Aufnahmen verworfen", camera_missed: "die Kamera hat {n} Bilder verpasst", refused: "{n} Nachrichten abgewiesen: {reasons}",
+  alarms: "Alarme", acknowledge: "Quittieren", no_alarm: "keine", alarm_since: "seit {from}", alarm_over: "{from} bis {to}", acknowledged_by: "quittiert durch {who}", n_open: "{n} zu quittieren",
+ 
   s_connecting: "verbindet", s_ended: "beendet", s_no_connection: "keine Verbindung", s_full: "kein Platz", s_paused: "angehalten, {time} zurück", s_behind: "{time} zurück", s_live: "live",
   s_node_lost: "{state}, ein Knoten fehlt", s_losing: "verliert {share} %", s_stopped: "Kamera steht", s_no_data: "keine Daten", s_waiting: "wartet",
   CONNECTING: "VERBINDET", ENDED: "BEENDET", NO_CONNECTION: "KEINE VERBINDUNG", FULL: "BESETZT", NO_DATA: "KEINE DATEN", WAITING: "WARTET", LOOKING_BACK: "RÜCKBLICK",

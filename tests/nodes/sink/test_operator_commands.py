@@ -14,6 +14,7 @@ import pytest
 from sci_stream.config import Rig
 from sci_stream.errors import EnvironmentFault, InputError
 from sci_stream.imaging.tone import ToneSettings
+from sci_stream.nodes.sink.alarms import Alarms
 from sci_stream.nodes.sink.operator_commands import MAX_WAITING, PATIENCE_S, OperatorCommands
 from sci_stream.nodes.sink.series_session import SeriesSession
 from sci_stream.parameters import ControlAnswer, Parameter, SettingChange, Value, declared
@@ -41,7 +42,9 @@ class Bench:
                 status = {**declared((), ("next_series",))}
             peer = self.peers[node.encode()] = ReportingPeer(Hello(node, kind, "00"), 0.0)  # type: ignore[arg-type]
             peer.report(status)
-        self.commands = OperatorCommands(self.peers, self.send, lambda: self.series, lambda: None, lambda: None)
+        self.commands = OperatorCommands(
+            self.peers, self.send, lambda: self.series, lambda: None, lambda: None, alarms=Alarms("rig")
+        )
 
     @property
     def changes(self) -> list[SettingChange]:

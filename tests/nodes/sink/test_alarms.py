@@ -1,0 +1,139 @@
+"""Alarms: raised and cleared by the status, acknowledged for everybody, sent to a webhook."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pytest
+
+from sci_stream.config import Rig
+from sci_stream.errors import InputError
+from sci_stream.nodes.sink.alarms import MAX_ALARMS, QUIET_NS, SATURATED_FRACTION, Alarms
+from sci_stream.nodes.sink.series_session import SeriesSession
+from sci_stream.nodes.sink.status import NodeStatus, SeriesStatus, SinkStatus
+from tests.series_fixtures import Series
+
+S = 1_000_000_000
+
+
+@pytest.fixture
+def series(series: Series, tmp_path: Path) -> Iterator[SeriesStatus]:
+    rig = Rig.model_validate({"record": {"enabled": False, "folder": str(tmp_path)}})
+    session = SeriesSession.open(series.info, series.calibration, rig)
+    session.receive(b"node", series.reconstruction(0, redelivered=0), 0.0)
+    yield session.status(0.0)
+    session.abandon()
+
+
+def status(series: SeriesStatus | None = None, **changes: Any) -> SinkStatus:
+    node = NodeStatus("reconstruct-0", "reconstruct", "cpu", changes.pop("node", "up"), {})
+    return SinkStatus(state="running", rig="rig", nodes=(node,), series=series, **changes)
+
+
+def texts(alarms: Alarms) -> list[str]:
+    return [str(alarm["text"]) for alarm in alarms.to_json()]
+
+
+def test_alarm_has_the_times_at_which_it_began_and_cleared() -> None:
+    alarms = Alarms("rig")
+    alarms.update(status(node="lost"), 1 * S)
+    alarms.update(status(node="lost"), 2 * S)
+    alarms.update(status(), 3 * S)
+    (alarm,) = alarms.to_json()
+    assert alarm["text"] == "reconstruct-0 does not answer"
+    assert (alarm["began_ns"], alarm["cleared_ns"]) == (1 * S, 3 * S)
+    alarms.update(status(node="lost"), 4 * S)
+    assert [alarm["began_ns"] for alarm in alarms.to_json()] == [4 * S, 1 * S]
+
+
+def test_growing_count_is_one_alarm_until_a_minute_of_quiet() -> None:
+    alarms = Alarms("rig")
+    alarms.update(status(wire_errors={"identity": 1}), 0)
+    alarms.acknowledge(1, "eva")
+    alarms.update(status(wire_errors={"identity": 2}), S)
+    assert texts(alarms) == ["2 messages refused: identity"]
+    assert alarms.to_json()[0]["acknowledged_by"] == "eva"
+    alarms.update(status(wire_errors={"identity": 3}), S + QUIET_NS + 1)
+    assert alarms.to_json()[0]["acknowledged_by"] == ""
+
+
+def test_figures_in_a_text_do_not_make_another_alarm(series: SeriesStatus) -> None:
+    alarms = Alarms("rig")
+    for px in ("-0.18", "+0.01"):
+        alarms.update(status(replace(series, calibration_alerts=[f"the masks have moved by {px} px"])), S)
+    assert texts(alarms) == ["the masks have moved by +0.01 px"]
+
+
+def test_saturation_clears_at_half_of_its_threshold(series: SeriesStatus) -> None:
+    report = series.report
+    assert report is not None
+    alarms = Alarms("rig")
+
+    def count_active(fraction: float) -> int:
+        alarms.update(status(replace(series, report=replace(report, saturated_fraction=fraction))), S)
+        return int(alarms.by_level()["warn"])
+
+    fractions = [0.9, 2.0, 0.9, 0.4]
+    assert [count_active(fraction * SATURATED_FRACTION) for fraction in fractions] == [0, 1, 1, 0]
+
+
+def test_dark_snapshots_raise_an_alarm(series: SeriesStatus) -> None:
+    alarms = Alarms("rig")
+    alarms.update(status(replace(series, brightness=0.001)), S)
+    assert "0.1% of full scale" in texts(alarms)[0]
+    alarms.update(status(replace(series, brightness=0.2)), S)
+    assert alarms.active() == set()
+
+
+def test_list_is_bounded_and_an_unknown_number_is_refused() -> None:
+    alarms = Alarms("rig")
+    for i in range(MAX_ALARMS + 5):
+        alarms.update(status(node="lost"), 2 * i)
+        alarms.update(status(), 2 * i + 1)
+    assert len(alarms.to_json()) == MAX_ALARMS
+    with pytest.raises(InputError, match="no alarm 1"):
+        alarms.acknowledge(1, "eva")
+
+
+@pytest.fixture
+def webhook() -> Iterator[tuple[str, Queue[dict[str, Any]]]]:
+    received: Queue[dict[str, Any]] = Queue()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/alarm", received
+    server.shutdown()
+    server.server_close()
+
+
+def test_webhook_is_sent_each_alarm_when_it_begins_and_clears(webhook) -> None:
+    address, received = webhook
+    alarms = Alarms("bench 3", address)
+    alarms.update(status(node="lost"), 1 * S)
+    alarms.update(status(), 2 * S)
+    began, cleared = received.get(timeout=20), received.get(timeout=20)
+    assert (began["rig"], began["text"], began["cleared"]) == ("bench 3", "reconstruct-0 does not answer", False)
+    assert (cleared["number"], cleared["cleared"], cleared["cleared_ns"]) == (began["number"], True, 2 * S)
+
+
+def test_unreachable_webhook_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    alarms = Alarms("rig", "http://127.0.0.1:1/alarm")
+    alarms.update(status(node="lost"), 1 * S)
+    alarms.close()
+    assert "cannot be sent to the webhook" in caplog.text
