@@ -165,7 +165,7 @@ const de = {
   looking_back: "vor {time}",
   saved_to: "Gesichert in {place}", recording_to: "Aufzeichnung in {file}", recorded_to: "Aufgezeichnet in {file}", no_answer: "Der Senkenknoten antwortet nicht.",
   stop_series_why: "Die Serie endet für alle, und ihre Aufzeichnung wird geschlossen. Die Kamera bleibt offen, bis die nächste Serie gestartet wird.",
-  stop_recording: "Aufzeichnung beenden", stop_recording_why: "Sie endet für alle. Ab jetzt wird nichts aufgezeichnet, bis jemand sie wieder startet.",
+  stop_recording: "Aufzeichnung beenden", stop_recording_why: "Die Aufzeichnung endet für alle. Ab jetzt wird nichts aufgezeichnet.",
   large_change: "{name} von {old} auf {value} setzen", large_change_why: "Das ändert den Wert für alle um mehr als das Vierfache.",
   who_title: "Ihr Name?", who_why: "Er steht bei Ihren Änderungen, auf der Seite jedes Zuschauers und in der Aufzeichnung. Dieser Browser merkt ihn sich.",
   your_name: "Ihr Name", without_name: "Ohne", continue: "Weiter",
