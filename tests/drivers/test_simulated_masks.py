@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sci_stream.model import Array
-from sci_stream_drivers.simulated.masks import MaskOptics
+from sci_stream_drivers.simulated.masks import MaskOptics, moving_patterns
 from sci_stream_drivers.simulated.options import SimulatedOptions
 
 
@@ -16,7 +16,7 @@ def masks(**options: Any) -> Array:
     return MaskOptics(SimulatedOptions.model_validate({"width_px": 64, "height_px": 48, **options})).stack()
 
 
-@pytest.mark.parametrize("kind", ["shifting", "random"])
+@pytest.mark.parametrize("kind", ["shifting", "moving", "random"])
 def test_masks_are_grey_transmissions(kind: str) -> None:
     phi = masks(mask=kind)
     assert phi.shape == (8, 48, 64)
@@ -31,6 +31,20 @@ def test_shifting_mask_moves_one_pixel_per_frame() -> None:
     phi = masks(mask="shifting", mask_unevenness=0.0)
     for b in range(len(phi) - 1):
         np.testing.assert_array_equal(phi[b + 1, 1:], phi[b, :-1])
+
+
+def test_moving_masks_are_alike_as_measured_ones() -> None:
+    phi = masks(mask="moving", mask_unevenness=0.0, mask_blur_px=0.6, mask_closed=0.0)
+    correlation = np.corrcoef(phi.reshape(8, -1))
+    assert correlation.diagonal(1).mean() == pytest.approx(0.64, abs=0.08)
+    assert correlation.diagonal(4).max() < 0.15
+    assert np.median(phi.std(0) / phi.mean(0)) == pytest.approx(0.63, abs=0.1)
+    np.testing.assert_allclose(phi[1, 1:], phi[0, :-1], atol=1e-3)
+
+
+def test_late_exposure_sees_the_next_positions() -> None:
+    now, late = (moving_patterns(6, (24, 24), np.random.default_rng(0), late=late) for late in (0.0, 1.0))
+    np.testing.assert_allclose(now[1:], late[:-1])
 
 
 def test_random_masks_are_independent() -> None:
@@ -81,7 +95,7 @@ def stacks(shift_px: tuple[float, float], **options: Any) -> tuple[Array, Array]
     return optics.stack(), optics.stack(shift_px)
 
 
-@pytest.mark.parametrize("kind", ["shifting", "random"])
+@pytest.mark.parametrize("kind", ["shifting", "moving", "random"])
 def test_whole_pixel_displacement_moves_the_masks(kind: str) -> None:
     rest, moved = stacks((2.0, -1.0), mask=kind)
     np.testing.assert_array_equal(moved[:, :-1, 2:], rest[:, 1:, :-2])
@@ -105,7 +119,7 @@ def test_masks_at_rest_do_not_depend_on_mask_travel() -> None:
     np.testing.assert_array_equal(rest, masks(mask="random", mask_unevenness=0.0))
 
 
-@pytest.mark.parametrize("kind", ["shifting", "random"])
+@pytest.mark.parametrize("kind", ["shifting", "moving", "random"])
 def test_jitter_and_gain_are_errors_of_masks_in_snapshots(kind: str) -> None:
     size = {"width_px": 64, "height_px": 48, "mask_unevenness": 0.0, "mask": kind}
     options = SimulatedOptions.model_validate({**size, "mask_jitter_px": 0.2, "frame_gain_error": 0.05})

@@ -85,9 +85,10 @@ class SimulatedOptions(DriverOptions):
         default=BayerPhase.RGGB, description="Colour filters: RGGB, GRBG, GBRG or BGGR; none for a monochrome sensor."
     )
 
-    mask: Literal["shifting", "random"] = Field(
+    mask: Literal["shifting", "moving", "random"] = Field(
         default="shifting",
-        description="shifting: one pattern, moved by a pixel a frame; random: independent patterns, as on a DMD.",
+        description="shifting: one pattern, moved by a pixel a frame; moving: one of larger elements, as behind a real "
+        "stage, whose neighbours are alike; random: independent patterns, as on a DMD.",
     )
     mask_density: Rare[float] = Field(default=0.5, gt=0, lt=1, description="Fraction of open mask elements.")
     mask_blur_px: Rare[float] = Field(

@@ -151,7 +151,7 @@ def bench_reality(
         list[str] | None, typer.Option(help="none, shift, gain, all, shift+gain, …; repeatable. All by default.")
     ] = None,
     masks: Annotated[
-        list[str] | None, typer.Option(help="published, random, shift or measured; repeatable. All by default.")
+        list[str] | None, typer.Option(help="published, random, shift, moving or measured; repeatable. All by default.")
     ] = None,
     blur: Annotated[list[float] | None, typer.Option(help="Blur of the masks, pixels; repeatable.")] = None,
     frames: Annotated[list[int] | None, typer.Option(help="Frames per snapshot; repeatable.")] = None,

@@ -74,6 +74,12 @@ class PatternOptics:
         gains = np.maximum(1 + sd * rng.standard_normal(len(self.patterns)), 0.1)
         return self._weakened(gains[:, None, None])
 
+    def with_dwell(self, factor: float, rng: np.random.Generator) -> PatternOptics:
+        """Return the optics with the exposure of the first or the last frame longer by a factor."""
+        gains = np.ones((len(self.patterns), 1, 1))
+        gains[-int(rng.integers(2))] = factor
+        return self._weakened(gains)
+
     def with_smooth_errors(self, sd: float, rng: np.random.Generator) -> PatternOptics:
         """Return the optics with each mask's transmission off by a smooth field of its own, 1 ± sd over the field."""
         B, height, width = self.shape

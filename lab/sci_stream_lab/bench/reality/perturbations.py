@@ -34,9 +34,14 @@ OPTICAL: Final[Mapping[str, Change]] = {
     "blur0.3": lambda optics, _: optics.blurred(0.3),
     "smooth": lambda optics, rng: optics.with_smooth_errors(0.05, rng),
     "gain": lambda optics, rng: optics.with_gains(0.05, rng),
+    "dwell": lambda optics, rng: optics.with_dwell(_DWELL, rng),
 }
 """Shift of all masks by 0.25 px in a random direction; of each by N(0, 0.2 px) along each axis; further blur of 0.6 and
-of 0.3 px; smooth errors of each mask, 5 %; exposure of each frame, 5 %."""
+of 0.3 px; smooth errors of each mask, 5 %; exposure of each frame, 5 %; exposure of the last or the first frame of a
+stage that dwells where it turns."""
+
+# Exposure of the mask at a turning point: 2.2, 1.9 and 1.5 times that of the others in three captures.
+_DWELL = 1.9
 
 NOISE: Final = "noise"
 """A converter of 8 bits and Gaussian noise of 1 % of its range."""

@@ -13,8 +13,10 @@ from sci_stream.errors import ConfigError
 from sci_stream.files.measurement_file import read_published
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
+from sci_stream_drivers.simulated.masks import moving_patterns
 from sci_stream_lab.bench.reality.optics import (
     F32,
+    MARGIN_PX,
     PatternOptics,
     measured_patterns,
     random_patterns,
@@ -34,7 +36,8 @@ class OpticalSetup:
     """Masks of one kind with a blur; B; and whether the sensor has colour filters.
 
     ``patterns`` are ``published``, the masks of the published simulations, ``random``, generated binary ones,
-    ``shift``, one that moves, or ``measured``, the real capture's grey ones.
+    ``shift``, one that moves, ``moving``, one that moves by less than the size of its elements, as measured ones do,
+    or ``measured``, the real capture's grey ones.
     """
 
     patterns: str
@@ -66,6 +69,9 @@ class OpticalSetup:
             patterns = random_patterns(self.n_frames, shape, rng)
         elif self.patterns == "shift":
             patterns = shifting_patterns(self.n_frames, shape, rng)
+        elif self.patterns == "moving":
+            with_margin = (size + 2 * MARGIN_PX, size + 2 * MARGIN_PX)
+            patterns = moving_patterns(self.n_frames, with_margin, rng).astype(np.float32)
         else:
             patterns = measured_patterns(self._file_masks(size), shape)
         return PatternOptics(patterns, self.blur_px)
@@ -88,6 +94,7 @@ RIGS: Final = (
     OpticalSetup("shift", 0.8, 8, colour=True),
     OpticalSetup("shift", 0.3, 24),
     OpticalSetup("random", 0.8, 24),
+    OpticalSetup("moving", 0.6, 14),
     OpticalSetup("measured", 0.0, 14),
 )
 """The default rigs: each kind of masks, each blur, each B, grey and Bayer, several times, but not their product."""
@@ -103,7 +110,7 @@ ALL_RIGS: Final = (
     *(OpticalSetup("published", blur, 8) for blur in BLURS_PX),
     *(
         OpticalSetup(patterns, blur, B, colour)
-        for patterns, blur, B, colour in product(("random", "shift"), BLURS_PX, FRAMES, (False, True))
+        for patterns, blur, B, colour in product(("random", "shift", "moving"), BLURS_PX, FRAMES, (False, True))
     ),
     OpticalSetup("measured", 0.0, 14),
 )

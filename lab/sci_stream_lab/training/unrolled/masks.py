@@ -6,13 +6,13 @@ the size of its features, so that neighbours are correlated: drawn, or a part of
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import cv2
 import numpy as np
 
+from sci_stream_drivers.simulated.masks import moving_patterns
 from sci_stream_lab.training.video.scenes import Video, disturb_masks, draw_masks, turned
 
 # Shares of binary masks that are half open, as published ones, of `draw_masks` and of drawn moving ones; the rest are
@@ -23,7 +23,6 @@ _SMALL_SHARE, _SMALL, _LARGE_SHARE = 0.45, 0.35, 0.12
 # Of moving masks with large errors, those whose exposure is displaced against their positions; and, of all with large
 # errors, those with another share of the light at an end, as where a stage turns (measured: up to 2.2).
 _DISPLACED_SHARE, _DWELL_SHARE, _DWELL = 0.4, 0.4, (0.5, 2.2)
-_FINE = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,24 +85,19 @@ def moving_masks(rng: np.random.Generator, n_frames: int, size: int) -> Callable
 
     The ranges contain the measured masks of a capture: correlation of neighbours 0.64, contrast 0.63.
     """
-    feature_px, step_px, sway_px = rng.uniform(1.5, 3.2), rng.uniform(0.6, 1.6), rng.uniform(-0.15, 0.15)
-    blur_px, darkest, kind = rng.uniform(0.35, 1.0), rng.uniform(0.0, 0.25), int(rng.integers(8))
-    margin = 4 + math.ceil(n_frames * 0.15)
-    height, width = size + 2 * margin, size + 2 * margin + math.ceil((n_frames + 2) * step_px)
-    cells = rng.random((math.ceil(height / feature_px), math.ceil(width / feature_px))) < rng.uniform(0.4, 0.6)
-    pattern = cv2.resize(cells.astype(np.float32), (width * _FINE, height * _FINE), interpolation=cv2.INTER_NEAREST)
+    shape, drawn = (size, size), {"feature_px": rng.uniform(1.5, 3.2), "step_px": rng.uniform(0.6, 1.6)}
+    blur_px, darkest, kind, seed = (
+        rng.uniform(0.35, 1.0),
+        rng.uniform(0.0, 0.25),
+        int(rng.integers(8)),
+        rng.integers(2**31),
+    )
+    density = rng.uniform(0.4, 0.6)
 
     def masks(late: float) -> Video:
-        frames = []
-        for b in np.arange(n_frames) + late:
-            corner = _FINE * (margin + (b + 1) * step_px), _FINE * (margin + b * sway_px)
-            where = np.array([[1, 0, corner[0]], [0, 1, corner[1]]], np.float32)
-            flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-            window = cv2.warpAffine(pattern, where, (size * _FINE, size * _FINE), flags=flags)
-            window = cv2.resize(window, (size, size), interpolation=cv2.INTER_AREA)
-            frames.append(cv2.GaussianBlur(window, (0, 0), blur_px))
-        stack = np.stack(frames)
+        patterns = moving_patterns(n_frames, shape, np.random.default_rng(seed), density=density, late=late, **drawn)
+        stack = np.stack([cv2.GaussianBlur(pattern, (0, 0), blur_px) for pattern in patterns])
         stack = darkest + (1 - darkest) * (stack - stack.min()) / max(float(np.ptp(stack)), 1e-3)
-        return np.ascontiguousarray(turned(kind, stack), dtype=np.float32)
+        return np.ascontiguousarray(turned(kind, stack.astype(np.float32)), dtype=np.float32)
 
     return masks
