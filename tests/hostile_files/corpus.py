@@ -21,7 +21,7 @@ import torch
 
 from sci_stream.recording.hdf5 import LIBVER
 from sci_stream.recording.virtual_dataset import write_virtual_recording
-from tests.hostile_files.readers import READERS, Reader, make_matconvnet, make_recording, make_tiff
+from tests.hostile_files.readers import READERS, Reader, make_recording, make_tiff
 from tests.series_fixtures import Series, make_series
 
 Craft = Callable[[Path], Iterator[tuple[str, Path, str]]]
@@ -161,21 +161,21 @@ def _crafted_hdf5(folder: Path, secret: Path) -> Iterator[tuple[str, Path, str]]
             file.create_virtual_dataset("raw", layout)
             file.attrs["segments"] = names
         yield f".nxs over {names[0]}", path, "recording"
-    parts = {"measurement of MATLAB 7.3": "meas", "MatConvNet network": "#refs#/k0", "calibration": "phi"}
+    parts = {"measurement of MATLAB 7.3": "meas", "calibration": "phi"}
     for kind, name in parts.items():
-        for how in ("external storage", "virtual dataset", "external link"):
-            path = folder / f"{how}-{kind}{READERS[kind].suffix}".replace(" ", "-")
-            READERS[kind].make(path)
-            with h5py.File(path, "r+") as file:
-                _elsewhere(how, secret, name)(file)
-            yield f"{how} in {kind}", path, kind
-    path = folder / "unlinked.mat"
-    make_matconvnet(path)
-    with h5py.File(path, "r+") as file:  # only a reference names it
-        node = file.create_dataset("hidden", (8, 5, 3, 3), np.float32, external=[(str(secret), 0, 1 << 20)])
-        file["#refs#/0/weights"][0] = node.ref
-        del file["hidden"]
-    yield "external storage behind a reference", path, "MatConvNet network"
+        yield from with_data_elsewhere(folder, secret, kind, READERS[kind], name)
+
+
+def with_data_elsewhere(
+    folder: Path, secret: Path, kind: str, reader: Reader, name: str
+) -> Iterator[tuple[str, Path, str]]:
+    """Yield HDF5 files of a kind in which a dataset of this name shows another file."""
+    for how in ("external storage", "virtual dataset", "external link"):
+        path = folder / f"{how}-{kind}{reader.suffix}".replace(" ", "-")
+        reader.make(path)
+        with h5py.File(path, "r+") as file:
+            _elsewhere(how, secret, name)(file)
+        yield f"{how} in {kind}", path, kind
 
 
 def _crafted_texts(folder: Path) -> Iterator[tuple[str, Path, str]]:

@@ -19,7 +19,6 @@ from sci_stream.config import load_rig
 from sci_stream.config.toml_text import table_text
 from sci_stream.delivery.ledger import Ledger
 from sci_stream.files.calibration_import import ImportOptions, import_masks
-from sci_stream.files.matconvnet import read_matconvnet
 from sci_stream.files.measurement_file import load_measurement
 from sci_stream.nodes.acquire.spool import Spool
 from sci_stream.nodes.launcher.run import complete_summary
@@ -187,20 +186,6 @@ def make_checkpoint(path: Path) -> None:
     torch.save({"model.0.weight": torch.ones(8, 5, 3, 3), "model.2.weight": torch.ones(4, 8, 3, 3)}, path)
 
 
-def make_matconvnet(path: Path) -> None:
-    """Write a network that MATLAB could have written."""
-    with h5py.File(path, "w") as file:
-        layers = []
-        for number, (n_out, n_in) in enumerate(((8, 5), (4, 8))):
-            group = file.create_group(f"#refs#/{number}")
-            group["type"] = np.array([ord(c) for c in "conv"], np.uint16)
-            kernel = file.create_dataset(f"#refs#/k{number}", data=np.ones((n_out, n_in, 3, 3), np.float32))
-            bias = file.create_dataset(f"#refs#/b{number}", data=np.zeros(n_out, np.float32))
-            group.create_dataset("weights", data=np.array([kernel.ref, bias.ref], h5py.ref_dtype))
-            layers.append(group.ref)
-        file.create_dataset("net/layers", data=np.array(layers, h5py.ref_dtype))
-
-
 def make_rig(path: Path) -> None:
     """Write a rig."""
     path.write_text("\n".join(table_text(name, table) for name, table in small_rig().items()))
@@ -241,7 +226,6 @@ READERS = {
     "video": Reader(".mp4", make_video, lambda path: VideoScene(str(path), (16, 24), 1.0).render(2.5)),
     "weights": Reader(".safetensors", make_weights, read_weights),
     "checkpoint": Reader(".pth", make_checkpoint, read_weights),
-    "MatConvNet network": Reader(".mat", make_matconvnet, read_matconvnet),
     "key": Reader("", make_key_pair, read_key_pair),
     "allowed keys": Reader("", lambda path: path.write_text(f"{'a' * 40} lab\n"), read_allowed),
     "rig": Reader(".toml", make_rig, lambda path: load_rig(path, overrides={})),

@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 
 from sci_stream.errors import ConfigError
-from sci_stream.files.matconvnet import read_matconvnet
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet, read_metadata, save_ffdnet
 from sci_stream_lab.training.checkpoint import write_atomically
+from sci_stream_lab.training.matconvnet import read_matconvnet
 from sci_stream_lab.training.variants import NetworkShape, variant_of
 
 # Metadata entries that are derived from the tensors.

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import cv2
+import h5py
 import numpy as np
 import torch
 
@@ -15,10 +16,11 @@ from sci_stream_lab.training.checkpoint import checkpoint_path, save_checkpoint
 from sci_stream_lab.training.export import export_weights
 from sci_stream_lab.training.images import load_images
 from sci_stream_lab.training.learner import FfdnetLearner, initial_weights
+from sci_stream_lab.training.matconvnet import read_matconvnet
 from sci_stream_lab.training.settings import TrainingSettings
 from sci_stream_lab.training.variants import variant_shape
 from tests.hostile_files.__main__ import main
-from tests.hostile_files.corpus import huge_png
+from tests.hostile_files.corpus import SECRET, huge_png, with_data_elsewhere
 from tests.hostile_files.readers import Reader
 
 
@@ -68,7 +70,22 @@ def export_training(path: Path) -> None:
     export_weights(run, run / "out.safetensors", data=["made by the test"], licence="none")
 
 
+def make_matconvnet(path: Path) -> None:
+    """Write a network that MATLAB could have written."""
+    with h5py.File(path, "w") as file:
+        layers = []
+        for number, (n_out, n_in) in enumerate(((8, 5), (4, 8))):
+            group = file.create_group(f"#refs#/{number}")
+            group["type"] = np.array([ord(c) for c in "conv"], np.uint16)
+            kernel = file.create_dataset(f"#refs#/k{number}", data=np.ones((n_out, n_in, 3, 3), np.float32))
+            bias = file.create_dataset(f"#refs#/b{number}", data=np.zeros(n_out, np.float32))
+            group.create_dataset("weights", data=np.array([kernel.ref, bias.ref], h5py.ref_dtype))
+            layers.append(group.ref)
+        file.create_dataset("net/layers", data=np.array(layers, h5py.ref_dtype))
+
+
 READERS = {
+    "MatConvNet network": Reader(".mat", make_matconvnet, read_matconvnet),
     "photograph": Reader(".png", make_photographs, read_photographs),
     "training": Reader(".pt", make_training, export_training),
 }
@@ -78,6 +95,23 @@ def crafted(folder: Path) -> Iterator[tuple[str, Path, str]]:
     """Yield a photograph that declares more than it holds, and such trainings."""
     yield "photograph of 900 megapixels", huge_png(folder), "photograph"
     yield from _crafted_trainings(folder)
+    yield from _crafted_matconvnet(folder)
+
+
+def _crafted_matconvnet(folder: Path) -> Iterator[tuple[str, Path, str]]:
+    """Yield networks that show the content of another file."""
+    kind, secret = "MatConvNet network", folder / "secret.bin"
+    secret.write_bytes(SECRET)
+    with h5py.File(secret.with_suffix(".h5"), "w") as file:
+        file["#refs#/k0"] = np.zeros((8, 5, 3, 3), np.float32)
+    yield from with_data_elsewhere(folder, secret, kind, READERS[kind], "#refs#/k0")
+    path = folder / "unlinked.mat"
+    make_matconvnet(path)
+    with h5py.File(path, "r+") as file:  # only a reference names it
+        node = file.create_dataset("hidden", (8, 5, 3, 3), np.float32, external=[(str(secret), 0, 1 << 20)])
+        file["#refs#/0/weights"][0] = node.ref
+        del file["hidden"]
+    yield "external storage behind a reference", path, kind
 
 
 def _crafted_trainings(folder: Path) -> Iterator[tuple[str, Path, str]]:

@@ -14,10 +14,10 @@ import torch
 from sci_stream.config import ReconstructSection
 from sci_stream.config.error_messages import validate_options
 from sci_stream.config.runtime_parameters import declare
+from sci_stream.errors import ConfigError
 from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import Denoiser
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.denoisers.external import Weights
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.registry import DENOISERS, chosen_denoiser, make_denoiser
 from sci_stream.recon.settings import SolverSettings, default_settings
@@ -53,13 +53,13 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoi
     if "iterations" in from_rig and "min_iterations" not in from_rig:
         from_rig["min_iterations"] = min(settings.min_iterations, from_rig["iterations"])
     settings = dataclasses.replace(settings, **from_rig)
-    checkpoint: Weights = weights
     if weights is not None and weights.suffix == ".mat":
-        from sci_stream.files.matconvnet import read_matconvnet  # noqa: PLC0415 - loads HDF5
-
-        checkpoint = read_matconvnet(weights)
+        raise ConfigError(
+            f"The weights {weights} are of MatConvNet",
+            hint="Convert them, with sci-stream-lab: sci-stream weights import FILE.mat FILE.safetensors",
+        )
     precision = Precision(section.precision)
-    prior = make_denoiser(name, device, checkpoint, precision)
+    prior = make_denoiser(name, device, weights, precision)
     if isinstance(prior, FfdnetDenoiser) and prior.stack_trials:
         log.info("ways to run the network, the first is in use: %s", "; ".join(map(str, prior.stack_trials)))
     return prior, settings

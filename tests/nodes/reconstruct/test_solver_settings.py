@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from sci_stream.config import ReconstructSection
 from sci_stream.errors import ConfigError
 from sci_stream.nodes.reconstruct.solver import Changed, Ready, Result, Solved
-from sci_stream.nodes.reconstruct.solver_settings import changed_section, offered_priors
+from sci_stream.nodes.reconstruct.solver_settings import changed_section, make_prior, offered_priors
 from sci_stream.nodes.reconstruct.solver_thread import SolverThread
 from sci_stream.recon.denoisers.variants import shipped_weights
 from tests.series_fixtures import Series
@@ -26,6 +27,12 @@ def test_choices_are_rig_denoiser_and_shipped_ones() -> None:
     assert offered_priors(OWN, "ffdnet") == shipped
     assert offered_priors(ReconstructSection(weights=Path("own.pth")), "ffdnet") == shipped
     assert offered_priors(ReconstructSection(denoiser="a:B"), "a:B") == ("a:B", *shipped)
+
+
+def test_weights_of_matconvnet_name_the_command_that_converts_them() -> None:
+    section = ReconstructSection(denoiser="ffdnet", weights=Path("FFDNet_gray.mat"))
+    with pytest.raises(ConfigError, match="sci-stream weights import"):
+        make_prior(section, torch.device("cpu"))
 
 
 def test_rig_weights_belong_to_rig_denoiser() -> None:

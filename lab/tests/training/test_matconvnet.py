@@ -11,9 +11,9 @@ import scipy.io
 import torch
 
 from sci_stream.errors import WeightsError
-from sci_stream.files.matconvnet import read_matconvnet
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.denoisers.weights import load_ffdnet
+from sci_stream_lab.training.matconvnet import read_matconvnet
 
 
 def _write(path: Path, shapes: list[tuple[int, ...]], types: list[str] | None = None) -> Path:
