@@ -144,10 +144,12 @@ def test_incomplete_frames_are_counted_and_not_delivered(make: MakeHarvestersCam
         assert np.array_equal(frame.counts, ramp(frame.frame_id, "Mono12", 64))
 
 
-def run_reader(camera: HarvestersCamera, most: int) -> tuple[CameraReader, list[Captured]]:
+def run_reader(camera: HarvestersCamera, most: int) -> tuple[CameraReader[Captured], list[Captured]]:
     """Run the acquire node's camera thread until it has captured a number of frames."""
     ring = MemoryBudget(64 << 20)
-    reader = CameraReader(camera, ring, lambda: None, most=most, read_timeout_s=0.1, backoff_s=(0.02, 0.1))
+    reader = CameraReader(
+        camera, ring, lambda: None, lambda captured: captured, most=most, read_timeout_s=0.1, backoff_s=(0.02, 0.1)
+    )
     reader.open()
     reader.start()
     captured: list[Captured] = []

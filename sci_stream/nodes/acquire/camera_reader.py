@@ -7,12 +7,12 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from sci_stream.errors import CameraError, CameraLost, SciStreamError
-from sci_stream.model import CameraCapabilities, CameraFrame, SeriesInfo, Snapshot, SnapshotId
+from sci_stream.model import CameraCapabilities, CameraFrame
 from sci_stream.nodes.acquire.in_flight import MemoryBudget, frame_bytes
 from sci_stream.nodes.acquire.trigger_monitor import TriggerMonitor
 from sci_stream.optics.calibration import Calibration
@@ -20,6 +20,8 @@ from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import AdjustableCamera, Camera
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # Interval at which the driver's counters are read.
 _COUNT_S = 0.5
@@ -36,43 +38,12 @@ _REQUESTS_EVERY_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A frame with its number in the series.
-
-    ``frame`` is None if the memory budget was exhausted; ``snapshot`` is made of it by ``keep`` of `CameraReader`.
-    """
+    """A frame with its number in the series, None if the memory budget was exhausted."""
 
     seq: int
     epoch: int
     missed: int
     frame: CameraFrame | None
-    snapshot: Snapshot | None = None
-
-
-def make_snapshot(captured: Captured, frame: CameraFrame, info: SeriesInfo, clock: str) -> Snapshot:
-    """Return the snapshot of a frame; ``clock`` names the camera's."""
-    return Snapshot(
-        id=SnapshotId(info.series, captured.epoch, captured.seq),
-        counts=frame.counts,
-        calibration_hash=info.calibration_hash,
-        n_frames=info.n_frames,
-        host_time_ns=frame.host_time_ns,
-        camera_time_ns=frame.camera_time_ns,
-        camera_clock=clock,
-        camera_frame_id=frame.frame_id,
-        pixel_format=info.pixel_format,
-        bayer=info.bayer,
-        dropped_before=captured.missed,
-        truth=frame.truth,
-        chunks=frame.chunks,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """Capabilities and calibration of an opened camera."""
-
-    capabilities: CameraCapabilities
-    calibration: Calibration | None
 
 
 class Answer(NamedTuple):
@@ -83,11 +54,7 @@ class Answer(NamedTuple):
     error: SciStreamError | None = None
 
 
-def _unchanged(captured: Captured) -> Captured:
-    return captured
-
-
-class CameraReader:
+class CameraReader(Generic[T]):
     """Run a `Camera` in its own thread and pass its frames to the loop of the acquire node.
 
     A camera cannot be paused, so this thread waits for nothing but the camera. Only this thread uses the camera object.
@@ -97,7 +64,7 @@ class CameraReader:
     wake
         Called when there is something new to `take`.
     keep
-        Called in the camera thread with each frame before it counts as acquired; returns the frame to pass on.
+        Called in the camera thread with each frame before it counts as acquired; returns the value to `take` for it.
     most
         Stop after this many frames; 0 for no limit.
     """
@@ -107,8 +74,8 @@ class CameraReader:
         camera: Camera,
         budget: MemoryBudget,
         wake: Callable[[], None],
+        keep: Callable[[Captured], T],
         *,
-        keep: Callable[[Captured], Captured] = _unchanged,
         most: int = 0,
         read_timeout_s: float = 0.2,
         backoff_s: tuple[float, float] = (0.2, 10.0),
@@ -120,7 +87,7 @@ class CameraReader:
         self._most = most
         self._read_timeout_s = read_timeout_s
         self._backoff_s = backoff_s
-        self._captured: deque[Captured] = deque()
+        self._captured: deque[T] = deque()
         self._may_start = threading.Event()
         self._stop = threading.Event()
         # A daemon: a driver that hangs in the vendor's library must not keep the process from ending.
@@ -132,7 +99,10 @@ class CameraReader:
         self._epoch = 0
         self._retries = False
         self._triggers = TriggerMonitor()
-        self.opened: Opened | None = None
+        self.capabilities: CameraCapabilities | None = None
+        """None until the camera is open."""
+        self.calibration: Calibration | None = None
+        """The camera's own calibration."""
         self.failure: BaseException | None = None
         self.finished = False
         self.lost = ""
@@ -151,7 +121,7 @@ class CameraReader:
         self._answered: SimpleQueue[Answer] = SimpleQueue()
 
     def open(self, *, retry: bool = False) -> None:
-        """Open the camera in its thread; `opened` or `failure` holds the result.
+        """Open the camera in its thread; `capabilities` or `failure` holds the result.
 
         With ``retry``, try again without limit: a resumed series waits for the camera.
         """
@@ -186,7 +156,8 @@ class CameraReader:
 
     def join(self, timeout_s: float) -> None:
         """Wait until the camera is closed."""
-        self._thread.join(timeout_s)
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
 
     @property
     def acquired(self) -> int:
@@ -198,8 +169,8 @@ class CameraReader:
         """Number of camera restarts in this series."""
         return self._epoch
 
-    def take(self) -> Iterator[Captured]:
-        """Take the frames captured since the last call."""
+    def take(self) -> Iterator[T]:
+        """Take what `keep` has returned since the last call."""
         while self._captured:
             yield self._captured.popleft()
 
@@ -216,7 +187,8 @@ class CameraReader:
 
     def _run(self) -> None:
         try:
-            self.opened = Opened(self._open_first(), self._camera.calibration())
+            capabilities = self._open_first()
+            self.calibration, self.capabilities = self._camera.calibration(), capabilities
             self._note_settings()
             self._wake()
             self._driver_before.subtract(self._camera.counters())  # of earlier series
@@ -301,11 +273,8 @@ class CameraReader:
 
     def _set(self, changes: Mapping[str, Value]) -> None:
         assert isinstance(self._camera, AdjustableCamera)  # otherwise it offers no settings
-        assert self.opened is not None
         for name, value in changes.items():
-            again = self._camera.set(name, value)
-            self._check_same(again)
-            self.opened = replace(self.opened, capabilities=again)
+            self._adopt(self._camera.set(name, value))
 
     def _note_settings(self) -> None:
         if isinstance(self._camera, AdjustableCamera):
@@ -327,7 +296,6 @@ class CameraReader:
         self.counts = self.counts + Counter({what: 1})
 
     def _accept(self, frame: CameraFrame) -> None:
-        assert self.opened is not None
         if self.finished:
             return  # abandoned meanwhile
         missed = 0 if frame.frame_id is None else self._missed_before(frame.frame_id)
@@ -354,9 +322,9 @@ class CameraReader:
         A counter that was reset, or jumped further than frames can have been missed since the last one, starts a new
         epoch: its ids do not compare with earlier ones, so that frames lost in between cannot be counted.
         """
-        assert self.opened is not None
+        assert self.capabilities is not None
         before, now_s = self._previous_id, time.monotonic()
-        ids = self.opened.capabilities.frame_ids
+        ids = self.capabilities.frame_ids
         missed = 0 if before is None else ids.missed(before, frame_id)
         if missed < 0 and self._repeated_id is not None and frame_id > self._repeated_id:
             missed = _RESET  # ids count up again, below the last one
@@ -381,8 +349,8 @@ class CameraReader:
 
     def _max_missed(self, elapsed_s: float) -> float:
         """Return how many frames can have been missed in a time."""
-        assert self.opened is not None
-        period_ns = self.opened.capabilities.frame_period_ns
+        assert self.capabilities is not None
+        period_ns = self.capabilities.frame_period_ns
         return _MAX_MISSED + elapsed_s * (4e9 / period_ns if period_ns else _MAX_MISSED_PER_S)
 
     def _reopen(self) -> None:
@@ -398,14 +366,12 @@ class CameraReader:
             if self._stop.wait(wait_s):
                 return
             try:
-                again = self._camera.open()
-                self._check_same(again)
+                self._adopt(self._camera.open())
                 self._camera.start()
             except CameraError as error:
                 log.info("cannot reconnect the camera yet: %s", error)
                 wait_s = min(2 * wait_s, longest_s)
                 continue
-            self.opened = replace(self.opened, capabilities=again) if self.opened else None
             self._note_settings()
             self._epoch += 1
             self._previous_id = self._repeated_id = None
@@ -415,18 +381,16 @@ class CameraReader:
             log.warning("camera reconnected: epoch %d", self._epoch)
             return
 
-    def _check_same(self, again: CameraCapabilities) -> None:
-        assert self.opened is not None
-        before = self.opened.capabilities
+    def _adopt(self, again: CameraCapabilities) -> None:
+        """Replace the capabilities, whose image format must be the same."""
+        assert self.capabilities is not None
+        before, after = (f"{each.height_px}×{each.width_px} {each.pixel_format}" for each in (self.capabilities, again))
         # A calibration fits one format only: resuming with another would record nonsense under the same series.
-        if (again.height_px, again.width_px, again.pixel_format) != (
-            before.height_px,
-            before.width_px,
-            before.pixel_format,
-        ):
+        if before != after:
             raise CameraError(
                 "Image format changed after reconnect",
-                expected=f"{before.height_px}×{before.width_px} {before.pixel_format}",
-                got=f"{again.height_px}×{again.width_px} {again.pixel_format}",
+                expected=before,
+                got=after,
                 hint="Stop the series and start a new one with a calibration that fits.",
             )
+        self.capabilities = again

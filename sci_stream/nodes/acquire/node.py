@@ -13,8 +13,8 @@ from sci_stream.config import Rig
 from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.delivery.ledger import DropReason
 from sci_stream.errors import CameraError, EnvironmentFault
-from sci_stream.model import CameraCapabilities, Policy, SeriesInfo, Snapshot
-from sci_stream.nodes.acquire.camera_reader import Answer, CameraReader, Captured, make_snapshot
+from sci_stream.model import CameraCapabilities, Policy, SeriesInfo, Snapshot, SnapshotId
+from sci_stream.nodes.acquire.camera_reader import Answer, CameraReader, Captured
 from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
 from sci_stream.nodes.acquire.in_flight import DropReports, InFlightSnapshots, MemoryBudget, frame_bytes
 from sci_stream.nodes.acquire.spool import RecoveredState
@@ -43,6 +43,11 @@ _STOP_GRACE_S = 15.0
 _STOPPED = "stopped"
 # End reason of a series that reached its limit.
 _FINISHED = "finished"
+_OFFERED = {
+    AcquirePhase.STANDBY: ("start_series",),
+    AcquirePhase.WAITING: ("next_series", "stop_series"),
+    AcquirePhase.RUNNING: ("next_series", "stop_series"),
+}
 
 
 class AcquireNode:
@@ -57,7 +62,9 @@ class AcquireNode:
     snapshots, duration_s
         End after this many snapshots or seconds; 0 for no limit.
     actions
-        Actions that operators may request during the series, by name (see `ControlHandler`).
+        Actions that operators may request, by name (see `ControlHandler`), each when it is possible.
+    waits
+        Whether the series still waits for a request of the operator to begin.
     overdue
         Returns an error if the driver hangs (see `ManagedCamera.overdue`).
     """
@@ -72,6 +79,7 @@ class AcquireNode:
         snapshots: int = 0,
         duration_s: float = 0.0,
         actions: Mapping[str, Callable[[], str]] | None = None,
+        waits: Callable[[], bool] = lambda: False,
         overdue: Callable[[float | None], CameraError | None] = lambda _grace_s: None,
     ) -> None:
         self._rig = rig
@@ -80,21 +88,19 @@ class AcquireNode:
         self._duration_s = duration_s
         self._records_raw = Policy(rig.policy.mode) is Policy.RECORD
         self._network = NodeNetwork(rig, stop)
-        stepped_s = read_again() / 1e9
-        if abs(stepped_s) > _NOTEWORTHY_STEP_S:
-            log.warning("host clock stepped by %+.1f s since the last series", stepped_s)
+        self._waits = waits
         incarnation = new_instance_id()
-        self._series = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + incarnation
+        self._series = ""
         self._recovery = CrashRecovery(rig.policy.spool, rig.rig.name)
         self._dispatcher = make_dispatcher(rig, self._network, incarnation)
         hello = Hello("acquire", "acquire", incarnation, versions=versions())
         self._link = SinkClient(self._network.connect("sink", hello))
         self._budget = MemoryBudget(rig.policy.ring_mib << 20)
-        self._reader = CameraReader(
+        self._reader: CameraReader[Snapshot | SnapshotId] = CameraReader(
             camera,
             self._budget,
             self._network.wakeup.wake,
-            keep=self._keep,
+            self._keep,
             most=snapshots,
             read_timeout_s=rig.camera.read_timeout_s,
         )
@@ -108,7 +114,7 @@ class AcquireNode:
         )
         self._reason = ""
         self._health = HealthReporter(rig, "acquire")
-        self._phase = AcquirePhase.OPENING
+        self._phase = AcquirePhase.STANDBY
         self._info: SeriesInfo | None = None
         self._is_announced = False
         self._since_s = self._started_s = time.monotonic()
@@ -141,7 +147,6 @@ class AcquireNode:
         """
         for end in (self._dispatcher, self._link.connection):
             self._network.watch(end.socket, end.monitor.socket)
-        self._reader.open(retry=self._recovery.recovered is not None)
         freeze_gc()
         try:
             while self._phase is not AcquirePhase.ENDED:
@@ -177,8 +182,8 @@ class AcquireNode:
         self._note_safe(news.safe, now_s)
         for settled in self._dispatcher.poll(now_s):
             self._settle(settled, now_s)
-        for captured in self._reader.take():
-            self._accept(captured, now_s)
+        for acquired in self._reader.take():
+            self._accept(acquired, now_s)
         for settled in self._dispatcher.poll(now_s):
             self._settle(settled, now_s)
         self._advance(now_s)
@@ -207,12 +212,14 @@ class AcquireNode:
 
     def _advance(self, now_s: float) -> None:
         match self._phase:
+            case AcquirePhase.STANDBY:
+                self._stand_by(now_s)
             case AcquirePhase.OPENING:
                 if self._stop:
                     self._reader.stop()
                 # A resumed series is closed even if nothing else is left to do for it.
                 wanted = self._recovery.recovered is not None or not self._reader.finished
-                if self._reader.opened is not None and wanted:
+                if self._reader.capabilities is not None and wanted:
                     self._begin_series(now_s)
                     self._enter(AcquirePhase.WAITING, now_s)
                     self._announce_series(now_s)
@@ -251,13 +258,25 @@ class AcquireNode:
 
     # --- the series
 
+    def _stand_by(self, now_s: float) -> None:
+        """Open the camera unless the series waits for a request of the operator."""
+        if self._waits():
+            if self._stop:
+                self._enter(AcquirePhase.ENDED, now_s)
+            return
+        stepped_s = read_again() / 1e9
+        if abs(stepped_s) > _NOTEWORTHY_STEP_S:
+            log.warning("host clock stepped by %+.1f s since the last series", stepped_s)
+        self._series = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + self._link.connection.hello.incarnation
+        self._reader.open(retry=self._recovery.recovered is not None)
+        self._enter(AcquirePhase.OPENING, now_s)
+
     def _begin_series(self, now_s: float) -> None:
-        opened = self._reader.opened
-        assert opened is not None
-        capabilities = opened.capabilities
+        capabilities = self._reader.capabilities
+        assert capabilities is not None
         section = self._rig.calibration
         calibration = require_compatible_calibration(
-            capabilities, opened.calibration, self._calibration, section.file, other_camera=section.other_camera
+            capabilities, self._reader.calibration, self._calibration, section.file, other_camera=section.other_camera
         )
         self._calibration = calibration
         self._dispatcher.period_ns = capabilities.frame_period_ns or 0
@@ -368,29 +387,44 @@ class AcquireNode:
         else:
             self._drops.add(seq, epoch, reason)
 
-    def _keep(self, captured: Captured) -> Captured:
-        """Build the snapshot and write it to the spool, where it survives a crash. Called in the camera thread."""
-        missed, frame = self._reader.counts["missed"], captured.frame
+    def _keep(self, captured: Captured) -> Snapshot | SnapshotId:
+        """Return the snapshot, written to the spool, where it survives a crash; its identity if there is no memory.
+
+        Called in the camera thread.
+        """
+        missed, frame, info = self._reader.counts["missed"], captured.frame, self._info
+        assert info is not None
+        assert self._reader.capabilities is not None
+        identity = SnapshotId(info.series, captured.epoch, captured.seq)
         if frame is None:
             self._recovery.spool.number(captured.seq, captured.epoch, missed)
-            return captured
-        assert self._info is not None
-        assert self._reader.opened is not None
-        if self._recovery.spool.slots or self._records_raw:
+            return identity
+        snapshot = Snapshot(
+            id=identity,
             # Compute the checksum once: the snapshot is spooled and sent, possibly twice.
-            frame = dataclasses.replace(frame, counts=with_checksum(frame.counts))
-        snapshot = make_snapshot(captured, frame, self._info, self._reader.opened.capabilities.clock)
+            counts=with_checksum(frame.counts) if self._recovery.spool.slots or self._records_raw else frame.counts,
+            calibration_hash=info.calibration_hash,
+            n_frames=info.n_frames,
+            host_time_ns=frame.host_time_ns,
+            camera_time_ns=frame.camera_time_ns,
+            camera_clock=self._reader.capabilities.clock,
+            camera_frame_id=frame.frame_id,
+            pixel_format=info.pixel_format,
+            bayer=info.bayer,
+            dropped_before=captured.missed,
+            truth=frame.truth,
+            chunks=frame.chunks,
+        )
         self._recovery.spool.keep(snapshot, missed)
-        return dataclasses.replace(captured, snapshot=snapshot)
+        return snapshot
 
-    def _accept(self, captured: Captured, now_s: float) -> None:
-        snapshot = captured.snapshot
-        if snapshot is None:
+    def _accept(self, acquired: Snapshot | SnapshotId, now_s: float) -> None:
+        if isinstance(acquired, SnapshotId):
             self._in_flight.skip()
-            self._drops.add(captured.seq, captured.epoch, DropReason.RING_FULL)
+            self._drops.add(acquired.seq, acquired.epoch, DropReason.RING_FULL)
             return
-        self._hold(snapshot, now_s)
-        for displaced in self._dispatcher.offer(snapshot):
+        self._hold(acquired, now_s)
+        for displaced in self._dispatcher.offer(acquired):
             self._settle(Settled(displaced, DropReason.QUEUE_FULL), now_s)
 
     def _hold(self, snapshot: Snapshot, now_s: float) -> None:
@@ -408,13 +442,13 @@ class AcquireNode:
 
     @property
     def _offered(self) -> list[str]:
-        return list(self._actions) if self._phase in {AcquirePhase.WAITING, AcquirePhase.RUNNING} else []
+        return [name for name in _OFFERED.get(self._phase, ()) if name in self._actions]
 
     def _changed(self, answer: Answer) -> None:
         """Report new camera settings and adopt the new frame rate."""
         self._controls.done(*answer)
-        if self._info is not None and self._reader.opened is not None:
-            self._dispatcher.period_ns = self._reader.opened.capabilities.frame_period_ns or 0
+        if self._info is not None and self._reader.capabilities is not None:
+            self._dispatcher.period_ns = self._reader.capabilities.frame_period_ns or 0
         self._health.report_soon()
 
     def _publish_status(self) -> None:

@@ -13,14 +13,9 @@ from sci_stream.errors import InputError
 from sci_stream.nodes.acquire.managed_camera import managed
 from sci_stream.nodes.acquire.node import AcquireNode
 from sci_stream.nodes.acquire.spool import done_path
-from sci_stream.nodes.runtime.control_handler import ControlHandler
-from sci_stream.nodes.runtime.health_reporter import HealthReporter
-from sci_stream.nodes.runtime.network import NodeNetwork
-from sci_stream.nodes.runtime.process import CLOSE_VARIABLE, NEXT_SERIES, StopRequest, new_instance_id, versions
+from sci_stream.nodes.runtime.process import CLOSE_VARIABLE, NEXT_SERIES, StopRequest
 from sci_stream.optics.calibration import Calibration
-from sci_stream.parameters import Value, declared
 from sci_stream.ports import Camera
-from sci_stream.wire import Control, Hello
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +59,8 @@ def acquire_series(
                 requests.current,
                 snapshots=snapshots,
                 duration_s=duration_s,
-                actions=requests.while_running,
+                actions=requests.actions,
+                waits=lambda: requests.held,
                 overdue=managed_camera.overdue,
             )
 
@@ -77,10 +73,6 @@ def acquire_series(
                 return
             if (done := done_path()) is not None:
                 done.unlink(missing_ok=True)
-            if requests.held:
-                wait_for_start(rig, requests.current, requests.while_held)
-                if not requests.renew():
-                    return
 
 
 class SeriesRequests:
@@ -95,26 +87,23 @@ class SeriesRequests:
         self.held = False
         """Whether the next series waits for a request."""
         self.current = StopRequest()
-        """Ends the running series or the wait for one."""
+        """Ends the running series, or the wait for its start."""
         stop.call_on_stop(lambda: self.current.set(gentle=stop.gentle))
 
     @property
-    def while_running(self) -> Mapping[str, Callable[[], str]]:
-        """Actions available during a series."""
-        return {"next_series": self.next_series, "stop_series": self.stop_series}
-
-    @property
-    def while_held(self) -> Mapping[str, Callable[[], str]]:
-        """Actions available between series."""
-        return {"start_series": self.next_series}
+    def actions(self) -> Mapping[str, Callable[[], str]]:
+        """Actions of an operator, by name."""
+        return {"next_series": self.next_series, "stop_series": self.stop_series, "start_series": self.next_series}
 
     def next_series(self) -> str:
         """End the running series and start another. Raises `InputError` while the rig is stopping."""
         self._refuse_if_stopping()
         if not self._follows:
             log.warning("another series follows")
-        self._follows, self.held = True, False
-        self.current.set()
+        if self._follows or not self.held:
+            self._follows = True
+            self.current.set()
+        self.held = False  # a node that waits begins its series
         return "another series follows"
 
     def stop_series(self) -> str:
@@ -148,42 +137,3 @@ def _on_signal(requests: SeriesRequests) -> Iterator[None]:
         yield
     finally:
         signal.signal(NEXT_SERIES, previous)
-
-
-def wait_for_start(rig: Rig, until: StopRequest, actions: Mapping[str, Callable[[], str]]) -> None:
-    """Report to the sink until a series is requested.
-
-    Parameters
-    ----------
-    until
-        Ends the wait; set by one of the actions or by a stop of the rig.
-    actions
-        Actions that operators may request meanwhile, by name.
-    """
-    network = NodeNetwork(rig, until)
-    health = HealthReporter(rig, "acquire")
-    hello = Hello("acquire", "acquire", new_instance_id(), versions=versions())
-    connection = network.connect("sink", hello)
-    network.watch(connection.socket, connection.monitor.socket)
-    controls = ControlHandler("acquire", connection.send, _nothing_to_set, actions)
-    try:
-        while not until:
-            now_s = network.wait()
-            messages, _ = connection.receive(now_s)
-            for message in messages:
-                if isinstance(message, Control):
-                    controls.take(message, (), actions)
-            connection.tick(now_s)
-            if health.due(now_s):
-                status: dict[str, int | float | str] = {"phase": "standby", "health": health.url}
-                connection.status = {**status, **declared((), actions)}
-                result = {**status, **connection.clock.status()}
-                health.report("waiting for a request to start a series", result, {}, progress=0, idle=True)
-    finally:
-        connection.close()
-        health.close()
-        network.close()
-
-
-def _nothing_to_set(_request: str, _changes: Mapping[str, Value]) -> None:
-    raise InputError("Camera settings can only be changed during a series")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.nodes.acquire.camera_reader import CameraReader
 from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
 from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget
@@ -24,6 +25,7 @@ _SLOW_CAMERA_NS = 10 * 10**9
 class AcquirePhase(enum.StrEnum):
     """Phases of the node."""
 
+    STANDBY = "standby"
     OPENING = "opening"
     WAITING = "waiting"
     RUNNING = "running"
@@ -36,7 +38,7 @@ class AcquirePhase(enum.StrEnum):
 class AcquireReport:
     """Derive the status of an acquire node from its parts."""
 
-    reader: CameraReader
+    reader: CameraReader[Snapshot | SnapshotId]
     dispatcher: Dispatcher
     link: SinkClient
     recovery: CrashRecovery
@@ -58,6 +60,8 @@ class AcquireReport:
 
     def not_ready(self, phase: AcquirePhase, sink: str) -> str:
         """Return why no snapshots are delivered, ``""`` if they are; ``sink`` is the sink's address."""
+        if phase is AcquirePhase.STANDBY:
+            return "waiting for a request to start a series"
         if phase is AcquirePhase.OPENING:
             return "opening the camera"
         if self.reader.lost:

@@ -68,17 +68,18 @@ class ScriptedCamera:
         self.calls.append("close")
 
 
-MakeReader = Callable[..., CameraReader]
+MakeReader = Callable[..., CameraReader[Captured]]
 
 
 @pytest.fixture
 def reader() -> Iterator[MakeReader]:
-    made: list[CameraReader] = []
+    made: list[CameraReader[Captured]] = []
 
-    def make(camera: Camera, *, ring_bytes: int = 1 << 20, **options: Any) -> CameraReader:
+    def make(camera: Camera, *, ring_bytes: int = 1 << 20, **options: Any) -> CameraReader[Captured]:
         woken = threading.Event()
         new = CameraReader(
-            camera, MemoryBudget(ring_bytes), woken.set, read_timeout_s=0.01, backoff_s=(0.001, 0.004), **options
+            *(camera, MemoryBudget(ring_bytes), woken.set, options.pop("keep", lambda captured: captured)),
+            **{"read_timeout_s": 0.01, "backoff_s": (0.001, 0.004), **options},
         )
         made.append(new)
         new.open()
@@ -90,7 +91,7 @@ def reader() -> Iterator[MakeReader]:
         each.join(5.0)
 
 
-def run_to_the_end(reader: CameraReader) -> list[Captured]:
+def run_to_the_end(reader: CameraReader[Captured]) -> list[Captured]:
     reader.start()
     deadline_s = time.monotonic() + 10
     while not reader.finished:
@@ -247,7 +248,7 @@ def test_camera_that_cannot_be_opened_is_a_failure(reader: MakeReader) -> None:
     new = reader(Broken([]))
     run_to_the_end(new)
     assert isinstance(new.failure, CameraError)
-    assert new.opened is None
+    assert new.capabilities is None
 
 
 def test_camera_is_stopped_and_closed_at_the_end(reader: MakeReader) -> None:
@@ -284,7 +285,7 @@ def test_driver_counters_add_up_within_a_series(reader: MakeReader) -> None:
 # --- settings at run time
 
 
-def settled(reader: CameraReader) -> tuple[str, SciStreamError | None]:
+def settled(reader: CameraReader[Captured]) -> tuple[str, SciStreamError | None]:
     """Wait for the only answer."""
     deadline_s = time.monotonic() + 10
     while not (answers := list(reader.answered())):
@@ -303,8 +304,8 @@ def test_settings_change_between_frames(reader: MakeReader) -> None:
     new.change("running", {"exposure": 0.6, "snapshot_rate_hz": 250.0})
     assert settled(new) == ("running", None)
     assert {entry.name: entry.value for entry in new.settings} == {"exposure": 0.6, "snapshot_rate_hz": 250.0}
-    assert new.opened is not None
-    assert new.opened.capabilities.frame_period_ns == 4_000_000
+    assert new.capabilities is not None
+    assert new.capabilities.frame_period_ns == 4_000_000
 
 
 def test_refused_setting_is_answered_and_frames_continue(reader: MakeReader) -> None:
@@ -343,9 +344,9 @@ def test_lost_camera_refuses_settings(reader: MakeReader) -> None:
     assert str(settled(new)[1]) == "The camera is lost."
 
 
-def wait_until_open(reader: CameraReader) -> None:
+def wait_until_open(reader: CameraReader[Captured]) -> None:
     deadline_s = time.monotonic() + 10
-    while reader.opened is None or not reader.settings:
+    while reader.capabilities is None or not reader.settings:
         assert time.monotonic() < deadline_s
         time.sleep(0.002)
 
@@ -370,7 +371,9 @@ def test_resumed_series_retries_to_open_the_camera(reader: MakeReader) -> None:
             return super().open()
 
     camera = Late([0, 1])
-    new = CameraReader(camera, MemoryBudget(1 << 20), lambda: None, read_timeout_s=0.01, backoff_s=(0.001, 0.004))
+    new = CameraReader(
+        camera, MemoryBudget(1 << 20), lambda: None, print, read_timeout_s=0.01, backoff_s=(0.001, 0.004)
+    )
     new.open(retry=True)
     assert len(run_to_the_end(new)) == 2
     new.join(5.0)

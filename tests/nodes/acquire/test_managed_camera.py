@@ -175,7 +175,7 @@ def hanging() -> Iterator[Callable[[], Any]]:
 @pytest.mark.parametrize("call", ["open", "start", "read"])
 def test_hanging_call_is_overdue_and_does_not_keep_the_reader(hanging: Callable[[], Any], call: str) -> None:
     camera = managed_driver(**{call: hanging})
-    reader = CameraReader(camera, MemoryBudget(1 << 20), lambda: None, read_timeout_s=0.01)
+    reader = CameraReader(camera, MemoryBudget(1 << 20), lambda: None, lambda captured: captured, read_timeout_s=0.01)
     reader.open()
     reader.start()
     deadline_s = time.monotonic() + PATIENCE_S

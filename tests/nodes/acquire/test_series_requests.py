@@ -40,10 +40,10 @@ def test_stopped_series_is_followed_on_request(requests: SeriesRequests) -> None
     assert requests.held
     waiting = requests.current
     assert not waiting
-    requests.while_held["start_series"]()
-    assert waiting, "the wait is over"
-    assert requests.renew()
+    requests.actions["start_series"]()
     assert not requests.held
+    assert not waiting, "the node that waits begins the series"
+    assert not requests.renew()
 
 
 def test_request_during_the_end_starts_next_series_at_once(requests: SeriesRequests) -> None:
