@@ -1,4 +1,4 @@
-"""``sci-stream calibrate`` and ``sci-stream calibration …``: measure, import, check and show calibrations."""
+"""``sci-stream calibrate`` and ``sci-stream calibration …``: measure, import and check calibrations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from sci_stream.cli.common import Force, JsonPath, RigPath, app, new_console, start_logging, table_console
+from sci_stream.cli.common import Force, JsonPath, RigPath, app, new_console, start_logging
 from sci_stream.errors import CalibrationError, ConfigError, StorageError
 from sci_stream.file_guard import writing
 from sci_stream.model import BayerPhase
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sci_stream.calibration.quality import QualityFigure
     from sci_stream.optics.calibration import Calibration
 
-calibration_app = typer.Typer(help="Import, check and show calibration files.", no_args_is_help=True)
+calibration_app = typer.Typer(help="Import and check calibration files.", no_args_is_help=True)
 app.add_typer(calibration_app, name="calibration")
 
 CalibrationPath = Annotated[Path, typer.Argument(metavar="FILE.h5", help="A calibration, or a recording with one.")]
@@ -188,14 +188,19 @@ def calibration_check(
     path: CalibrationPath,
     strict: Annotated[bool, typer.Option(help="Fail on warnings too.")] = False,
     json_path: JsonPath = None,
+    report: Annotated[Path | None, typer.Option(help="Write a picture of the masks to this file.")] = None,
 ) -> None:
-    """Check a calibration; exit status 2 if it is not fit for use."""
+    """Print the properties of a calibration and check it; exit status 2 if it is not fit for use."""
     from sci_stream.calibration.quality import Verdict, assess, worst
+    from sci_stream.tools.calibration_report import write_report
 
     calibration, measured = _load(path)
     figures = assess(calibration, measured)
     verdict = worst(figures)
+    _print_properties(calibration, measured)
     _print(figures)
+    if report is not None:
+        write_report(report, calibration, measured)
     if json_path is not None:
         content = {
             "file": str(path),
@@ -209,16 +214,9 @@ def calibration_check(
     raise typer.Exit(CalibrationError.exit_status if failed else 0)
 
 
-@calibration_app.command("show")
-def calibration_show(path: CalibrationPath, report: ReportPath = None) -> None:
-    """Print the properties of a calibration and plot it."""
-    from rich.table import Table
-
-    from sci_stream.calibration.quality import assess
-
-    calibration, measured = _load(path)
+def _print_properties(calibration: Calibration, measured: Measured | None) -> None:
     height, width = calibration.shape
-    facts: dict[str, str | int | None] = {
+    properties: dict[str, str | int | None] = {
         "hash": calibration.hash,
         "masks": f"{calibration.n_frames} of {height}×{width}",
         "Bayer phase": calibration.bayer or "none",
@@ -231,12 +229,10 @@ def calibration_show(path: CalibrationPath, report: ReportPath = None) -> None:
         "source": calibration.source,
         "order": " ".join(map(str, measured.mask_order)) if measured is not None else "",
     }
-    table = Table(show_header=False, box=None)
-    for name, value in facts.items():
+    console = new_console()
+    for name, value in properties.items():
         if value not in (None, ""):
-            table.add_row(name, escape(str(value)))
-    table_console().print(table, highlight=False)
-    _finish(path, calibration, measured, assess(calibration, measured), report, wrote=False)
+            console.print(f"{name:<21}{escape(str(value))}", highlight=False, soft_wrap=True)
 
 
 def _load(path: Path) -> tuple[Calibration, Measured | None]:
@@ -259,17 +255,14 @@ def _finish(
     measured: Measured | None,
     figures: list[QualityFigure],
     report: Path | None,
-    *,
-    wrote: bool = True,
 ) -> None:
-    """Print the quality of a calibration and plot it."""
+    """Print the quality of a calibration and write its picture."""
     from sci_stream.tools.calibration_report import write_report
 
     _print(figures)
     picture = report or path.with_suffix(".png")
-    write_report(picture, path.name, calibration, figures, measured)
-    written = f"{path} and {picture}; [calibration] file = {json.dumps(str(path))}" if wrote else str(picture)
-    typer.echo(f"wrote {written}")
+    write_report(picture, calibration, measured)
+    typer.echo(f"wrote {path} and {picture}; [calibration] file = {json.dumps(str(path))}")
 
 
 def _print(figures: list[QualityFigure]) -> None:

@@ -1,145 +1,79 @@
-"""Plot a calibration: masks, Σφ², bad pixels, dark or white frame, distribution of φ, and the quality figures."""
+"""A picture of a calibration: its masks, a detail of each, and maps of the sensor."""
 
 from __future__ import annotations
 
-import logging
-import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import cast
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.calibration.measurement import Measured, PixelFlag
-from sci_stream.calibration.quality import QualityFigure, Verdict
-from sci_stream.errors import ConfigError, StorageError, require_optional
+from sci_stream.calibration.measurement import Measured
+from sci_stream.errors import StorageError
 from sci_stream.optics.calibration import Calibration
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
-
-_LOG = logging.getLogger(__name__)
-
-_WIDTH_IN = 13.0
-_MASKS_SHOWN, _MASK_COLUMNS = 16, 8
-# Single mask elements are visible in a detail of this size; in a whole mask they are smaller than a dot of the plot.
+_MASKS_SHOWN, _COLUMNS = 16, 8
+# Single mask elements are visible in a detail of this size; in a whole mask they are smaller than a dot of the picture.
 _DETAIL_PX = 24
-_LINE_IN = 0.24
-# A scatter plot of more bad pixels than this is a solid area that takes seconds to draw.
-_MAX_MARKED = 20_000
-_VERDICT_COLOURS = {Verdict.OK: "#288c46", Verdict.WARN: "#dc8214", Verdict.BAD: "#c82828"}
-_FLAG_COLOURS = {PixelFlag.HOT: "#dc2828", PixelFlag.DEAD: "#0078c8", PixelFlag.NOISY: "#e6a000"}
+_TILE_PX, _LABEL_PX, _GAP_PX = 192, 18, 6
+
+F32 = npt.NDArray[np.float32]
+U8 = npt.NDArray[np.uint8]
 
 
-def write_report(
-    path: Path, name: str, calibration: Calibration, figures: Sequence[QualityFigure], measured: Measured | None = None
-) -> bool:
-    """Write the report as an image in the format of the suffix; return False, with a warning, without matplotlib.
+def write_report(path: Path, calibration: Calibration, measured: Measured | None = None) -> None:
+    """Write the picture, in the format of the suffix.
+
+    It has up to 16 masks, black 0 and white 1, the centre of each below it, and below these Σφ², the white field (or
+    the dark frame, if the field was not measured), both from their 0.5 to their 99.5 percentile, and the bad pixels.
 
     Raises
     ------
     StorageError
         If the format is not supported or the file cannot be written.
     """
+    masks = calibration.phi[:_MASKS_SHOWN]
+    top, left = ((side - min(side, _DETAIL_PX)) // 2 for side in calibration.shape)
+    rows = []
+    for first in range(0, len(masks), _COLUMNS):
+        shown = masks[first : first + _COLUMNS]
+        rows.append([_tile(f"mask {first + b}", mask) for b, mask in enumerate(shown)])
+        rows.append([_tile("centre", mask[top : top + _DETAIL_PX, left : left + _DETAIL_PX]) for mask in shown])
+    bad = np.zeros(calibration.shape) if calibration.bad_pixels is None else calibration.bad_pixels
+    field = ("dark frame", calibration.dark) if measured is None else ("white field", measured.white)
+    # A single bad pixel of a large sensor would vanish.
+    spot = np.ones((max(1, max(bad.shape) // _TILE_PX),) * 2, np.uint8)
+    marked = np.asarray(cv2.dilate(bad.astype(np.float32), spot), np.float32)
+    maps = [("sum of squares", calibration.gram_diag), field]
+    rows.append([*(_tile(name, _stretched(image)) for name, image in maps), _tile(f"bad {int(bad.sum())}", marked)])
+    width = max(map(len, rows))
+    blank = np.full_like(rows[0][0], 255)
     try:
-        require_optional("matplotlib.figure", "plot", "The calibration report")
-    except ConfigError as error:
-        # A calibration may have taken half an hour: a missing plot must not make it fail.
-        _LOG.warning("No calibration report %s: %s", path, error)
-        return False
-    page = _draw(name, calibration, figures, measured)
+        done, encoded = cv2.imencode(
+            path.suffix, np.vstack([np.hstack([*row, *[blank] * (width - len(row))]) for row in rows])
+        )
+    except cv2.error:
+        raise StorageError(f"Unknown format of the report {path}", expected="such as .png or .tif") from None
+    if not done:
+        raise StorageError(f"The report {path} cannot be encoded")
     try:
-        page.savefig(path, dpi=110)
-    except ValueError as error:
-        raise StorageError(f"Unknown format of the report {path}", expected="such as .png or .pdf", got=error) from None
+        path.write_bytes(encoded.tobytes())
     except OSError as error:
         raise StorageError(f"The report {path} cannot be written", got=error.strerror) from error
-    return True
 
 
-def _draw(name: str, calibration: Calibration, figures: Sequence[QualityFigure], measured: Measured | None) -> Figure:
-    from matplotlib.figure import Figure  # noqa: PLC0415 - optional; without pyplot, which needs a display
-
-    shown = min(calibration.n_frames, _MASKS_SHOWN)
-    columns = min(shown, _MASK_COLUMNS)
-    rows = 2 * math.ceil(shown / columns)
-    heights = [rows * _WIDTH_IN / _MASK_COLUMNS + 0.3, 3.6, _LINE_IN * (len(figures) + 1)]
-    page = Figure(figsize=(_WIDTH_IN, sum(heights) + 0.8), layout="constrained")
-    page.suptitle(_heading(name, calibration), x=0.01, ha="left", fontsize=10)
-    grid = page.add_gridspec(3, 1, height_ratios=heights)
-    _plot_masks(page.add_subfigure(grid[0]), calibration, shown, columns)
-    _plot_maps(page.add_subfigure(grid[1]), calibration, measured)
-    _plot_figures(page.add_subfigure(grid[2]), figures)
-    return page
+def _stretched(image: F32) -> F32:
+    low, high = np.percentile(image, (0.5, 99.5))
+    return cast(F32, (image - low) / max(high - low, 1e-6))
 
 
-def _heading(name: str, calibration: Calibration) -> str:
-    height, width = calibration.shape
-    facts = [f"{calibration.n_frames} masks of {height}×{width}", f"hash {calibration.hash[:16]}"]
-    facts += [f"camera {calibration.camera_serial}"] if calibration.camera_serial else []
-    facts += [f"Bayer {calibration.bayer}"] if calibration.bayer else []
-    facts += [calibration.created] if calibration.created else []
-    return f"Calibration {name}\n" + "   ".join(facts) + f"\n{calibration.source[:160]}"
-
-
-def _plot_masks(part: SubFigure, calibration: Calibration, shown: int, columns: int) -> None:
-    """Plot each mask, and below it a detail of its centre."""
-    rows = 2 * math.ceil(shown / columns)
-    axes = part.subplots(rows, columns, squeeze=False)
-    for axis in axes.flat:
-        axis.set_axis_off()
-    top, left = ((side - min(side, _DETAIL_PX)) // 2 for side in calibration.shape)
-    for b in range(shown):
-        row, column = 2 * (b // columns), b % columns
-        mask = calibration.phi[b]
-        detail = mask[top : top + _DETAIL_PX, left : left + _DETAIL_PX]
-        axes[row, column].set_title(f"φ {b}", fontsize=8)
-        axes[row, column].imshow(mask, cmap="gray", vmin=0, vmax=1)
-        axes[row + 1, column].imshow(detail, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-    if shown < calibration.n_frames:
-        part.supxlabel(f"the first {shown} of {calibration.n_frames} masks", fontsize=8)
-
-
-def _plot_maps(part: SubFigure, calibration: Calibration, measured: Measured | None) -> None:
-    axes = part.subplots(1, 4)
-    _plot_map(part, axes[0], calibration.gram_diag, "Σφ² (0: not measured)")
-    _plot_bad_pixels(axes[1], calibration, measured)
-    if measured is None:
-        _plot_map(part, axes[2], calibration.dark, "dark frame, DN")
-    else:
-        _plot_map(part, axes[2], measured.white, "white field, DN")
-    axes[3].hist(calibration.phi.ravel(), bins=120, range=(0, 1), log=True)
-    axes[3].set_title("transmissions φ", fontsize=9)
-
-
-def _plot_map(part: SubFigure, axis: Axes, image: npt.NDArray[np.float32], title: str) -> None:
-    low, high = (float(limit) for limit in np.percentile(image, (0.5, 99.5)))
-    drawn = axis.imshow(image, cmap="viridis", vmin=low, vmax=max(high, low + 1e-6))
-    axis.set_title(title, fontsize=9)
-    axis.set_axis_off()
-    part.colorbar(drawn, ax=axis, location="bottom", shrink=0.8)
-
-
-def _plot_bad_pixels(axis: Axes, calibration: Calibration, measured: Measured | None) -> None:
-    bad = np.zeros(calibration.shape, np.bool_) if calibration.bad_pixels is None else calibration.bad_pixels
-    flags = measured.flags if measured is not None else np.where(bad, np.uint8(PixelFlag.DEAD), np.uint8(0))
-    for flag, colour in _FLAG_COLOURS.items():
-        y, x = np.nonzero(flags & flag)
-        label = f"{len(y)} {str(flag.name).lower()}" if measured is not None else None
-        axis.scatter(x[:_MAX_MARKED], y[:_MAX_MARKED], s=4, color=colour, label=label)
-    height, width = calibration.shape
-    axis.set(xlim=(-0.5, width - 0.5), ylim=(height - 0.5, -0.5), aspect="equal", xticks=[], yticks=[])
-    axis.set_title(f"bad pixels: {int(bad.sum())}", fontsize=9)
-    if measured is not None:
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=3, fontsize=8, frameon=False)
-
-
-def _plot_figures(part: SubFigure, figures: Sequence[QualityFigure]) -> None:
-    """Write the quality figures, one per line, with the verdict in its colour."""
-    for i, figure in enumerate(figures):
-        height = 1 - (i + 0.5) / max(1, len(figures))
-        part.text(0.01, height, figure.verdict.value, color=_VERDICT_COLOURS[figure.verdict], fontsize=9)
-        part.text(0.06, height, figure.name, fontsize=9)
-        part.text(0.2, height, figure.text, fontsize=9)
+def _tile(label: str, image: F32) -> U8:
+    """Return an image, 0–1, in a square with its label above it."""
+    height, width = (max(1, round(side * _TILE_PX / max(image.shape))) for side in image.shape)
+    way = cv2.INTER_AREA if height < image.shape[0] else cv2.INTER_NEAREST
+    scaled = cv2.resize(image.astype(np.float32), (width, height), interpolation=way)
+    tile = np.full((_LABEL_PX + _TILE_PX + _GAP_PX, _TILE_PX + _GAP_PX), 255, np.uint8)
+    tile[_LABEL_PX : _LABEL_PX + height, :width] = np.clip(scaled * 255, 0, 255)
+    cv2.putText(tile, label, (2, _LABEL_PX - 5), cv2.FONT_HERSHEY_SIMPLEX, 0.45, 0, 1, cv2.LINE_AA)
+    return tile
