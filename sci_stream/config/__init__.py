@@ -9,13 +9,14 @@ from sci_stream.config.example import example_toml
 from sci_stream.config.loader import load_rig, parse_rig
 from sci_stream.config.reconstruct_section import ReconstructSection
 from sci_stream.config.rig import Rig
-from sci_stream.config.sections import CalibrationSection, ExperimentSection, PreviewSection
+from sci_stream.config.sections import CalibrationSection, ExperimentSection, PreviewSection, RecordSection
 
 __all__ = [
     "CalibrationSection",
     "ExperimentSection",
     "PreviewSection",
     "ReconstructSection",
+    "RecordSection",
     "Rig",
     "example_toml",
     "load_rig",

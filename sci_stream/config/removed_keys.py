@@ -7,6 +7,7 @@ from typing import Final
 _IN_LAB = "The paper's own loop has it: sci_stream_lab.paper, of the package sci-stream-lab."
 _IN_PYTHON = "It is a setting for experiments: SolverSettings in Python, `--set` of `sci-stream bench`."
 _PAUSES = "A lost camera is reopened after 0.2 s, then twice as long each time, up to 10 s."
+_EXPORT = "`sci-stream export RECORDING film.mp4` makes one of any recording; --fps sets its pace."
 
 REMOVED: Final = {
     "camera.reconnect_first_s": _PAUSES,
@@ -31,6 +32,7 @@ REMOVED: Final = {
     "reconstruct.switch_at": _IN_LAB,
     "reconstruct.weigh_noise": _IN_PYTHON,
     "reconstruct.xi": _IN_LAB,
-    "record.movie_fps": "The film plays at 25 frames per second; `sci-stream export --fps` makes another.",
+    "record.movie": _EXPORT,
+    "record.movie_fps": _EXPORT,
 }
 """Replacement of each removed key: a rig file with one is refused, and the rig of an old recording is read without."""

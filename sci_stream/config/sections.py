@@ -144,9 +144,6 @@ class RecordSection(Section):
         ge=0,
         description="Switch the recording of a series off after this much data, MiB; the series continues. 0: never.",
     )
-    movie: Literal["none", "mp4", "mkv"] = Field(
-        default="none", description="Video file to share, H.264 in colour, next to the recording: none, mp4 or mkv."
-    )
     min_free_mib: int = Field(
         default=1024, ge=0, description="Stop recording when less than this is free on the disk, MiB."
     )

@@ -95,7 +95,6 @@ class MovieFile:
         self._av = require_optional("av", "video", f"Writing {path.name}")
         self.path = path
         self.frames = 0
-        self.encoder = ""
         self._fps = Fraction(fps).limit_denominator(_MAX_FPS_DENOMINATOR)
         self._lossless, self._threads = lossless, threads
         self._suffix = container or path.suffix.lower()
@@ -147,7 +146,7 @@ class MovieFile:
                 if encoder == encoders[-1]:
                     raise
                 continue
-            self._container, self.encoder = container, encoder
+            self._container = container
             return
 
     def _add_stream(self, container: Any, encoder: str, picture: npt.NDArray[np.uint8]) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -46,7 +47,7 @@ class Journal:
             if self._file.read(1) != b"\n":
                 self._file.write(b"\n")
 
-    def append(self, event: str, fields: dict[str, Json] | None = None) -> None:
+    def append(self, event: str, fields: Mapping[str, Json] | None = None) -> None:
         """Add an event to the batch; nothing is written before `sync`."""
         line = {"event": event, "time_ns": unix_ns(), **(fields or {})}
         self._pending.append(json.dumps(line, separators=(",", ":"), default=str))

@@ -19,7 +19,6 @@ from sci_stream.config import Rig, load_rig
 from sci_stream.errors import CalibrationError, DeviceError, SciStreamError, StorageError, missing_library
 from sci_stream.model import CameraCapabilities, CameraFrame, Snapshot, SnapshotId
 from sci_stream.nodes.runtime.camera_drivers import make_camera
-from sci_stream.nodes.sink.options import movie_options
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording import free_bytes
 from sci_stream.recording.calibration_file import load_calibration
@@ -249,7 +248,6 @@ def _check_recording(rig: Rig) -> str:
             expected=f"at least {rig.record.min_free_mib} MiB free",
             got=f"{free_mib} MiB",
         )
-    movie_options(rig)
     Compression(rig.record.compression).filters()
     return f"{folder}, {free_mib / 1024:.1f} GiB free"
 

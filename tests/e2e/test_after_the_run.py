@@ -21,19 +21,16 @@ pytestmark = pytest.mark.rig
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    """The folder of a run with two nodes, segments and a film; its recording is ``run.h5``."""
+    """The folder of a run with two nodes, segments; its recording is ``run.h5``."""
     folder = tmp_path_factory.mktemp("run")
     changes = {
-        "record": {"segment_minutes": 0.01, "movie": "mkv"},
+        "record": {"segment_minutes": 0.01},
         "reconstruct": {"nodes": 2},
         "camera": {"options": {"trigger": "free", "snapshot_rate_hz": 20.0}},
     }
     with RigInProcess(folder, changes, snapshots=16) as rig:
         summary = rig.finish()
         assert assert_accounted_for(summary)["reconstructed"] == 16
-        film = summary["recording"]["movie"]
-        # On a busy machine a result may come after those behind it were shown: it is recorded, but not filmed.
-        assert 0 < film["snapshots"] + film["left_out"] <= 16
         assert len(rig.segments()) >= 2
         first = rig.segments()[0]
         for path in sorted(first.parent.iterdir()):
@@ -63,16 +60,12 @@ def test_inspect_describes_the_run(run: Path, command_here: CommandHere) -> None
     assert "16 acquired = 16 reconstructed + 0 raw only: closes" in words
 
 
-def test_live_and_exported_movies_play(run: Path, command_here: CommandHere) -> None:
+def test_exported_movie_plays(run: Path, command_here: CommandHere) -> None:
     av = pytest.importorskip("av")
     said = command_here("export", "run.h5", "film.mp4", cwd=run)
     assert "16 snapshots, 64 frames, mp4" in said.output
-    frames = {}
-    for name in ("run.mkv", "film.mp4"):
-        with av.open(str(run / name)) as film:
-            frames[name] = sum(1 for _ in film.decode(video=0))
-    assert frames["film.mp4"] == 64
-    assert 0 < frames["run.mkv"] <= 64
+    with av.open(str(run / "film.mp4")) as film:
+        assert sum(1 for _ in film.decode(video=0)) == 64
     again = command_here("export", "run.h5", "film.mp4", cwd=run)
     assert again.status == 3
     assert "film.mp4 exists" in again.output

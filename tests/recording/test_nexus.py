@@ -179,7 +179,7 @@ def test_rgb_renders_pictures_on_demand(tmp_path: Path, series) -> None:
 
 def test_rig_chooses_the_type_of_the_recorded_video() -> None:
     rig = parse_rig('[record]\nvideo_dtype = "uint16"', overrides={})
-    assert recorder_options(rig).video_dtype == "uint16"
+    assert recorder_options(rig.record).video_dtype == "uint16"
     with pytest.raises(ConfigError, match="video_dtype"):
         parse_rig('[record]\nvideo_dtype = "int8"', overrides={})
     with pytest.raises(ConfigError, match="pixel_size_um"):

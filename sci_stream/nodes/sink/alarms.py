@@ -14,7 +14,7 @@ from typing import Literal
 
 from sci_stream.errors import InputError
 from sci_stream.model import Json
-from sci_stream.nodes.sink.recorder import RecorderState
+from sci_stream.nodes.sink.series_recording import RecorderState
 from sci_stream.nodes.sink.status import SinkStatus
 
 log = logging.getLogger(__name__)
@@ -140,12 +140,12 @@ def _problems(status: SinkStatus, active: set[str]) -> Iterator[_Problem]:
         yield _Problem("refused", "warn", f"{refused} messages refused: {reasons}", refused)
     if series is None:
         return
-    recorder = series.recording.recorder
-    if recorder is not None and recorder.state in {RecorderState.FAILED, RecorderState.STOPPED}:
-        reason = f": {recorder.reason}" if recorder.reason else ""
-        yield _Problem("recording", "bad", f"recording {recorder.state}{reason}")
-    elif recorder is not None and recorder.warning:
-        yield _Problem("disk", "warn", recorder.warning)
+    recording = series.recording
+    if recording.state in {RecorderState.FAILED, RecorderState.STOPPED}:
+        reason = f": {recording.reason}" if recording.reason else ""
+        yield _Problem("recording", "bad", f"recording {recording.state}{reason}")
+    elif recording.warning:
+        yield _Problem("disk", "warn", recording.warning)
     ledger = series.ledger
     dropped = sum(ledger.dropped.values())
     if dropped:
@@ -163,7 +163,7 @@ def _problems(status: SinkStatus, active: set[str]) -> Iterator[_Problem]:
 
 
 def _light(saturated: float | None, brightness: float | None, active: set[str]) -> Iterator[_Problem]:
-    """Yield what is wrong with the exposure; an alarm clears at half of its threshold, so that it does not flicker."""
+    """Yield faults of the exposure; an alarm clears at half of its threshold, so that it does not flicker."""
     limit = SATURATED_FRACTION / (2 if "saturated" in active else 1)
     if saturated is not None and saturated > limit:
         text = f"{saturated:.0%} of the pixels are saturated: shorten the exposure or dim the light"

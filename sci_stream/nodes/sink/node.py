@@ -24,7 +24,8 @@ from sci_stream.nodes.runtime.process import PARENT_VARIABLE, StopRequest, freez
 from sci_stream.nodes.sink.alarms import Alarms
 from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.operator_commands import OperatorCommands
-from sci_stream.nodes.sink.options import movie_options, tone_settings
+from sci_stream.nodes.sink.options import tone_settings
+from sci_stream.nodes.sink.recorder import RecordingStatus
 from sci_stream.nodes.sink.series_session import Callbacks, Receipt, SeriesSession
 from sci_stream.nodes.sink.status import SeriesStatus, SinkStatus, node_statuses, sink_metrics, solvers
 from sci_stream.optics.calibration import Calibration
@@ -57,7 +58,7 @@ _MAX_EARLY = 256
 _EARLY_BYTES = 64 << 20
 # A sender that announces ever new calibrations must not fill the memory.
 _MAX_CALIBRATIONS, _CALIBRATION_BYTES = 4, 512 << 20
-# What the summary of a run has of every series but the last.
+# Of every series but the last, the summary of a run has these.
 _ACCOUNT = ("series", "ended", "ledger", "recording")
 # Time for the last acknowledgements: without them the peers would resend until they time out.
 _GOODBYE_S = 2.0
@@ -112,7 +113,6 @@ class SinkNode:
             known=("acquire", *rig.reconstruct_names),
         )
         self._taps = TapPublisher(network.context, rig.network.listening("taps"), network.serve)
-        movie_options(rig)  # report missing dependencies now, not at the start of a series
         self._series: SeriesSession | None = None
         self._callbacks = Callbacks(
             wake=network.wakeup.wake,
@@ -326,7 +326,7 @@ class SinkNode:
             log.error("series %s: %s", series.name, error)
             self._failure = self._failure or error
         if recording.incomplete_reason:
-            file = "" if recording.recorder is None else f" {recording.recorder.file}"
+            file = "" if recording.file is None else f" {recording.file}"
             self._failure = self._failure or StorageError(
                 f"The recording{file} is not complete",
                 got=recording.incomplete_reason,
@@ -397,13 +397,13 @@ class SinkNode:
             self._preview.set_status(document)
         self._taps.publish(Heartbeat(node="sink", status={**status.heartbeat_figures(), "preview": self._preview_url}))
         if self._health.due(now_s):
-            recorder = None if status.series is None else status.series.recording.recorder
+            recording = RecordingStatus() if status.series is None else status.series.recording
             self._health.report(
                 self._not_ready(status),
                 {**document, "preview": self._preview_url},
                 sink_metrics(status),
-                progress=0 if recorder is None else recorder.rows,
-                idle=recorder is None or recorder.queue_items == 0,
+                progress=recording.rows,
+                idle=recording.queue_items == 0,
             )
 
     @property

@@ -251,7 +251,7 @@ class OperatorCommands:
         parameters = []
         if (series := self._series()) is not None:
             text = "Whether the series is being recorded."
-            parameters.append(Parameter("recording", "flag", series.recording.is_on, description=text))
+            parameters.append(Parameter("recording", "flag", series.recorder.is_on, description=text))
         if self.display is not None:
             tone, lows = self.display.tone, {"gamma": _MIN_GAMMA}
             parameters += [declare(PreviewSection, name, getattr(tone, name), low=lows.get(name)) for name in _TONE]
@@ -284,9 +284,8 @@ class OperatorCommands:
         """
         series = self._series()
         assert series is not None
-        if series.recording.is_on == on:
-            status = series.recording.status()
-            return "" if status is None else str(status.file)
+        if series.recorder.is_on == on:
+            return series.recorder.status().file or ""
         self._show_soon()
         change = SettingChange(unix_ns(), who, SINK, "recording", not on, on)
         if not on:

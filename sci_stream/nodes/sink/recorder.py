@@ -1,236 +1,34 @@
-"""The recorder: a bounded queue and a writer thread, so that recording never blocks the sender; its start and stop."""
+"""The recorder: a bounded queue and a writer thread, so that recording never blocks the sink; its start and stop."""
 
 from __future__ import annotations
 
-import enum
 import errno
 import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from queue import SimpleQueue
 
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import StoredLedger
 from sci_stream.errors import InputError, StorageError
-from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
+from sci_stream.model import Json, SeriesInfo
 from sci_stream.nodes.sink.series_recording import (
     Item,
     OnDurable,
+    Recordable,
     RecorderOptions,
     RecorderState,
     SeriesRecording,
     Written,
 )
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recording import RecordingWriter, free_bytes
-
-__all__ = ["OnDurable", "Recorder", "RecorderOptions", "RecorderState", "SubmitResult", "Written"]
+from sci_stream.recording import free_bytes
 
 log = logging.getLogger(__name__)
 
 _IDLE_S = 1.0
-# Size of a queued item apart from its arrays, so that items without arrays are bounded too.
-_ITEM_OVERHEAD_BYTES = 512
-
-
-class SubmitResult(enum.StrEnum):
-    """Result of a submission."""
-
-    ACCEPTED = "accepted"
-    """Queued; its callback will be called exactly once."""
-    FULL = "full"
-    """The queue is full: submit again later and apply backpressure."""
-    STOPPED = "stopped"
-    """Not recording; `Recorder.status` has the reason. The callback will not be called."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecorderStatus:
-    """State of a recorder.
-
-    ``whole`` is the virtual dataset over all segments, once written. ``rows`` and ``bytes`` count all segments.
-    """
-
-    state: RecorderState = RecorderState.IDLE
-    reason: str = ""
-    warning: str = ""
-    file: str | None = None
-    whole: str | None = None
-    segment: int = 0
-    rows: int = 0
-    bytes: int = 0
-    mb_per_s: float = 0.0
-    queue_items: int = 0
-    queue_bytes: int = 0
-    free_bytes: int | None = None
-
-
-class Recorder:
-    """The recording of one series, from a new file on, which is the next segment if there are earlier ones.
-
-    ``submit_…`` never block. Used by one thread at a time.
-
-    Parameters
-    ----------
-    settled_below
-        A first segment begins at this snapshot: all before it have an outcome.
-    free
-        Returns the bytes free on the disk of a path; replaced in tests.
-
-    Raises
-    ------
-    StorageError
-        If the file cannot be created or the free disk space is below its floor.
-    """
-
-    def __init__(
-        self,
-        options: RecorderOptions,
-        info: SeriesInfo,
-        calibration: Calibration,
-        settled_below: int = 0,
-        *,
-        free: Callable[[Path], int] = free_bytes,
-    ) -> None:
-        self.options = options
-        self._free = free
-        self._changed = threading.Condition()
-        self._queue: deque[Item] = deque()
-        self._queue_bytes = 0
-        self._ending = False
-        self._final_ledger: StoredLedger | None = None
-        opened: SimpleQueue[SeriesRecording | Exception] = SimpleQueue()
-
-        def run() -> None:
-            try:
-                recording = SeriesRecording(info, calibration, options, free, settled_below)
-            except Exception as error:  # raised again in the waiting caller
-                opened.put(error)
-                return
-            opened.put(recording)
-            self._run(recording)
-
-        # HDF5 objects are created, used and closed in this thread only.
-        self._thread = threading.Thread(target=run, name="recorder", daemon=True)
-        self._thread.start()
-        recording = opened.get()
-        if isinstance(recording, Exception):
-            self._thread.join()
-            raise recording
-        self._recording = recording
-
-    def submit_raw(self, snapshot: Snapshot, on_durable: OnDurable | None = None) -> SubmitResult:
-        """Queue a raw snapshot; its counts must not be changed afterwards."""
-        return self._submit(Item(snapshot.counts.nbytes, lambda writer: writer.write_raw(snapshot), on_durable))
-
-    def submit_reconstruction(
-        self, reconstruction: Reconstruction, on_durable: OnDurable | None = None
-    ) -> SubmitResult:
-        """Queue a reconstruction; its arrays must not be changed afterwards."""
-        n_bytes = reconstruction.video.nbytes + (0 if reconstruction.counts is None else reconstruction.counts.nbytes)
-        return self._submit(Item(n_bytes, lambda writer: writer.write_reconstruction(reconstruction), on_durable))
-
-    def submit_outcome(
-        self, seq: int, outcome: str, reason: str = "", on_durable: OnDurable | None = None, *, count: int = 1
-    ) -> SubmitResult:
-        """Queue the outcome of snapshots without video (``raw_only``, ``dropped``): ``count`` from ``seq`` on."""
-        event: dict[str, Json] = {"event": "outcome", "seq": seq, "outcome": outcome, "reason": reason}
-        if count > 1:
-            event["count"] = count
-
-        def write(writer: RecordingWriter) -> bool:
-            written = [writer.write_outcome(each, outcome, reason) for each in range(seq, seq + count)]
-            return any(written)
-
-        return self._submit(Item(0, write, on_durable, event))
-
-    def submit_ledger(self, ledger: StoredLedger, notes: dict[str, Json] | None = None) -> SubmitResult:
-        """Queue the current ledger, so that a crash leaves a recent one in the file, with ``notes``."""
-        return self._submit(Item(0, ledger=ledger, notes=dict(notes or {})))
-
-    def submit_event(self, event: str, fields: Mapping[str, Json]) -> SubmitResult:
-        """Queue a line for the journal; its time is ``time_ns`` of the fields, if present."""
-        return self._submit(Item(0, lambda _writer: True, event={"event": event, **fields}))
-
-    def _submit(self, item: Item) -> SubmitResult:
-        size = item.n_bytes + _ITEM_OVERHEAD_BYTES
-        with self._changed:
-            if self._recording.state is not RecorderState.RECORDING or self._ending:
-                return SubmitResult.STOPPED
-            if self._queue and self._queue_bytes + size > self.options.queue_bytes:
-                return SubmitResult.FULL
-            self._queue.append(item)
-            self._queue_bytes += size
-            self._changed.notify()
-        return SubmitResult.ACCEPTED
-
-    def finish(self, ledger: StoredLedger | None = None) -> None:
-        """Have the queue written, the final ledger stored in file and journal, and both closed, without waiting.
-
-        Without a ledger the file is not marked clean.
-        """
-        with self._changed:
-            self._ending, self._final_ledger = True, ledger
-            self._changed.notify()
-
-    def close(self, ledger: StoredLedger | None = None) -> None:
-        """`finish`, unless that was done before, and wait until both are closed."""
-        if not self._ending:
-            self.finish(ledger)
-        self._thread.join()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether file and journal are still open."""
-        return self._thread.is_alive()
-
-    def status(self) -> RecorderStatus:
-        """Return the state; callable from any thread."""
-        with self._changed:
-            recording = self._recording
-            writer = recording.writer
-            return RecorderStatus(
-                state=recording.state,
-                reason=recording.reason,
-                warning=recording.warning,
-                file=str(writer.path),
-                whole=None if recording.whole is None else str(recording.whole),
-                segment=writer.segment,
-                rows=recording.rows_written,
-                bytes=recording.bytes_written,
-                mb_per_s=recording.mb_per_s,
-                queue_items=len(self._queue),
-                queue_bytes=self._queue_bytes,
-                free_bytes=self._free_bytes(writer.path),
-            )
-
-    def _free_bytes(self, path: Path) -> int | None:
-        try:
-            return self._free(path)
-        except OSError:  # the folder is gone; the recorder notices by itself
-            return None
-
-    def _run(self, recording: SeriesRecording) -> None:
-        while (batch := self._take()) is not None:
-            recording.write(batch)
-        recording.finish(self._final_ledger)
-
-    def _take(self) -> list[Item] | None:
-        """Return queued items, at most a batch; empty after an idle second; None at the end."""
-        with self._changed:
-            if not self._queue and not self._ending:
-                self._changed.wait(_IDLE_S)
-            if not self._queue and self._ending:
-                return None
-            batch = [self._queue.popleft() for _ in range(min(len(self._queue), self.options.batch_items))]
-            self._queue_bytes -= sum(item.n_bytes + _ITEM_OVERHEAD_BYTES for item in batch)
-            return batch
-
-
 # A recording that a full disk stopped is tried again this often, once so much more than the minimum is free.
 _AGAIN_S, _ROOM_BYTES = 5.0, 64 << 20
 _NO_SPACE = os.strerror(errno.ENOSPC)
@@ -245,84 +43,150 @@ class RecordingChange:
     time_ns: int
 
 
-class RecordingController:
-    """Open a new file, the next segment of the series, at each `start` and close it at `stop`.
+@dataclass(frozen=True, slots=True)
+class RecordingStatus:
+    """State of the recording of a series; not ``enabled`` if nothing was ever recorded.
 
-    Parameters
-    ----------
-    options
-        Returns the recorder options; called only when recording starts.
+    ``whole`` is the virtual dataset over all segments, once written. ``rows`` and ``bytes`` count the segments since
+    the recording was last started. ``unreadable`` says why recorded snapshots could not be read back at the end of the
+    series.
     """
 
-    def __init__(self, info: SeriesInfo, calibration: Calibration, options: Callable[[], RecorderOptions]) -> None:
+    enabled: bool = False
+    state: RecorderState = RecorderState.OFF
+    reason: str = ""
+    warning: str = ""
+    file: str | None = None
+    whole: str | None = None
+    segment: int = 0
+    rows: int = 0
+    bytes: int = 0
+    mb_per_s: float = 0.0
+    queue_items: int = 0
+    queue_bytes: int = 0
+    free_bytes: int | None = None
+    switched: tuple[RecordingChange, ...] = ()
+    unreadable: str = ""
+
+    @property
+    def incomplete_reason(self) -> str:
+        """Why snapshots are missing from the recording, ``""`` if none are."""
+        stopped = self.reason if self.state in {RecorderState.STOPPED, RecorderState.FAILED} else ""
+        return "; ".join(filter(None, (stopped, self.unreadable)))
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the status as JSON."""
+        values, rare = asdict(self), {"switched", "unreadable"}
+        shown = values if self.enabled else {"enabled", *rare}
+        return {name: value for name, value in values.items() if name in shown and (value or name not in rare)}
+
+
+class Recorder:
+    """The recording of one series, which can be started and stopped. Used by one thread.
+
+    Each `start` opens a new file, the next segment of the series. `submit` never blocks.
+    """
+
+    def __init__(self, info: SeriesInfo, calibration: Calibration, options: RecorderOptions) -> None:
         self._info = info
         self._calibration = calibration
         self._options = options
-        self._closing: Recorder | None = None
+        self._changed = threading.Condition()
+        self._queue: deque[Item] = deque()
+        self._queue_bytes = 0
+        self._thread: threading.Thread | None = None
+        self._recording: SeriesRecording | None = None
+        self._ending = False
+        self._final_ledger: StoredLedger | None = None
+        self._failure = ""
+        self._switched: list[RecordingChange] = []
         self._again_s = 0.0
-        self.recorder: Recorder | None = None
-        self.failure = ""
-        """Why the recording of a resumed series could not be started; ``""`` if it was, or is not wanted."""
-        self.switched: list[RecordingChange] = []
-        """Changes by the operator, for the summary."""
+        self.is_wanted = False
+        """Whether new snapshots are to be recorded: also if recording has stopped by itself or could not start."""
 
     @property
     def is_on(self) -> bool:
         """Whether new snapshots are recorded."""
-        return self.recorder is not None and self.recorder.status().state is RecorderState.RECORDING
+        return self._recording is not None and self._recording.state is RecorderState.RECORDING and not self._ending
 
-    @property
-    def is_wanted(self) -> bool:
-        """Whether new snapshots are to be recorded: also if the recorder has stopped by itself or could not start."""
-        return self.recorder is not None or bool(self.failure)
+    def start(self, settled_below: int = 0, *, make_folder: bool = True) -> str:
+        """Record from the next snapshot on; return the file name.
 
-    def resume(self, folder: Path, settled_below: int = 0) -> None:
-        """Start recording after a restart of the sink. On failure log an error and set `failure`.
-
-        Snapshots of the series are on their way: without a recording they count as not recorded. A missing folder is
-        not created again: it may be the mount point of a disk.
-        """
-        try:
-            if not folder.is_dir():
-                raise StorageError(f"The recording folder {folder} is gone", hint="It was moved, deleted or unmounted.")
-            self.start(settled_below)
-        except StorageError as error:
-            self.failure = str(error)
-            log.error("cannot resume the recording, snapshots from now on are not recorded: %s", error)
-
-    def start(self, settled_below: int = 0) -> str:
-        """Start recording with the next snapshot; return the file name.
-
-        Snapshots before ``settled_below`` have an outcome and need no row.
+        A first segment begins at ``settled_below``: snapshots before it have an outcome and need no row.
 
         Raises
         ------
         InputError
-            If already recording, or while the previous file is still being written.
+            If already recording, while the previous file is still being written, or if the name of the series, which
+            may come from the network, is not a valid file name.
         StorageError
-            If the file cannot be created.
+            If the folder or the file cannot be created, or free disk space is below its floor.
         """
         if self.is_on:
             raise InputError("The series is already being recorded")
-        if self._closing is not None and self._closing.is_open:
+        if not self.is_wanted and self._thread is not None and self._thread.is_alive():
             raise InputError("The previous file is still being written", hint="Try again in a moment.")
-        recorder = Recorder(self._options(), self._info, self._calibration, settled_below)
-        if self.recorder is not None:  # it stopped by itself, e.g. on a full disk, and may have room again
-            self.recorder.close()
-        self.recorder, self.failure = recorder, ""
-        return str(recorder.status().file)
+        if make_folder:
+            self._make_folder()
+        opened: SimpleQueue[SeriesRecording | Exception] = SimpleQueue()
+
+        def run() -> None:
+            try:
+                recording = SeriesRecording(self._info, self._calibration, self._options, settled_below)
+            except Exception as error:  # raised again in the waiting caller
+                opened.put(error)
+                return
+            opened.put(recording)
+            with self._changed:
+                self._changed.wait_for(lambda: self._recording is recording)
+            while (batch := self._take()) is not None:
+                recording.write(batch)
+            recording.finish(self._final_ledger)
+
+        # HDF5 objects are created, used and closed in this thread only.
+        thread = threading.Thread(target=run, name="recorder", daemon=True)
+        thread.start()
+        recording = opened.get()
+        if isinstance(recording, Exception):
+            thread.join()
+            raise recording
+        self.close()  # one that stopped by itself, e.g. on a full disk
+        with self._changed:
+            self._thread, self._recording = thread, recording
+            self._ending, self.is_wanted, self._failure = False, True, ""
+            self._changed.notify_all()
+        return str(recording.writer.path)
+
+    def _make_folder(self) -> None:
+        folder = self._options.folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"Cannot create the [record] folder {folder}", got=error.strerror) from None
+
+    def resume(self, settled_below: int) -> None:
+        """Start again after a restart of the sink. On failure log an error, which `status` has, too.
+
+        Snapshots of the series are on their way: without a recording they count as not recorded. A missing folder is
+        not created again: it may be the mount point of a disk.
+        """
+        self.is_wanted = True
+        try:
+            self.start(settled_below, make_folder=False)
+        except StorageError as error:
+            self._failure = str(error)
+            log.error("cannot resume the recording, snapshots from now on are not recorded: %s", error)
 
     def try_again(self, settled_below: int, now_s: float) -> None:
         """Continue in a new segment when a disk that was full has room again."""
-        if self.recorder is None or now_s < self._again_s:
+        recording = self._recording
+        if recording is None or not self.is_wanted or now_s < self._again_s:
             return
-        status = self.recorder.status()
-        if status.state is not RecorderState.STOPPED and _NO_SPACE not in status.reason:
+        if recording.state is not RecorderState.STOPPED and _NO_SPACE not in recording.reason:
             return
         self._again_s = now_s + _AGAIN_S
         try:
-            options = self._options()
-            if free_bytes(options.folder) < options.floor_free_bytes + _ROOM_BYTES:
+            if free_bytes(recording.writer.path) < self._options.floor_free_bytes + _ROOM_BYTES:
                 return
             file = self.start(settled_below)
         except (InputError, StorageError, OSError) as error:
@@ -340,40 +204,86 @@ class RecordingController:
         InputError
             If not recording.
         """
-        recorder = self.recorder
-        if recorder is None:
-            self.failure = ""
+        wanted, self.is_wanted, self._failure = self.is_wanted, False, ""
+        if self._recording is None or not wanted:
             raise InputError("Not recording")
-        file = str(recorder.status().file)
-        recorder.finish(ledger)
-        self.recorder, self._closing = None, recorder
-        return file
+        self._end(ledger)
+        return str(self._recording.writer.path)
 
-    def note(self, *, on: bool, file: str) -> None:
-        """Record that the operator did this."""
-        self.switched.append(RecordingChange(on, file, unix_ns()))
+    def note_switch(self, *, on: bool, file: str) -> None:
+        """Note that the operator started or stopped it."""
+        self._switched.append(RecordingChange(on, file, unix_ns()))
         log.info("recording %s on request: %s", "started" if on else "stopped", file)
 
-    def close(self, ledger: StoredLedger | None) -> None:
-        """End the recording with the series.
+    def submit(self, data: Recordable, on_durable: OnDurable = lambda _written: None) -> bool:
+        """Queue data, whose arrays must not be changed afterwards; return False if the queue is full.
 
-        ``ledger`` is the final ledger; None after an error, so that the file is not marked clean.
+        Otherwise ``on_durable`` is called once, at once if nothing is recorded.
         """
-        if self._closing is not None:
-            self._closing.close()
-        if self.recorder is not None:
-            self.recorder.close(ledger)
+        item = Item(data, on_durable)
+        with self._changed:
+            if self.is_on:
+                if self._queue and self._queue_bytes + item.n_bytes > self._options.queue_bytes:
+                    return False
+                self._queue.append(item)
+                self._queue_bytes += item.n_bytes
+                self._changed.notify_all()
+                return True
+        on_durable(Written.LOST if self.is_wanted else Written.OFF)
+        return True
 
-    def status(self) -> RecorderStatus | None:
-        """Return the status of the recorder, or of the last one; None if nothing has been recorded."""
-        if self.failure:
-            return RecorderStatus(state=RecorderState.FAILED, reason=self.failure)
-        if self.recorder is not None:
-            return self.recorder.status()
-        if self._closing is None:
-            return None
-        status = self._closing.status()
-        # Keep showing a failed file; one stopped on request is off.
-        if status.state in {RecorderState.RECORDING, RecorderState.IDLE}:
-            return replace(status, state=RecorderState.CLOSING if self._closing.is_open else RecorderState.OFF)
-        return status
+    def _take(self) -> list[Item] | None:
+        """Return queued items, at most a batch; empty after an idle second; None at the end."""
+        with self._changed:
+            if not self._queue and not self._ending:
+                self._changed.wait(_IDLE_S)
+            if not self._queue and self._ending:
+                return None
+            batch = [self._queue.popleft() for _ in range(min(len(self._queue), self._options.batch_items))]
+            self._queue_bytes -= sum(item.n_bytes for item in batch)
+            return batch
+
+    def _end(self, ledger: StoredLedger | None) -> None:
+        with self._changed:
+            self._ending, self._final_ledger = True, ledger
+            self._changed.notify_all()
+
+    def close(self, ledger: StoredLedger | None = None) -> None:
+        """Write the queue, store the ledger in file and journal unless `stop` did, and wait until both are closed.
+
+        Without a ledger, as after an error, the file is not marked clean.
+        """
+        if not self._ending:
+            self._end(ledger)
+        if self._thread is not None:
+            self._thread.join()
+
+    def status(self) -> RecordingStatus:
+        """Return the state."""
+        switched = tuple(self._switched)
+        if self._failure:
+            return RecordingStatus(True, RecorderState.FAILED, self._failure, switched=switched)
+        with self._changed:
+            recording, thread = self._recording, self._thread
+            if recording is None or thread is None:
+                return RecordingStatus(switched=switched)
+            state = recording.state
+            # Keep showing a failed file; one stopped on request is off.
+            if not self.is_wanted and state in {RecorderState.RECORDING, RecorderState.IDLE}:
+                state = RecorderState.CLOSING if thread.is_alive() else RecorderState.OFF
+            return RecordingStatus(
+                enabled=True,
+                state=state,
+                reason=recording.reason,
+                warning=recording.warning,
+                file=str(recording.writer.path),
+                whole=None if recording.whole is None else str(recording.whole),
+                segment=recording.writer.segment,
+                rows=recording.rows_written,
+                bytes=recording.bytes_written,
+                mb_per_s=recording.mb_per_s,
+                queue_items=len(self._queue),
+                queue_bytes=self._queue_bytes,
+                free_bytes=recording.free_bytes,
+                switched=switched,
+            )

@@ -14,12 +14,14 @@ from sci_stream.delivery.ledger import StoredLedger
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.delivery.throughput import ThroughputMeter
 from sci_stream.errors import InputError, SciStreamError, StorageError
-from sci_stream.model import Json, SeriesInfo
+from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recording import Compression, RecordingWriter, recording_path
+from sci_stream.parameters import SettingChange
+from sci_stream.recording import Compression, RecordingWriter, free_bytes, recording_path
 from sci_stream.recording.journal import Journal
 from sci_stream.recording.segments import DAMAGE
 from sci_stream.recording.virtual_dataset import write_virtual_recording
+from sci_stream.wire import Dropped, payload_bytes
 
 _LOG = logging.getLogger(__name__)
 # Interval at which the file on disk is compared with the open one.
@@ -28,6 +30,8 @@ _WATCH_S = 0.5
 _MAX_ROWS_JOINED = 2_000_000
 # A next segment that cannot be created (too many open files, folder missing) is tried again after this time.
 _RETRY_SEGMENT_S = 5.0
+# Size of a queued item apart from its arrays, so that items without arrays are bounded too.
+_ITEM_OVERHEAD_BYTES = 512
 
 
 class Written(enum.StrEnum):
@@ -38,7 +42,9 @@ class Written(enum.StrEnum):
     DUPLICATE = "duplicate"
     """Its row was already written."""
     LOST = "lost"
-    """Not written: disk error, or it does not fit the series."""
+    """Not written, though recording is on: disk error, or it does not fit the series."""
+    OFF = "off"
+    """Recording is switched off."""
 
 
 class RecorderState(enum.StrEnum):
@@ -84,18 +90,29 @@ class RecorderOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """An item to write and its callback."""
+class LedgerNote:
+    """The ledger at this moment, so that a crash leaves a recent one in the file, with ``notes`` next to it."""
 
-    n_bytes: int
-    write: Callable[[RecordingWriter], bool] | None = None
-    on_durable: OnDurable | None = None
-    event: dict[str, Json] | None = None
-    """Its journal entry."""
-    ledger: StoredLedger | None = None
-    """The current ledger, for a ledger item."""
+    ledger: StoredLedger
     notes: dict[str, Json] = field(default_factory=dict)
-    """Notes stored with the ledger."""
+
+
+Recordable = Snapshot | Reconstruction | Dropped | LedgerNote | SettingChange
+"""A raw snapshot, a result, the outcome of snapshots without video, or a note beside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Data to write, and its callback."""
+
+    data: Recordable
+    on_durable: OnDurable
+
+    @property
+    def n_bytes(self) -> int:
+        """Its size in the queue."""
+        arrays = payload_bytes(self.data) if isinstance(self.data, Snapshot | Reconstruction) else 0
+        return arrays + _ITEM_OVERHEAD_BYTES
 
 
 class SeriesRecording:
@@ -114,11 +131,9 @@ class SeriesRecording:
         info: SeriesInfo,
         calibration: Calibration,
         options: RecorderOptions,
-        free: Callable[[Path], int],
         settled_below: int = 0,
     ) -> None:
         self._options = options
-        self._free = free
         self.state = RecorderState.RECORDING
         self.reason = ""
         self.warning = ""
@@ -169,7 +184,7 @@ class SeriesRecording:
         folder, floor = self._options.folder, self._options.floor_free_bytes
         if not folder.is_dir():
             raise StorageError(f"The recording folder {folder} does not exist", hint="Create or mount it.")
-        free = self._free(path)
+        self.free_bytes = free = free_bytes(path)
         if free < floor:
             raise StorageError(
                 f"Not enough disk space in {folder}",
@@ -186,7 +201,10 @@ class SeriesRecording:
                 self._stop(RecorderState.FAILED, str(error))
             self._sync()
         for item, result in zip(batch, results, strict=True):
-            _call(item.on_durable, result)
+            try:
+                item.on_durable(result)
+            except Exception:  # a caller's error must not end the recording
+                _LOG.exception("a callback of the recorder failed")
         self._measure()
         try:
             self._watch_file()
@@ -248,7 +266,7 @@ class SeriesRecording:
         error: Exception | None = None
         try:
             for index, item in enumerate(batch):
-                results[index] = self._write_item(item)
+                results[index] = self._write_item(item.data)
         except Exception as failure:  # whatever fails, earlier items are written
             error = failure
         try:
@@ -258,23 +276,38 @@ class SeriesRecording:
             error = error or failure
         return error
 
-    def _write_item(self, item: Item) -> Written:
+    def _write_item(self, data: Recordable) -> Written:
         try:
-            if item.write is None:
-                self.ledger = item.ledger
-                self.writer.notes |= item.notes
-                self.writer.write_ledger(item.ledger)
-                return Written.WRITTEN
-            written = item.write(self.writer)
+            match data:
+                case Snapshot():
+                    written = self.writer.write_raw(data)
+                case Reconstruction():
+                    written = self.writer.write_reconstruction(data)
+                case Dropped():
+                    written = self._write_outcome(data)
+                case LedgerNote():
+                    self.ledger = data.ledger
+                    self.writer.notes |= data.notes
+                    self.writer.write_ledger(data.ledger)
+                    written = True
+                case SettingChange():
+                    self._journal.append("changed", data.to_json())
+                    written = True
         except (InputError, ValueError, TypeError, ArithmeticError) as error:
             # One invalid snapshot must not end the recording.
             if self._lines.take(time.monotonic()):
                 _LOG.error("not recorded: %s", error)
             self._journal.append("refused", {"error": str(error)})
             return Written.LOST
-        if written and item.event is not None:
-            self._journal.append("outcome", item.event)
         return Written.WRITTEN if written else Written.DUPLICATE
+
+    def _write_outcome(self, dropped: Dropped) -> bool:
+        outcome, reason = dropped.outcome, dropped.reason
+        written = [self.writer.write_outcome(seq, outcome, reason) for seq in dropped.seqs]
+        if any(written):
+            event: dict[str, Json] = {"seq": dropped.seq, "outcome": outcome, "reason": reason}
+            self._journal.append("outcome", event | ({"count": dropped.count} if dropped.count > 1 else {}))
+        return any(written)
 
     def _watch_file(self) -> None:
         """Stop if the file is no longer where its readers look for it: what follows would be lost without notice."""
@@ -286,10 +319,11 @@ class SeriesRecording:
 
     def _watch_space(self) -> None:
         try:
-            free, floor = self._free(self.writer.path), self._options.floor_free_bytes
+            self.free_bytes = free = free_bytes(self.writer.path)
         except OSError as error:
             self._stop(RecorderState.FAILED, f"{self.writer.path.parent} cannot be accessed: {error.strerror}")
             return
+        floor = self._options.floor_free_bytes
         if free < floor:
             reason = f"disk full: {free / 1e6:.0f} MB free, floor {floor / 1e6:.0f} MB"
             self._stop(RecorderState.STOPPED, reason)
@@ -350,12 +384,3 @@ class SeriesRecording:
             self.whole = write_virtual_recording(self._path)
         except (SciStreamError, *DAMAGE) as error:
             _LOG.warning("cannot write the virtual dataset over all segments: %s", error)
-
-
-def _call(on_durable: OnDurable | None, result: Written) -> None:
-    if on_durable is None:
-        return
-    try:
-        on_durable(result)
-    except Exception:  # a caller's error must not end the recording
-        _LOG.exception("a callback of the recorder failed")

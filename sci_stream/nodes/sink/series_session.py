@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TypeGuard
 
 from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
@@ -21,18 +21,16 @@ from sci_stream.delivery.ledger import DropReason, Ledger, Outcome
 from sci_stream.delivery.reorder_buffer import ReorderBuffer
 from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.sink.ledger_file import LedgerFile
-from sci_stream.nodes.sink.options import movie_options, recorder_options
-from sci_stream.nodes.sink.recorder import OnDurable, Recorder, RecordingController, SubmitResult, Written
+from sci_stream.nodes.sink.options import recorder_options
+from sci_stream.nodes.sink.recorder import Recorder, RecordingStatus
+from sci_stream.nodes.sink.series_recording import LedgerNote, Written
 from sci_stream.nodes.sink.statistics import SeriesStatistics, stage_seconds
-from sci_stream.nodes.sink.status import RecordingStatus, SeriesStatus, SinkRates
+from sci_stream.nodes.sink.status import SeriesStatus, SinkRates
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SettingChange
 from sci_stream.recording import Recording, recording_path
 from sci_stream.recording.segments import DAMAGE, count_recorded, earlier_segments
 from sci_stream.wire import Accepted, Dropped, SeriesEnd, acknowledgement_of
-
-if TYPE_CHECKING:
-    from sci_stream.nodes.sink.live_movie import Movie
 
 log = logging.getLogger(__name__)
 
@@ -78,13 +76,10 @@ class Callbacks:
 
 @dataclass(slots=True)
 class _Pending:
-    """A message that is not safe yet: its senders, and its completion once the recorder has written it."""
+    """A message that is not safe yet, as it is recorded and counted, and its senders."""
 
+    message: Snapshot | Reconstruction | Dropped
     senders: list[bytes]
-    submit: Callable[[Recorder, OnDurable], SubmitResult]
-    """Submits it to the recorder."""
-    finish: Callable[[Written | None], object]
-    """Settles it in the ledger, with None if nothing was recorded."""
 
 
 class SeriesSession:
@@ -132,11 +127,10 @@ class SeriesSession:
         self._pending: dict[Accepted, _Pending] = {}
         # Keys that found the recorder's queue full, in order; while there are any, the node receives nothing more.
         self._deferred: deque[Accepted] = deque()
-        self._written: queue.SimpleQueue[tuple[Accepted, Written | None]] = queue.SimpleQueue()
+        self._written: queue.SimpleQueue[tuple[Accepted, Written]] = queue.SimpleQueue()
         self.ended_by: bytes | None = None
         self._ahead = int(_MAX_SNAPSHOTS_PER_S * max(1.0, rig.network.heartbeat_s))
-        self.recording = RecordingController(info, calibration, lambda: recorder_options(rig))
-        self._movie: Movie | None = None
+        self.recorder = Recorder(info, calibration, recorder_options(rig.record))
         self._solvers: dict[str, Mapping[str, int | float | str]] = {}
         self._file_path = recording_path(Path(rig.record.folder), info.series)
         self._unreadable = ""
@@ -166,13 +160,9 @@ class SeriesSession:
         session = cls(info, calibration, rig, callbacks=callbacks or Callbacks(), file=file, ledger=ledger)
         session._restore_segments()
         if rig.record.enabled and saved is None:
-            session.recording.start()
+            session.recorder.start()
         elif saved is not None and saved.recording:
-            session.recording.resume(session._file_path.parent, ledger.settled_below)
-        if (options := movie_options(rig)) is not None:
-            from sci_stream.nodes.sink.live_movie import Movie  # noqa: PLC0415 - loads OpenCV
-
-            session._movie = Movie(session._file_path, options)
+            session.recorder.resume(ledger.settled_below)
         session._save()
         return session
 
@@ -235,7 +225,7 @@ class SeriesSession:
         key = acknowledgement_of(message)
         pending = self._pending.get(key)
         if pending is None and not self._is_safe(message):
-            self._pending[key] = self._accept(sender, message, now_s)
+            self._pending[key] = _Pending(self._accept(message, now_s), [sender])
             # Behind others that wait for room, so that the recorder receives messages in order.
             if self._deferred or not self._submit(key):
                 self._deferred.append(key)
@@ -256,14 +246,18 @@ class SeriesSession:
             case Dropped():
                 return all(map(self.ledger.is_settled, message.seqs))
 
-    def _accept(self, sender: bytes, message: Snapshot | Reconstruction | Dropped, now_s: float) -> _Pending:
+    def _accept(
+        self, message: Snapshot | Reconstruction | Dropped, now_s: float
+    ) -> Snapshot | Reconstruction | Dropped:
+        """Display a new message; return it as it is recorded and counted."""
         match message:
             case Reconstruction():
-                return self._accept_reconstruction(sender, message, now_s)
-            case Snapshot():
-                return self._accept_raw(sender, message)
+                return self._accept_reconstruction(message, now_s)
             case Dropped():
-                return self._accept_dropped(sender, message, now_s)
+                for seq in message.seqs:
+                    self._show(self._reorder.skip(seq, now_s))
+                return self._with_outcome(message)
+        return message
 
     def take_acknowledgements(self) -> list[tuple[bytes, Accepted]]:
         """Settle the snapshots that the recorder has written; return the acknowledgements by receiver."""
@@ -271,7 +265,7 @@ class SeriesSession:
         while not self._written.empty():
             key, written = self._written.get()
             pending = self._pending.pop(key)
-            pending.finish(written)
+            self._settle(pending.message, written)
             due += [(sender, key) for sender in pending.senders]
         if due:
             self._save()
@@ -282,9 +276,9 @@ class SeriesSession:
     def _save(self) -> None:
         """Save the ledger before anything in it is acknowledged."""
         if self._file is not None:
-            self._file.write(self.name, self.ledger, recording=self.recording.is_wanted)
+            self._file.write(self.name, self.ledger, recording=self.recorder.is_wanted)
 
-    def _accept_reconstruction(self, sender: bytes, reconstruction: Reconstruction, now_s: float) -> _Pending:
+    def _accept_reconstruction(self, reconstruction: Reconstruction, now_s: float) -> Reconstruction:
         # The heartbeat with new settings may be behind the first result that used them.
         if not self.knows_solver(reconstruction.report.solver):
             self.learn_solvers(self._callbacks.solvers())
@@ -298,52 +292,20 @@ class SeriesSession:
             self._callbacks.observe(seconds, stage)
         # Shown before it is safe: the live view must not wait for the disk.
         self._show(self._reorder.push(reconstruction.id.seq, accepted, now_s))
-        return _Pending(
-            [sender],
-            lambda recorder, done: recorder.submit_reconstruction(accepted, done),
-            lambda written: self._settle_reconstruction(accepted, written),
-        )
-
-    def _accept_raw(self, sender: bytes, snapshot: Snapshot) -> _Pending:
-        def finish(written: Written | None) -> None:
-            if written not in {None, Written.LOST}:
-                self._raw_safe.add(snapshot.id.seq)
-
-        return _Pending([sender], lambda recorder, done: recorder.submit_raw(snapshot, done), finish)
-
-    def _accept_dropped(self, sender: bytes, dropped: Dropped, now_s: float) -> _Pending:
-        for seq in dropped.seqs:
-            self._show(self._reorder.skip(seq, now_s))
-        outcome, reason = self._outcome_of(dropped)
-
-        def finish(_written: Written | None) -> None:
-            for seq in dropped.seqs:
-                self.ledger.settle(seq, outcome, reason)
-
-        return _Pending(
-            [sender],
-            lambda recorder, done: recorder.submit_outcome(
-                dropped.seq, outcome.value, reason, done, count=dropped.count
-            ),
-            finish,
-        )
+        return accepted
 
     def _submit(self, key: Accepted) -> bool:
         """Submit a pending message to the recorder; return False if its queue is full."""
 
-        def done(written: Written | None) -> None:  # also called from the recorder's thread
+        def done(written: Written) -> None:  # also called from the recorder's thread
             self._written.put((key, written))
             self._callbacks.wake()
 
-        wanted = key.of != "snapshot" or self._rig.record.raw
-        recorder = self.recording.recorder if wanted else None
-        if recorder is None:
-            done(Written.LOST if wanted and self.recording.failure else None)
+        message = self._pending[key].message
+        if isinstance(message, Snapshot) and not self._rig.record.raw:
+            done(Written.OFF)
             return True
-        admission = self._pending[key].submit(recorder, done)
-        if admission is SubmitResult.STOPPED:  # the recorder does not call back
-            done(Written.LOST)
-        return admission is not SubmitResult.FULL
+        return self.recorder.submit(message, done)
 
     # --- display
 
@@ -353,14 +315,23 @@ class SeriesSession:
 
     def _show(self, reconstructions: list[Reconstruction]) -> None:
         for reconstruction in reconstructions:
-            if self._movie is not None:
-                self._movie.publish(reconstruction)
             self._callbacks.show(reconstruction)
 
     # --- ledger
 
-    def _settle_reconstruction(self, reconstruction: Reconstruction, written: Written | None) -> None:
-        """Settle a reconstruction in the ledger; one that could not be stored counts as raw only or not_recorded."""
+    def _settle(self, message: Snapshot | Reconstruction | Dropped, written: Written) -> None:
+        """Count a message that the recorder has written or, as it says, has not."""
+        match message:
+            case Snapshot():
+                if written in {Written.WRITTEN, Written.DUPLICATE}:
+                    self._raw_safe.add(message.id.seq)
+            case Dropped():
+                for seq in message.seqs:
+                    self.ledger.settle(seq, Outcome(message.outcome), message.reason)
+            case Reconstruction():
+                self._settle_reconstruction(message, written)
+
+    def _settle_reconstruction(self, reconstruction: Reconstruction, written: Written) -> None:
         seq = reconstruction.id.seq
         if written is Written.LOST:
             if seq in self._raw_safe:
@@ -368,30 +339,29 @@ class SeriesSession:
             else:
                 self.ledger.settle(seq, Outcome.DROPPED, DropReason.NOT_RECORDED)
             return
-        if written is None:
-            self.ledger.unrecorded += 1
+        self.ledger.unrecorded += written is Written.OFF
         self.ledger.settle(seq, Outcome.RECONSTRUCTED)
         recorded_s = (unix_ns() - reconstruction.times.accepted_ns) / 1e9
         self.statistics.add_latency("record", recorded_s)
         self._callbacks.observe(recorded_s, "record")
 
-    def _outcome_of(self, dropped: Dropped) -> tuple[Outcome, str]:
-        """Return the outcome of a snapshot that was not reconstructed; raw only requires recorded raw counts."""
+    def _with_outcome(self, dropped: Dropped) -> Dropped:
+        """Return which outcome a snapshot without video has: raw only requires recorded raw counts."""
         if dropped.outcome == "dropped":
-            return Outcome.DROPPED, dropped.reason
+            return dropped
         if dropped.seq in self._raw_safe or Accepted(self.name, dropped.seq, "snapshot") in self._pending:
-            return Outcome.RAW_ONLY, ""
-        if dropped.reason == DropReason.ACQUIRE_LOST:
-            return Outcome.DROPPED, dropped.reason  # its data never reached the sink
-        return Outcome.DROPPED, DropReason.NOT_RECORDED if self.recording.is_wanted else DropReason.RECORDING_OFF
+            return dataclasses.replace(dropped, reason="")
+        reason = dropped.reason
+        if reason != DropReason.ACQUIRE_LOST:  # of those the data never reached the sink
+            reason = DropReason.NOT_RECORDED if self.recorder.is_wanted else DropReason.RECORDING_OFF
+        return dataclasses.replace(dropped, outcome="dropped", reason=reason)
 
     # --- operator
 
     @property
     def recording_is_long_enough(self) -> bool:
         """Whether the recording has as much data as ``[record] stop_after_mib`` admits."""
-        status = self.recording.status() if self.recording.is_on else None
-        return status is not None and 0 < (self._rig.record.stop_after_mib << 20) <= status.bytes
+        return self.recorder.is_on and 0 < self._rig.record.stop_after_mib << 20 <= self.recorder.status().bytes
 
     def switch_recording(self, on: bool) -> str:
         """Start or stop the recording during the series; return the file name.
@@ -401,21 +371,19 @@ class SeriesSession:
         InputError, StorageError
             If it is already in that state, or fails.
         """
-        file = (
-            self.recording.start(self.ledger.settled_below)
-            if on
-            else self.recording.stop(self.ledger.counts().to_json())
-        )
-        self.recording.note(on=on, file=file)
+        if on:
+            file = self.recorder.start(self.ledger.settled_below)
+        else:
+            file = self.recorder.stop(self.ledger.counts().to_json())
+        self.recorder.note_switch(on=on, file=file)
         self._save()
         return file
 
     def note_change(self, change: SettingChange) -> None:
         """Record an operator's change: in the journal at once, in the recording with its ledger."""
         self.statistics.changes.append(change)
-        if self.recording.recorder is not None:
-            self.recording.recorder.submit_event("changed", change.to_json())
-            self.checkpoint()
+        self.recorder.submit(change)
+        self.checkpoint()
 
     # --- the end
 
@@ -433,9 +401,7 @@ class SeriesSession:
     def close(self) -> RecordingStatus:
         """Display the remaining results and close the recording with its ledger; return its status."""
         self._show(self._reorder.flush())
-        self.recording.close(self.ledger.counts().to_json())
-        if self._movie is not None:
-            self._movie.close()
+        self.recorder.close(self.ledger.counts().to_json())
         self._save()
         self._unreadable = self._missing_from_disk()
         if self._unreadable:
@@ -456,9 +422,7 @@ class SeriesSession:
 
     def abandon(self) -> None:
         """Close the recording without a ledger, after an error."""
-        self.recording.close(None)
-        if self._movie is not None:
-            self._movie.close()
+        self.recorder.close()
 
     # --- status
 
@@ -487,10 +451,9 @@ class SeriesSession:
 
     def checkpoint(self) -> None:
         """Write the current ledger and solver settings to the recording, where they survive a crash."""
-        self.recording.try_again(self.ledger.settled_below, time.monotonic())
-        if self.recording.recorder is not None:
-            notes = {"solvers": self._solvers, **_changes_note(self.statistics.changes)}
-            self.recording.recorder.submit_ledger(self.ledger.counts().to_json(), notes)
+        self.recorder.try_again(self.ledger.settled_below, time.monotonic())
+        notes = {"solvers": dict(self._solvers), **_changes_note(self.statistics.changes)}
+        self.recorder.submit(LedgerNote(self.ledger.counts().to_json(), notes))
 
     def status(self, now_s: float) -> SeriesStatus:
         """Return the status of the series for the page."""
@@ -520,8 +483,7 @@ class SeriesSession:
         )
 
     def _recording_status(self) -> RecordingStatus:
-        movie = None if self._movie is None else self._movie.status()
-        return RecordingStatus(self.recording.status(), tuple(self.recording.switched), movie, self._unreadable)
+        return dataclasses.replace(self.recorder.status(), unreadable=self._unreadable)
 
 
 def _is_count(value: object) -> TypeGuard[int]:

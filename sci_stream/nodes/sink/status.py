@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.model import Json
-from sci_stream.nodes.sink.recorder import RecorderState, RecorderStatus, RecordingChange
+from sci_stream.nodes.sink.recorder import RecordingStatus
 from sci_stream.nodes.sink.statistics import CalibrationStatistics
 from sci_stream.parameters import ACTIONS_KEY, SET_KEY, SOLVER_KEY, SettingChange
 from sci_stream.quantities import gauges, live_values, quantities_of
@@ -20,7 +20,6 @@ from sci_stream.transport.results_server import ReportingPeer
 StatusValue = int | float | str
 if TYPE_CHECKING:
     from sci_stream.health.metrics import Value
-    from sci_stream.nodes.sink.live_movie import MovieStatus
 
 _SOLVER_ID = re.compile(r"[0-9a-f]{1,32}")
 
@@ -38,38 +37,6 @@ class NodeStatus:
     def to_json(self) -> dict[str, Json]:
         """Return the status as JSON; the node's own report is not nested."""
         return {**self.report, "name": self.name, "kind": self.kind, "device": self.device, "state": self.state}
-
-
-@dataclass(frozen=True, slots=True)
-class RecordingStatus:
-    """The recording of a series.
-
-    ``recorder`` is None if nothing was ever recorded; ``unreadable`` says why recorded snapshots could not be read back
-    at the end of the series.
-    """
-
-    recorder: RecorderStatus | None = None
-    switched: tuple[RecordingChange, ...] = ()
-    movie: MovieStatus | None = None
-    unreadable: str = ""
-
-    @property
-    def incomplete_reason(self) -> str:
-        """Why snapshots are missing from the recording, ``""`` if none are."""
-        recorder = self.recorder
-        ended_early = recorder is not None and recorder.state in {RecorderState.STOPPED, RecorderState.FAILED}
-        stopped = recorder.reason if recorder is not None and ended_early else ""
-        return "; ".join(filter(None, (stopped, self.unreadable)))
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the status as JSON; ``enabled`` says whether anything was recorded."""
-        return {
-            "enabled": self.recorder is not None,
-            **({} if self.recorder is None else asdict(self.recorder)),
-            **({"switched": [asdict(switch) for switch in self.switched]} if self.switched else {}),
-            **({} if self.movie is None else {"movie": asdict(self.movie)}),
-            **({"unreadable": self.unreadable} if self.unreadable else {}),
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +176,7 @@ def sink_metrics(status: SinkStatus) -> dict[str, Value]:
     series = status.series
     if series is None:
         return figures
-    ledger, recorder = series.ledger, series.recording.recorder
+    ledger, recording = series.ledger, series.recording
     figures |= {
         "snapshots": {
             "reconstructed": ledger.reconstructed,
@@ -220,12 +187,12 @@ def sink_metrics(status: SinkStatus) -> dict[str, Value]:
         "ledger_in_flight": ledger.in_flight,
         "duplicates": ledger.duplicates,
     }
-    if recorder is not None:
+    if recording.enabled:
         figures |= {
-            "disk_free_bytes": recorder.free_bytes or 0,
-            "recorded_bytes": recorder.bytes,
-            "recorded_bytes_per_second": recorder.mb_per_s * 1e6,
-            "recorder_state": {recorder.state: 1.0},
+            "disk_free_bytes": recording.free_bytes or 0,
+            "recorded_bytes": recording.bytes,
+            "recorded_bytes_per_second": recording.mb_per_s * 1e6,
+            "recorder_state": {recording.state: 1.0},
         }
     for report in (series.calibration.last, series.report):
         if report is not None:

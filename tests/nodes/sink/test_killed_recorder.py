@@ -36,14 +36,17 @@ RECORD_FOR_EVER = f"""
     from sci_stream.model import Policy, Reconstruction, SeriesInfo, Snapshot, SnapshotId, StageTimes
     from sci_stream.reports import SolveReport, Start
     from sci_stream.optics.calibration import Calibration
-    from sci_stream.nodes.sink.recorder import SubmitResult, Recorder, RecorderOptions
+    from sci_stream.nodes.sink.recorder import Recorder
+    from sci_stream.nodes.sink.series_recording import RecorderOptions
+    from sci_stream.wire import Dropped
 
     SIZE, frame = {SIZE}, 2 * {SIZE} ** 2
     calibration = Calibration(phi=np.full((2, SIZE, SIZE), 0.5, np.float32))
     info = SeriesInfo("run", 0, "rig", Policy.RECORD, "m", "1", SIZE, SIZE, "Mono16", 16, 2, calibration.hash)
-    recorder = Recorder(RecorderOptions(
+    recorder = Recorder(info, calibration, RecorderOptions(
         Path(sys.argv[1]), queue_bytes={QUEUE} * frame, batch_items={BATCH}, segment_bytes=150 * frame,
-        floor_free_bytes=1, warn_free_bytes=1), info, calibration)
+        floor_free_bytes=1, warn_free_bytes=1))
+    recorder.start()
     report = SolveReport(
         iterations=1, start=Start.COLD, start_reason="first", budget_limited=False, solve_ns=1, residual=0.0)
 
@@ -54,16 +57,17 @@ RECORD_FOR_EVER = f"""
         os.write(1, f"sent {{seq}} -\\n".encode())
         counts = np.full((SIZE, SIZE), seq, np.uint16)
         snapshot = Snapshot(SnapshotId("run", 0, seq), counts, calibration.hash, 2, seq + 1)
-        while recorder.submit_raw(snapshot, say("raw", seq)) is SubmitResult.FULL:
+        while not recorder.submit(snapshot, say("raw", seq)):
             pass
         if seq % 3 == 0:
             video = np.full((2, SIZE, SIZE), seq % 2048, np.float16)
             made = Reconstruction(
                 snapshot.id, video, calibration.hash, report, StageTimes(acquired_ns=seq + 1), "n", "cpu")
-            while recorder.submit_reconstruction(made, say("video", seq)) is SubmitResult.FULL:
+            while not recorder.submit(made, say("video", seq)):
                 pass
         else:
-            while recorder.submit_outcome(seq, "raw_only", "", say("outcome", seq)) is SubmitResult.FULL:
+            dropped = Dropped("run", 0, seq, "", "raw_only")
+            while not recorder.submit(dropped, say("outcome", seq)):
                 pass
 """
 

@@ -62,7 +62,7 @@ class Sink:
 
     def wait_until_recording_failed(self) -> str:
         deadline_s = time.monotonic() + PATIENCE_S
-        while (status := self.session.recording.status()) is None or status.state != "failed":
+        while (status := self.session.recorder.status()).state != "failed":
             assert time.monotonic() < deadline_s, status
             time.sleep(0.01)
         return status.reason
@@ -117,7 +117,7 @@ def test_recording_switched_off_stays_off_after_restart(sink: MakeSink) -> None:
     running.session.switch_recording(False)
     running.take(range(3, 5))
     running.restart()
-    assert not running.session.recording.is_on
+    assert not running.session.recorder.is_on
     running.take(range(5, 7))
     ledger, problem = running.end(7)
     assert (ledger["closed"], ledger["reconstructed"], ledger["unrecorded"]) == (True, 7, 4)
@@ -202,7 +202,7 @@ def test_sink_restarted_without_its_folder_does_not_create_it(sink: MakeSink) ->
     _moved(running)
     running.restart()
     assert not running.folder.exists(), "it may be the mount point of a disk"
-    assert "is gone" in running.wait_until_recording_failed()
+    assert "does not exist" in running.wait_until_recording_failed()
     running.take(range(4, 6))
     ledger, problem = running.end(6)
     assert ledger["closed"]

@@ -206,10 +206,10 @@ def test_unexpected_answer_is_recognised(bench: Bench) -> None:
 def test_recording_is_set_as_every_parameter(bench: Bench, tmp_path: Path) -> None:
     answer = bench.ask("sink", recording=True).result(0)
     assert answer == ControlAnswer({"sink": {"recording": True}}, str(tmp_path / "run-1.h5"))
-    assert bench.series.recording.is_on
+    assert bench.series.recorder.is_on
     assert bench.ask("sink", recording=True).result(0) == answer, "it is on already"
     bench.ask("sink", recording=False).result(0)
-    assert not bench.series.recording.is_on
+    assert not bench.series.recorder.is_on
     assert [(change.node, change.name, change.old, change.new) for change in bench.changes] == [
         ("sink", "recording", False, True),
         ("sink", "recording", True, False),

@@ -10,7 +10,7 @@ from sci_stream.imaging.tone import ToneSettings
 from sci_stream.nodes.sink.options import tone_settings
 
 
-def test_rig_tone_is_that_of_page_and_movie() -> None:
+def test_rig_tone_is_that_of_page() -> None:
     rig = Rig.model_validate(
         {
             "preview": {

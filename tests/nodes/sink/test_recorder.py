@@ -17,19 +17,28 @@ import pytest
 
 from sci_stream.errors import InputError, StorageError
 from sci_stream.nodes.sink import series_recording
-from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions, RecordingController, SubmitResult, Written
+from sci_stream.nodes.sink.recorder import Recorder
+from sci_stream.nodes.sink.series_recording import LedgerNote, RecorderOptions, Written
 from sci_stream.recording import Recording, RecordingWriter, free_bytes
 from sci_stream.recording.series import open_recording
+from sci_stream.wire import Dropped
 from tests.journals import read_journal
+from tests.series_fixtures import Series
 
 GB = 1 << 30
 LEDGER = {"acquired": 3, "closed": True}
 
 
+def started(options: RecorderOptions, series: Series) -> Recorder:
+    recorder = Recorder(series.info, series.calibration, options)
+    recorder.start(make_folder=False)
+    return recorder
+
+
 @pytest.fixture
 def recorder(tmp_path: Path, series):
     options = RecorderOptions(tmp_path, floor_free_bytes=1, warn_free_bytes=1)
-    recorder = Recorder(options, series.info, series.calibration)
+    recorder = started(options, series)
     yield recorder
     recorder.close()
 
@@ -48,18 +57,27 @@ def held(monkeypatch) -> threading.Event:
     return release
 
 
-def wait_for_room(submit: Callable[[], SubmitResult]) -> None:
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes free on the disk, as its only element."""
+    free = [10 * GB]
+    for module in ("recorder", "series_recording"):
+        monkeypatch.setattr(f"sci_stream.nodes.sink.{module}.free_bytes", lambda _path: free[0])
+    return free
+
+
+def wait_for_room(submit: Callable[[], bool]) -> None:
     deadline_s = time.monotonic() + 10
-    while submit() is SubmitResult.FULL:
+    while not submit():
         assert time.monotonic() < deadline_s
         time.sleep(0.001)
 
 
 def test_series_is_recorded_with_its_ledger(recorder: Recorder, tmp_path: Path, series) -> None:
-    recorder.submit_raw(series.snapshot(0))
-    recorder.submit_raw(series.snapshot(1))
-    recorder.submit_reconstruction(series.reconstruction(1))
-    recorder.submit_reconstruction(series.reconstruction(2))
+    recorder.submit(series.snapshot(0))
+    recorder.submit(series.snapshot(1))
+    recorder.submit(series.reconstruction(1))
+    recorder.submit(series.reconstruction(2))
     recorder.close(LEDGER)
     recorder.close()
     assert recorder.status().rows == 3
@@ -82,7 +100,7 @@ def test_callback_comes_once_after_the_row_is_readable(recorder: Recorder, tmp_p
         return on_durable
 
     for seq in (0, 1, 1, 2):
-        assert recorder.submit_raw(series.snapshot(seq), note(seq)) is SubmitResult.ACCEPTED
+        assert recorder.submit(series.snapshot(seq), note(seq))
     recorder.close(LEDGER)
     assert seen == [
         (0, Written.WRITTEN, True),
@@ -97,7 +115,7 @@ def test_flush_covers_items_queued_meanwhile(recorder: Recorder, series, held, m
     write_all = RecordingWriter.flush
     monkeypatch.setattr(RecordingWriter, "flush", lambda writer: (flushes.append(1), write_all(writer))[1])
     for seq in range(20):
-        recorder.submit_raw(series.snapshot(seq))
+        recorder.submit(series.snapshot(seq))
     held.set()
     recorder.close(LEDGER)
     assert len(flushes) <= 4  # at most: the first, the other nineteen, and at the end
@@ -105,34 +123,30 @@ def test_flush_covers_items_queued_meanwhile(recorder: Recorder, series, held, m
 
 def test_full_queue_refuses_items(tmp_path: Path, series, held) -> None:
     size = series.counts(0).nbytes
-    recorder = Recorder(
-        RecorderOptions(tmp_path, queue_bytes=4 * size, floor_free_bytes=1, batch_items=1),
-        series.info,
-        series.calibration,
-    )
-    answers = [recorder.submit_raw(series.snapshot(seq)) for seq in range(20)]
-    assert answers.count(SubmitResult.FULL) > 10
+    recorder = started(RecorderOptions(tmp_path, queue_bytes=4 * size, floor_free_bytes=1, batch_items=1), series)
+    answers = [recorder.submit(series.snapshot(seq)) for seq in range(20)]
+    assert answers.count(False) > 10
     assert recorder.status().queue_bytes <= 4 * size
     held.set()
-    wait_for_room(lambda: recorder.submit_raw(series.snapshot(30)))
+    wait_for_room(lambda: recorder.submit(series.snapshot(30)))
     recorder.close(LEDGER)
     with Recording(tmp_path / "run-1.h5") as recording:
-        assert len(recording.raw_seqs) == answers.count(SubmitResult.ACCEPTED) + 1
+        assert len(recording.raw_seqs) == answers.count(True) + 1
 
 
 def test_item_larger_than_queue_is_accepted_alone(tmp_path: Path, series) -> None:
-    recorder = Recorder(RecorderOptions(tmp_path, queue_bytes=1, floor_free_bytes=1), series.info, series.calibration)
-    recorder.submit_raw(series.snapshot(0))
-    wait_for_room(lambda: recorder.submit_reconstruction(series.reconstruction(1)))
+    recorder = started(RecorderOptions(tmp_path, queue_bytes=1, floor_free_bytes=1), series)
+    recorder.submit(series.snapshot(0))
+    wait_for_room(lambda: recorder.submit(series.reconstruction(1)))
     recorder.close(LEDGER)
     with Recording(tmp_path / "run-1.h5") as recording:
         assert recording.raw_seqs == [0, 1]
 
 
 def test_outcomes_are_recorded_and_journalled(recorder: Recorder, tmp_path: Path, series) -> None:
-    recorder.submit_outcome(0, "dropped", "overrun")
-    recorder.submit_outcome(0, "dropped", "again")
-    recorder.submit_ledger({"acquired": 1})
+    recorder.submit(Dropped("run-1", 1, 0, "overrun"))
+    recorder.submit(Dropped("run-1", 1, 0, "again"))
+    recorder.submit(LedgerNote({"acquired": 1}))
     recorder.close(LEDGER)
     with Recording(tmp_path / "run-1.h5") as recording:
         assert recording.outcome(0) == ("dropped", "overrun")
@@ -144,12 +158,14 @@ def test_outcomes_are_recorded_and_journalled(recorder: Recorder, tmp_path: Path
 
 def test_recording_can_stop_and_restart_in_a_series(tmp_path: Path, series) -> None:
     for seq in range(2):
-        recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1), series.info, series.calibration)
+        recorder = started(RecorderOptions(tmp_path, floor_free_bytes=1), series)
         assert recorder.status().state == "recording"
-        recorder.submit_raw(series.snapshot(seq))
+        recorder.submit(series.snapshot(seq))
         recorder.close(LEDGER)
         assert recorder.status().state == "idle"
-        assert recorder.submit_raw(series.snapshot(9)) is SubmitResult.STOPPED
+        results: list[Written] = []
+        assert recorder.submit(series.snapshot(9), results.append)
+        assert results == [Written.LOST]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "run-1.h5",
         "run-1.journal.jsonl",
@@ -158,11 +174,12 @@ def test_recording_can_stop_and_restart_in_a_series(tmp_path: Path, series) -> N
     ]
 
 
-def test_missing_folder_or_full_disk_is_refused_at_start(tmp_path: Path, series) -> None:
+def test_missing_folder_or_full_disk_is_refused_at_start(tmp_path: Path, series, free: list[int]) -> None:
     with pytest.raises(StorageError, match="nowhere"):
-        Recorder(RecorderOptions(tmp_path / "nowhere"), series.info, series.calibration)
+        started(RecorderOptions(tmp_path / "nowhere"), series)
+    free[0] = 1000
     with pytest.raises(StorageError, match="Not enough disk space"):
-        Recorder(RecorderOptions(tmp_path), series.info, series.calibration, free=lambda _: 1000)
+        started(RecorderOptions(tmp_path), series)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -170,16 +187,13 @@ def test_missing_folder_or_full_disk_is_refused_at_start(tmp_path: Path, series)
 def test_series_name_outside_the_folder_is_refused(tmp_path: Path, series, name: str) -> None:
     options = RecorderOptions(tmp_path, floor_free_bytes=1)
     with pytest.raises(InputError, match="name"):
-        Recorder(options, dataclasses.replace(series.info, series=name), series.calibration)
+        Recorder(dataclasses.replace(series.info, series=name), series.calibration, options).start()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_recorder_stops_cleanly_at_disk_floor(tmp_path: Path, series) -> None:
-    free = [10 * GB]
-    recorder = Recorder(
-        RecorderOptions(tmp_path, floor_free_bytes=1 * GB), series.info, series.calibration, free=lambda _: free[0]
-    )
-    recorder.submit_raw(series.snapshot(0))
+def test_recorder_stops_cleanly_at_disk_floor(tmp_path: Path, series, free: list[int]) -> None:
+    recorder = started(RecorderOptions(tmp_path, floor_free_bytes=1 * GB), series)
+    recorder.submit(series.snapshot(0))
     free[0] = GB // 2
     results: list[Written] = []
     done = threading.Event()
@@ -189,9 +203,10 @@ def test_recorder_stops_cleanly_at_disk_floor(tmp_path: Path, series) -> None:
         done.set()
 
     for seq in range(1, 50):
-        if recorder.submit_raw(series.snapshot(seq), on_durable) is SubmitResult.STOPPED:
-            break
+        recorder.submit(series.snapshot(seq), on_durable)
         assert done.wait(10)
+        if recorder.status().state != "recording":
+            break
         done.clear()
     else:
         pytest.fail("it went on recording below the floor")
@@ -209,17 +224,17 @@ def test_recorder_stops_cleanly_at_disk_floor(tmp_path: Path, series) -> None:
     ]
 
 
-def test_low_disk_warning_comes_and_goes(tmp_path: Path, series) -> None:
-    free = [3 * GB]
+def test_low_disk_warning_comes_and_goes(tmp_path: Path, series, free: list[int]) -> None:
+    free[0] = 3 * GB
     options = RecorderOptions(tmp_path, floor_free_bytes=1 * GB, warn_free_bytes=5 * GB)
-    recorder = Recorder(options, series.info, series.calibration, free=lambda _: free[0])
+    recorder = started(options, series)
 
     def warning_after(seq: int) -> str:
         written = threading.Event()
         # The second callback comes after the first batch's look at the disk.
         for part in (seq, seq + 1):
             written.clear()
-            recorder.submit_raw(series.snapshot(part), lambda _: written.set())
+            recorder.submit(series.snapshot(part), lambda _: written.set())
             assert written.wait(10)
         return str(recorder.status().warning)
 
@@ -229,18 +244,12 @@ def test_low_disk_warning_comes_and_goes(tmp_path: Path, series) -> None:
     recorder.close()
 
 
-def test_recording_continues_once_a_full_disk_has_room(tmp_path: Path, series, monkeypatch) -> None:
-    free = [9 * GB]
-    monkeypatch.setattr("sci_stream.nodes.sink.recorder.free_bytes", lambda _: free[0])
-    monkeypatch.setattr(Recorder.__init__, "__kwdefaults__", {"free": lambda _: free[0]})
-    options = RecorderOptions(tmp_path, floor_free_bytes=1 * GB)
-    recording = RecordingController(series.info, series.calibration, lambda: options)
-    recording.start()
+def test_recording_continues_once_a_full_disk_has_room(tmp_path: Path, series, free: list[int]) -> None:
+    recording = started(RecorderOptions(tmp_path, floor_free_bytes=1 * GB), series)
     free[0] = 0
     seq = 0
     while recording.is_on:
-        assert recording.recorder is not None
-        recording.recorder.submit_raw(series.snapshot(seq))
+        recording.submit(series.snapshot(seq))
         seq += 1
         time.sleep(0.01)
     recording.try_again(seq, 100.0)
@@ -250,7 +259,7 @@ def test_recording_continues_once_a_full_disk_has_room(tmp_path: Path, series, m
     assert not recording.is_on, "it is tried every few seconds"
     recording.try_again(seq, 110.0)
     assert recording.is_on
-    recording.close(None)
+    recording.close()
     assert len(list(tmp_path.glob("*.h5"))) == 2
 
 
@@ -259,10 +268,10 @@ def test_write_error_is_reported_for_each_item(recorder: Recorder, tmp_path: Pat
         raise StorageError("the disk is gone")
 
     results: list[Written] = []
-    recorder.submit_raw(series.snapshot(0))
+    recorder.submit(series.snapshot(0))
     monkeypatch.setattr(RecordingWriter, "write_reconstruction", broken)
     failed = threading.Event()
-    recorder.submit_reconstruction(series.reconstruction(1), lambda result: (results.append(result), failed.set())[0])
+    recorder.submit(series.reconstruction(1), lambda result: (results.append(result), failed.set())[0])
     assert failed.wait(10)
     recorder.close(LEDGER)
     assert results == [Written.LOST]
@@ -274,8 +283,8 @@ def test_write_error_is_reported_for_each_item(recorder: Recorder, tmp_path: Pat
 
 def test_unfit_snapshot_is_refused_alone(recorder: Recorder, tmp_path: Path, series) -> None:
     results: list[Written] = []
-    recorder.submit_raw(series.snapshot(0, counts=np.zeros((2, 2), np.uint16)), results.append)
-    recorder.submit_raw(series.snapshot(1), results.append)
+    recorder.submit(series.snapshot(0, counts=np.zeros((2, 2), np.uint16)), results.append)
+    recorder.submit(series.snapshot(1), results.append)
     recorder.close(LEDGER)
     assert results == [Written.LOST, Written.WRITTEN]
     assert read_journal(tmp_path / "run-1.journal.jsonl")[1]["event"] == "refused"
@@ -285,16 +294,16 @@ def test_failing_callback_does_not_end_the_recording(recorder: Recorder, tmp_pat
     def wrong(_: Written) -> None:
         raise ValueError("a caller's mistake")
 
-    recorder.submit_raw(series.snapshot(0), wrong)
-    recorder.submit_raw(series.snapshot(1))
+    recorder.submit(series.snapshot(0), wrong)
+    recorder.submit(series.snapshot(1))
     recorder.close(LEDGER)
     with Recording(tmp_path / "run-1.h5") as recording:
         assert recording.raw_seqs == [0, 1]
 
 
 def test_recording_closed_without_ledger_is_readable_not_clean(tmp_path: Path, series) -> None:
-    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1), series.info, series.calibration)
-    recorder.submit_raw(series.snapshot(0))
+    recorder = started(RecorderOptions(tmp_path, floor_free_bytes=1), series)
+    recorder.submit(series.snapshot(0))
     recorder.close()
     recorder.close()
     with Recording(tmp_path / "run-1.h5") as recording:
@@ -321,13 +330,12 @@ def small_disk(tmp_path: Path):
 
 
 def test_full_real_disk_leaves_a_clean_prefix(small_disk: Path, series) -> None:
-    recorder = Recorder(
-        RecorderOptions(small_disk, floor_free_bytes=1, warn_free_bytes=1), series.info, series.calibration
-    )
+    recorder = started(RecorderOptions(small_disk, floor_free_bytes=1, warn_free_bytes=1), series)
     results: list[Written] = []
     seq = 0
     ballast = small_disk / "ballast"
-    while recorder.submit_raw(series.snapshot(seq), results.append) is not SubmitResult.STOPPED:
+    while recorder.is_on:
+        recorder.submit(series.snapshot(seq), results.append)
         with ballast.open("ab") as file:
             file.write(b"\1" * min(100_000, max(0, free_bytes(ballast) - 4096)))
         seq += 1
@@ -342,11 +350,11 @@ def test_full_real_disk_leaves_a_clean_prefix(small_disk: Path, series) -> None:
 def test_segments_by_size_have_a_virtual_dataset(tmp_path: Path, series) -> None:
     size = series.counts(0).nbytes
     options = RecorderOptions(tmp_path, video=False, floor_free_bytes=1, segment_bytes=3 * size, batch_items=1)
-    recorder = Recorder(options, series.info, series.calibration)
+    recorder = started(options, series)
     for seq in range(8):
-        recorder.submit_raw(series.snapshot(seq))
-        recorder.submit_outcome(seq, "raw_only")
-        recorder.submit_ledger({"acquired": seq + 1}, {"solvers": {"reconstruct-0": {}}})
+        recorder.submit(series.snapshot(seq))
+        recorder.submit(Dropped("run-1", 1, seq, "", "raw_only"))
+        recorder.submit(LedgerNote({"acquired": seq + 1}, {"solvers": {"reconstruct-0": {}}}))
     recorder.close(LEDGER)
     status = recorder.status()
     assert (status.segment, status.rows, status.bytes) == (2, 8, 8 * size)
@@ -366,11 +374,11 @@ def test_segments_by_size_have_a_virtual_dataset(tmp_path: Path, series) -> None
 
 
 def test_segments_by_age_are_never_empty(tmp_path: Path, series) -> None:
-    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1, segment_s=1e-6), series.info, series.calibration)
+    recorder = started(RecorderOptions(tmp_path, floor_free_bytes=1, segment_s=1e-6), series)
     done = threading.Event()
     for seq in range(3):
         done.clear()
-        recorder.submit_raw(series.snapshot(seq), lambda _: done.set())
+        recorder.submit(series.snapshot(seq), lambda _: done.set())
         assert done.wait(10)
     recorder.close(LEDGER)
     paths = sorted(tmp_path.glob("run-1*.h5"), key=lambda path: (len(path.stem), path.stem))
@@ -381,11 +389,11 @@ def test_segments_by_age_are_never_empty(tmp_path: Path, series) -> None:
 
 def test_recorder_without_descriptors_continues_and_retries(tmp_path: Path, series, monkeypatch) -> None:
     monkeypatch.setattr(series_recording, "_RETRY_SEGMENT_S", 0.0)
-    recorder = Recorder(RecorderOptions(tmp_path, floor_free_bytes=1, segment_bytes=1), series.info, series.calibration)
+    recorder = started(RecorderOptions(tmp_path, floor_free_bytes=1, segment_bytes=1), series)
 
     def record(seq: int) -> Written:
         written: queue.SimpleQueue[Written] = queue.SimpleQueue()
-        assert recorder.submit_raw(series.snapshot(seq), written.put) == "accepted"
+        assert recorder.submit(series.snapshot(seq), written.put)
         return written.get(timeout=60)
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

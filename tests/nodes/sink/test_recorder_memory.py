@@ -11,9 +11,11 @@ import psutil
 import pytest
 
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
-from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions, SubmitResult
+from sci_stream.nodes.sink.recorder import Recorder
+from sci_stream.nodes.sink.series_recording import LedgerNote, RecorderOptions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.series import RecordedSeries
+from sci_stream.wire import Dropped
 
 SIZE = 128
 MIB = 1 << 20
@@ -25,22 +27,20 @@ def test_memory_is_flat_over_ten_thousand_snapshots(tmp_path: Path) -> None:
     calibration = Calibration(np.full((2, SIZE, SIZE), 0.5, np.float32))
     info = SeriesInfo("run", 0, "rig", Policy.LIVE, "m", "1", SIZE, SIZE, "Mono16", 16, 2, calibration.hash)
     frame_bytes = 2 * SIZE**2
-    recorder = Recorder(
-        RecorderOptions(tmp_path, video=False, queue_bytes=64 * frame_bytes, segment_bytes=2500 * frame_bytes),
-        info,
-        calibration,
-    )
+    options = RecorderOptions(tmp_path, video=False, queue_bytes=64 * frame_bytes, segment_bytes=2500 * frame_bytes)
+    recorder = Recorder(info, calibration, options)
+    recorder.start()
     process, levels = psutil.Process(), []
     for seq in range(12_000):
         if seq % 100 == 50:
             # Some drops: snapshots that were never stored must not take memory one by one.
-            recorder.submit_outcome(seq, "dropped", "queue_full")
+            recorder.submit(Dropped("run", 0, seq, "queue_full"))
             continue
         counts = np.full((SIZE, SIZE), seq, np.uint16)
         snapshot = Snapshot(SnapshotId("run", 0, seq), counts, calibration.hash, 2, seq + 1)
-        while recorder.submit_raw(snapshot) is SubmitResult.FULL:
+        while not recorder.submit(snapshot):
             time.sleep(0.001)
-        recorder.submit_ledger({"acquired": seq + 1})
+        recorder.submit(LedgerNote({"acquired": seq + 1}))
         if seq % 1000 == 999:
             gc.collect()
             levels.append(process.memory_info().rss / MIB)

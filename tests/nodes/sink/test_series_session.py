@@ -47,7 +47,7 @@ def take(opened: SeriesSession, series: Series, *seqs: int) -> None:
 
 
 def wait_until_closed(opened: SeriesSession) -> None:
-    while opened.recording.status().state == "closing":
+    while opened.recorder.status().state == "closing":
         time.sleep(0.005)
 
 
@@ -134,7 +134,7 @@ def test_full_recorder_stops_reception_and_keeps_the_order(
     monkeypatch.setattr(SeriesRecording, "write", hold)
     monkeypatch.setattr(
         "sci_stream.nodes.sink.series_session.recorder_options",
-        lambda rig: dataclasses.replace(recorder_options(rig), queue_bytes=1, batch_items=1),
+        lambda section: dataclasses.replace(recorder_options(section), queue_bytes=1, batch_items=1),
     )
     opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
     for seq in range(6):

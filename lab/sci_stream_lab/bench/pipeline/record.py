@@ -9,7 +9,8 @@ from pathlib import Path
 
 from sci_stream.clock import unix_ns
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
-from sci_stream.nodes.sink.recorder import Recorder, RecorderOptions, SubmitResult
+from sci_stream.nodes.sink.recorder import Recorder
+from sci_stream.nodes.sink.series_recording import RecorderOptions
 from sci_stream.recording import Compression
 from sci_stream.recording.series import RecordedSeries
 from sci_stream_lab.bench.pipeline.stream import LoopCamera, run_part
@@ -40,14 +41,15 @@ def recorder_alone(folder: Path, shape: tuple[int, int], snapshots: int, compres
     info = SeriesInfo("bench", 0, "bench", Policy.RECORD, "bench", "0", *shape, "Mono12", 12, 1, calibration.hash)
     with tempfile.TemporaryDirectory(prefix="sci-stream-bench-", dir=folder) as scratch:
         options = RecorderOptions(Path(scratch), video=False, compression=compression, floor_free_bytes=0)
-        recorder = Recorder(options, info, calibration)
+        recorder = Recorder(info, calibration, options)
+        recorder.start()
         camera.start()
         frames = [frame.counts for _ in range(16) if (frame := camera.read(0.0)) is not None]
         began_s, before_s = time.perf_counter(), time.process_time()
         for seq in range(snapshots):
             counts = frames[seq % len(frames)]
             snapshot = Snapshot(SnapshotId("bench", 0, seq), counts, calibration.hash, 1, unix_ns())
-            while recorder.submit_raw(snapshot) is SubmitResult.FULL:
+            while not recorder.submit(snapshot):
                 time.sleep(_FULL_S)
         recorder.close({"acquired": snapshots, "closed": True})
         seconds, used_s = time.perf_counter() - began_s, time.process_time() - before_s
