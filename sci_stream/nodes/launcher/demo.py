@@ -8,7 +8,6 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -84,21 +83,33 @@ class _DemoPlan(NamedTuple):
 def _plan(
     device: torch.device, weights: Path | None, sizes_px: tuple[int, ...], report: Callable[[str], None]
 ) -> _DemoPlan:
-    """Choose prior and size: a network unless even a few iterations take too long, otherwise total variation."""
+    """Choose prior and size: a network unless even a few iterations take too long, otherwise total variation.
+
+    The size is the largest of the descending ones that takes at most the target time, at least the last.
+    """
+    *larger_px, size_px = sizes_px
     if weights is not None:
-        iterations = default_settings(device, "ffdnet").iterations
-        return _largest_in_time(device, "ffdnet", weights, iterations, sizes_px, report=report)
-    prior = chosen_denoiser("auto", device, weights=False)
-    for iterations in _NETWORK_ITERATIONS:
-        network_plan = _largest_in_time(device, prior, None, iterations, sizes_px, report=report)
-        if network_plan.solve_s <= _LONGEST_SOLVE_S:
-            return network_plan
-    plain = _largest_in_time(device, "tv", None, default_settings(device, "tv").iterations, sizes_px, report=report)
-    too_slow = f"{_IN_WORDS[prior]} would take {network_plan.solve_s:.1f} s for {network_plan.iterations} iterations"
-    return plain._replace(why=f"{plain.why}; {too_slow}")
+        prior, choices = "ffdnet", (default_settings(device, "ffdnet").iterations,)
+    else:
+        prior, choices = chosen_denoiser("auto", device, weights=False), _NETWORK_ITERATIONS
+    once_s = _seconds_per_iteration(device, prior, weights, size_px, report)
+    iterations = next((n for n in choices if n * once_s <= _LONGEST_SOLVE_S), choices[-1])
+    why = ""
+    if weights is None and iterations * once_s > _LONGEST_SOLVE_S:
+        why = f"; {_IN_WORDS[prior]} would take {iterations * once_s:.1f} s for {iterations} iterations"
+        prior, iterations = "tv", default_settings(device, "tv").iterations
+        once_s = _seconds_per_iteration(device, prior, None, size_px, report)
+    solve_s = iterations * once_s
+    for larger in reversed(larger_px):
+        larger_s = iterations * _seconds_per_iteration(device, prior, weights, larger, report)
+        if larger_s > _SOLVE_S:
+            why = f"; {larger}×{larger} would take {larger_s:.1f} s{why}"
+            break
+        size_px, solve_s = larger, larger_s
+    why = f"{_IN_WORDS[prior]}: {iterations} iterations take {solve_s:.2f} s at {size_px}×{size_px}{why}"
+    return _DemoPlan(prior, iterations, size_px, solve_s, why)
 
 
-@cache
 def _seconds_per_iteration(
     device: torch.device, prior: str, weights: Path | None, size: int, report: Callable[[str], None]
 ) -> float:
@@ -116,28 +127,6 @@ def _seconds_per_iteration(
         # The best of three: the first call includes the set-up of libraries.
         best_s = min(best_s, time.perf_counter() - start_s)
     return best_s
-
-
-def _largest_in_time(
-    device: torch.device,
-    prior: str,
-    weights: Path | None,
-    iterations: int,
-    sizes_px: tuple[int, ...],
-    *,
-    report: Callable[[str], None],
-) -> _DemoPlan:
-    """Return the largest of the descending sizes within the target time, at least the last, with its time."""
-    larger = ""
-    for size_px in reversed(sizes_px):
-        candidate_s = iterations * _seconds_per_iteration(device, prior, weights, size_px, report)
-        if size_px != sizes_px[-1] and candidate_s > _SOLVE_S:
-            larger = f"; {size_px}×{size_px} would take {candidate_s:.1f} s"
-            break
-        chosen = (size_px, candidate_s)
-    size_px, solve_s = chosen
-    why = f"{_IN_WORDS[prior]}: {iterations} iterations take {solve_s:.2f} s at {size_px}×{size_px}{larger}"
-    return _DemoPlan(prior, iterations, size_px, solve_s, why)
 
 
 def demo_rig(
