@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Final, Literal, TypeGuard
 
 from pydantic import JsonValue, TypeAdapter
@@ -143,10 +143,6 @@ class Parameter:
                 value = int(text)
         return self.checked(value)
 
-    def changed_to(self, value: Value) -> Parameter:
-        """Return a copy with another value."""
-        return replace(self, value=value)
-
     def as_dict(self) -> dict[str, JsonValue]:
         """Return the parameter as plain values."""
         return {**asdict(self), "choices": list(self.choices), "range": self.range}
@@ -163,29 +159,15 @@ class Parameter:
 _PARAMETER = TypeAdapter(Parameter)
 
 
-def read_parameter(text: str) -> Parameter | None:
-    """Parse the text of `Parameter.to_text` from another node; None if it is invalid."""
-    try:
-        return _consistent(_PARAMETER.validate_json(text))
-    except ValueError:
-        return None
-
-
 def parameter_of(values: object) -> Parameter | None:
-    """Parse the values of `Parameter.as_dict` from another node; None if they are invalid."""
+    """Parse a parameter of another node, the text of `to_text` or the values of `as_dict`; None if it is invalid."""
     try:
-        return _consistent(_PARAMETER.validate_python(values))
-    except ValueError:
-        return None
-
-
-def _consistent(parameter: Parameter) -> Parameter | None:
-    """Return the parameter if its bounds are finite and admit its value."""
-    ends = [end for end in (parameter.low, parameter.high) if end is not None]
-    try:
+        parse = _PARAMETER.validate_json if isinstance(values, str) else _PARAMETER.validate_python
+        parameter = parse(values)  # type: ignore[arg-type] # both take the values that come to them
+        ends = [end for end in (parameter.low, parameter.high) if end is not None]
         fits = all(map(_is_number, ends)) and parameter.checked(parameter.value) == parameter.value
-    except InputError:
-        fits = False
+    except (ValueError, InputError):
+        return None
     return parameter if fits else None
 
 
@@ -204,7 +186,7 @@ def is_declaration(key: str) -> bool:
 def declarations(status: Mapping[str, Value]) -> tuple[list[Parameter], list[str]]:
     """Return the parameters and actions that a node's status declares, skipping invalid entries."""
     texts = [value for key, value in status.items() if key.startswith(SET_KEY) and isinstance(value, str)]
-    parameters = [parameter for text in texts if (parameter := read_parameter(text)) is not None]
+    parameters = [parameter for text in texts if (parameter := parameter_of(text)) is not None]
     actions = status.get(ACTIONS_KEY, "")
     return parameters, actions.split() if isinstance(actions, str) else []
 

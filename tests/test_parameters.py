@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sci_stream.errors import InputError
-from sci_stream.parameters import Parameter, checked_changes, declarations, declared, parameter_of, read_parameter
+from sci_stream.parameters import Parameter, checked_changes, declarations, declared, parameter_of
 
 ITERATIONS = Parameter("iterations", "integer", 12, 1, 100, description="Iterations per snapshot.")
 GAIN = Parameter("gain_db", "number", 1.5, -6.0, 24.0)
@@ -95,21 +95,21 @@ def test_declarations_round_trip_in_a_status() -> None:
 
 
 def test_to_text_omits_a_long_description() -> None:
-    found = read_parameter(Parameter("a", "flag", True, description="word " * 400).to_text())
+    found = parameter_of(Parameter("a", "flag", True, description="word " * 400).to_text())
     assert found == Parameter("a", "flag", True)
 
 
 @given(anything)
-def test_read_parameter_of_any_text_is_a_parameter_or_none(value: object) -> None:
+def test_parameter_of_of_any_text_is_a_parameter_or_none(value: object) -> None:
     text = json.dumps(value)
-    for found in (read_parameter(text), read_parameter(text[:-1]), parameter_of({**GAIN.as_dict(), "value": value})):
+    for found in (parameter_of(text), parameter_of(text[:-1]), parameter_of({**GAIN.as_dict(), "value": value})):
         assert found is None or found.checked(found.value) == found.value
 
 
 def test_inconsistent_declaration_is_ignored() -> None:
     for change in ({"value": 1000}, {"kind": "map"}, {"low": "one"}, {"choices": [1]}, {"name": 5}):
         assert parameter_of({**ITERATIONS.as_dict(), **change}) is None, change
-    assert read_parameter("[" * 100_000) is None
+    assert parameter_of("[" * 100_000) is None
 
 
 def test_changes_are_validated_before_any_is_applied() -> None:

@@ -7,7 +7,6 @@ and a process without descriptors can neither begin the next segment of a record
 from __future__ import annotations
 
 import contextlib
-import enum
 import functools
 import operator
 import resource
@@ -21,14 +20,14 @@ from typing import ClassVar, NamedTuple
 import zmq
 
 from sci_stream.security.curve import SocketConfig
-from sci_stream.transport.sockets import ReceivedMessage, bind, bind_tcp_and_local, make_socket, readable, receive
+from sci_stream.transport.sockets import bind, bind_tcp_and_local, make_socket, readable
 
 MISSED_HEARTBEATS = 3
 """A peer silent for this many heartbeats is presumed lost."""
 
-# Connections whose peers have sent nothing yet; each costs a descriptor.
+# Connections whose peers were not accepted yet; each costs a descriptor.
 _MAX_UNKNOWN = 64
-# Longer than ZeroMQ's own limit for a handshake, 10 s: these have completed it and sent nothing since.
+# Longer than ZeroMQ's own limit for a handshake, 10 s: these have completed it and sent no HELLO since.
 _PATIENCE_S = 15.0
 # Far more than a rig has nodes and viewers.
 _MAX_CONNECTIONS = 512
@@ -115,22 +114,13 @@ def tcp_progress(descriptor: int) -> TcpProgress | None:
     return TcpProgress(*_COUNTERS.unpack_from(info, _COUNTERS_AT)) if known else None
 
 
-class PeerState(enum.IntEnum):
-    """State of the peer of a connection, in the order in which connections are closed."""
-
-    SILENT = 0
-    HEARD = 1
-    """Has sent a message, of whatever kind."""
-    KNOWN = 2
-    """Was accepted as a node or subscriber."""
-
-
 @dataclass(slots=True)
 class _Connection:
     peer: object
     """Address of the peer: a descriptor with another one has been reused."""
     since_s: float | None = None
-    state: PeerState = PeerState.SILENT
+    known: bool = False
+    """Whether the peer was accepted as a node or subscriber."""
 
 
 def max_connections() -> int:
@@ -142,10 +132,10 @@ def max_connections() -> int:
 
 
 class ConnectionLimit:
-    """Close connections over the limit: silent peers go first, then unknown ones, the oldest first.
+    """Close connections over the limit: unknown peers go first, the oldest first.
 
-    The socket's monitor reports connections, then its receiver reports messages. Connections are shut down; ZeroMQ
-    notices that like a disconnect of the peer. Their descriptors are never closed here.
+    The socket's monitor reports connections, then its receiver reports accepted peers. Connections are shut down;
+    ZeroMQ notices that like a disconnect of the peer. Their descriptors are never closed here.
     """
 
     def __init__(self, maximum: int | None = None) -> None:
@@ -169,13 +159,12 @@ class ConnectionLimit:
         """Record the end of a connection."""
         self._connections.pop(descriptor, None)
 
-    def heard(self, descriptor: int, state: PeerState) -> None:
-        """Record a message, which may arrive before the monitor's report of its connection."""
+    def know(self, descriptor: int) -> None:
+        """Record that a peer was accepted, perhaps before the monitor's report of its connection."""
         if descriptor >= 0 and descriptor not in self._connections:
             self.accepted(descriptor)
-        connection = self._connections.get(descriptor)
-        if connection is not None:
-            connection.state = max(connection.state, state)
+        if descriptor in self._connections:
+            self._connections[descriptor].known = True
 
     def enforce(self, now_s: float, *, drained: bool = True) -> int:
         """Close the connections over the limits; return their number. Call in each turn of the loop.
@@ -183,21 +172,17 @@ class ConnectionLimit:
         ``drained``: all messages have been received. Otherwise the first one of a connection may still be waiting, and
         none is closed for its silence.
         """
-        silent: list[int] = []
-        for descriptor, connection in self._connections.items():
+        unknown = [fd for fd, connection in self._connections.items() if not connection.known]
+        # Of known peers the latest: the nodes of a running rig stay.
+        closable = unknown + [fd for fd in reversed(self._connections) if self._connections[fd].known]
+        over = set(unknown[: max(0, len(unknown) - _MAX_UNKNOWN)])
+        for descriptor in unknown:
+            connection = self._connections[descriptor]
             connection.since_s = now_s if connection.since_s is None else connection.since_s
-            if connection.state is PeerState.SILENT:
-                silent.append(descriptor)
-        waited = [fd for fd in silent if drained and now_s - (self._connections[fd].since_s or now_s) > _PATIENCE_S]
-        over = set(waited) | set(silent[: max(0, len(silent) - _MAX_UNKNOWN)])
-        excess = len(self._connections) - len(over) - self._maximum
-        if excess > 0:
-            others = [fd for fd in self._connections if fd not in over]
-            # Of known peers the latest: the nodes of a running rig stay.
-            unknown = [fd for fd in others if self._connections[fd].state is not PeerState.KNOWN]
-            unknown.sort(key=lambda fd: self._connections[fd].state)
-            known = [fd for fd in reversed(others) if self._connections[fd].state is PeerState.KNOWN]
-            over |= set((unknown + known)[:excess])
+            if drained and now_s - connection.since_s > _PATIENCE_S:
+                over.add(descriptor)
+        closable = [fd for fd in closable if fd not in over]
+        over.update(closable[: max(0, len(closable) - self._maximum)])
         for descriptor in over:
             self._close(descriptor, self._connections.pop(descriptor))
         return len(over)
@@ -313,13 +298,6 @@ class ServerSocket:
         (bind_tcp_and_local if self.kind == zmq.ROUTER else bind)(self.socket, endpoint, self.address)
         self.connections = ConnectionLimit()
         self.monitor = Monitor(self.socket, self.connections)
-
-    def receive_frames(self) -> ReceivedMessage | None:
-        """Receive one message, or None if there is none now. Drain the monitor first: descriptors are reused."""
-        incoming = receive(self.socket)
-        if incoming is not None:
-            self.connections.heard(incoming.descriptor, PeerState.HEARD)
-        return incoming
 
     def limit_connections(self, now_s: float, *, drained: bool) -> tuple[int, int]:
         """Close connections over the limit; return the numbers refused in the handshake and closed, both counted.

@@ -12,7 +12,7 @@ import zmq
 from sci_stream.errors import TransportError, WireError
 from sci_stream.model import Reconstruction
 from sci_stream.security.curve import SocketConfig, unencrypted
-from sci_stream.transport.connections import PeerState, ServerSocket
+from sci_stream.transport.connections import ServerSocket
 from sci_stream.transport.sockets import make_socket, receive, send_frames
 from sci_stream.wire import Heartbeat, Limits, Message, decode, encode
 
@@ -58,7 +58,7 @@ class TapPublisher(ServerSocket):
         """Read the subscription messages of XPUB: the first subscription to each topic and the last cancellation."""
         self.monitor.drain()  # first: a descriptor may belong to another connection by now
         for _ in range(_SUBSCRIPTIONS_WAITING):
-            incoming = self.receive_frames()
+            incoming = receive(self.socket)
             if incoming is None:
                 break
             frames = incoming.frames
@@ -69,7 +69,7 @@ class TapPublisher(ServerSocket):
                 self._topics.discard(topic)
             elif action == b"\x01" and useful:
                 self._topics.add(topic)
-                self.connections.heard(incoming.descriptor, PeerState.KNOWN)
+                self.connections.know(incoming.descriptor)
             else:
                 self.wire_errors["subscription"] += 1  # no message ever has this topic
         self.limit_connections(time.monotonic(), drained=True)

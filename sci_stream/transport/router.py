@@ -17,10 +17,11 @@ from sci_stream.errors import SciStreamError, WireError
 from sci_stream.optics.calibration import Calibration
 from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.client_connection import UNKNOWN_PEER, identity_of
-from sci_stream.transport.connections import MISSED_HEARTBEATS, PauseDetector, PeerState, ServerSocket
+from sci_stream.transport.connections import MISSED_HEARTBEATS, PauseDetector, ServerSocket
 from sci_stream.transport.sockets import (
     ReceivedMessage,
     readable,
+    receive,
     send_to,
 )
 from sci_stream.wire import (
@@ -139,7 +140,7 @@ class RouterServer(ServerSocket, Generic[P]):
         self._drain_monitor()  # first: a descriptor may belong to another connection by now
         taken_bytes = 0
         for _ in range(max_messages):
-            incoming = self.receive_frames() if taken_bytes < max_bytes else None
+            incoming = receive(self.socket) if taken_bytes < max_bytes else None
             if incoming is None:
                 return
             identity = bytes(incoming.frames[0])
@@ -208,7 +209,7 @@ class RouterServer(ServerSocket, Generic[P]):
                 self.reply(identity, Refused(reason="too_many", text=f"{count} nodes are connected; try again later"))
             return None
         self._unclaimed = [(name, since_s) for name, since_s in self._unclaimed if name != identity]
-        self.connections.heard(incoming.descriptor, PeerState.KNOWN)
+        self.connections.know(incoming.descriptor)
         self.reply(identity, self._welcome)
         return hello
 

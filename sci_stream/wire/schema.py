@@ -69,21 +69,7 @@ def metadata_of(annotation: Any, kind: type[M]) -> M | None:
     return next((entry for entry in metadata if isinstance(entry, kind)), None)
 
 
-def type_name(annotation: Any) -> str:
-    """Return the name of a field's type in docs/wire.md."""
-    declared = metadata_of(annotation, FieldType)
-    if declared is not None:
-        return declared.name
-    if (optional := _optional(annotation)) is not None:
-        name = type_name(optional)
-        return f"{name}?" if name.isalpha() else f"{name} or nil"
-    options = annotation if isinstance(annotation, enum.EnumType) else get_args(annotation)
-    if options:
-        return ", ".join(f'`"{option}"`' for option in options)
-    return "flag" if annotation is bool else "map"
-
-
-def _optional(annotation: Any) -> Any:
+def optional_type(annotation: Any) -> Any:
     """Return the type of an optional value; None for a type that is not optional."""
     options = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else ()
     return next((option for option in options if option is not NoneType), None)
@@ -96,7 +82,7 @@ def _conversion(annotation: Any) -> Callable[[Any], Any] | None:
         return declared.send
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
         return MapSchema(types_of(annotation)).dump
-    if (optional := _optional(annotation)) is None or (convert := _conversion(optional)) is None:
+    if (optional := optional_type(annotation)) is None or (convert := _conversion(optional)) is None:
         return None
     return lambda value: None if value is None else convert(value)
 
@@ -107,7 +93,7 @@ def _schema(annotation: Any) -> CoreSchema:
         return core_schema.no_info_after_validator_function(lambda values: annotation(**values), fields)
     if get_origin(annotation) is list:
         return core_schema.list_schema(_schema(get_args(annotation)[0]))
-    if (optional := _optional(annotation)) is not None:
+    if (optional := optional_type(annotation)) is not None:
         return core_schema.nullable_schema(_schema(optional))
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         annotation = Annotated[annotation, Field(strict=False)]  # its members arrive as strings

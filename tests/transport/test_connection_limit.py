@@ -15,7 +15,7 @@ import zmq
 from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.nodes.runtime.process import raise_descriptor_limit
 from sci_stream.transport.client_connection import ClientConnection
-from sci_stream.transport.connections import ConnectionLimit, PeerState, max_connections
+from sci_stream.transport.connections import ConnectionLimit, max_connections
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.pubsub import TapPublisher
 from sci_stream.transport.results_server import ResultsServer
@@ -120,32 +120,33 @@ def test_silent_connections_are_closed_and_the_known_peer_stays(
         until(address.reaches_peer, address.poll, 60.0)
 
 
-def test_connection_limit_closes_those_that_said_least() -> None:
+def test_connection_limit_closes_unknown_peers_first() -> None:
     limit = ConnectionLimit(maximum=4)
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
 
-        def connect(state: PeerState) -> socket.socket:
+        def connect(*, known: bool) -> socket.socket:
             mine = stack.enter_context(socket.create_connection(listener.getsockname()))
             theirs, _ = listener.accept()
             limit.accepted(stack.enter_context(theirs).fileno())
-            limit.heard(theirs.fileno(), state)
+            if known:
+                limit.know(theirs.fileno())
             return mine
 
-        known = [connect(PeerState.KNOWN) for _ in range(3)]
-        heard = [connect(PeerState.HEARD) for _ in range(2)]
-        silent = [connect(PeerState.SILENT) for _ in range(2)]
+        unknown = [connect(known=False) for _ in range(2)]
+        known = [connect(known=True) for _ in range(3)]
+        unknown += [connect(known=False) for _ in range(2)]
         assert limit.enforce(100.0) == 3
-        assert [still_open(group) for group in (known, heard, silent)] == [3, 1, 0]
-        later = [connect(PeerState.KNOWN) for _ in range(3)]
+        assert [still_open(group) for group in (known, unknown[:3], unknown[3:])] == [3, 0, 1]
+        later = [connect(known=True) for _ in range(3)]
         assert limit.enforce(101.0) == 3
-        assert [still_open(group) for group in (known, heard, later)] == [3, 0, 1]
+        assert [still_open(group) for group in (known, unknown, later)] == [3, 0, 1]
         assert len(limit) == 4
 
 
 def test_message_of_unknown_connection_is_no_fault() -> None:
     limit = ConnectionLimit()
-    limit.heard(-1, PeerState.HEARD)
+    limit.know(-1)
     limit.disconnected(-1)
     assert limit.enforce(100.0) == 0
 

@@ -10,7 +10,8 @@ import pytest
 from sci_stream import field_types as ft
 from sci_stream.model import BayerPhase
 from sci_stream.wire.header import quoted
-from sci_stream.wire.schema import FieldError, MapSchema, type_name
+from sci_stream.wire.schema import FieldError, MapSchema
+from tests.wire.wire_tables import type_name
 
 NAN, INF = float("nan"), float("inf")
 

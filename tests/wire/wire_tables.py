@@ -7,14 +7,16 @@ docs/quantities.md.
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from sci_stream.field_types import FieldType
 from sci_stream.reports import CalibrationHealth, SolveReport
 from sci_stream.wire.kinds import KINDS, MessageKind
-from sci_stream.wire.schema import type_name, types_of
+from sci_stream.wire.schema import metadata_of, optional_type, types_of
 
 SPECIFICATION = Path(__file__).parents[2] / "docs" / "wire.md"
 
@@ -22,6 +24,20 @@ _KINDS: Mapping[str, MessageKind] = {kind.name: kind for kind in KINDS}
 _MAPS: Mapping[str, Mapping[str, Any]] = {"report": types_of(SolveReport), "health": types_of(CalibrationHealth)}
 _SNAPSHOT = _KINDS["snapshot"].types
 _SHAPES = {2: "(H, W)", 3: "(B, H, W)"}
+
+
+def type_name(annotation: Any) -> str:
+    """Return the name of a field's type in docs/wire.md."""
+    declared = metadata_of(annotation, FieldType)
+    if declared is not None:
+        return declared.name
+    if (optional := optional_type(annotation)) is not None:
+        name = type_name(optional)
+        return f"{name}?" if name.isalpha() else f"{name} or nil"
+    options = annotation if isinstance(annotation, enum.EnumType) else get_args(annotation)
+    if options:
+        return ", ".join(f'`"{option}"`' for option in options)
+    return "flag" if annotation is bool else "map"
 
 
 def with_tables(text: str) -> str:

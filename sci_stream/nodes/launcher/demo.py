@@ -31,7 +31,7 @@ _LONGEST_SOLVE_S = 2.0
 # With our own network and warm starts; more do not help on a noisy camera (lab/research/schedule-research.md). Four
 # warm iterations give 26.5 dB on the published Crash, hardly less than twelve: a slow device takes fewer before
 # it takes TV.
-_NETWORK_ITERATIONS = (12, 8, 6, 4)
+_NETWORK_ITERATIONS: tuple[int, ...] = (12, 8, 6, 4)
 # Camera rate as a share of the device's speed, since all nodes share the machine.
 _RATE_MARGIN = 0.7
 # Faster, the eye sees no difference and the recording grows.
@@ -88,10 +88,9 @@ def _plan(
     The size is the largest of the descending ones that takes at most the target time, at least the last.
     """
     *larger_px, size_px = sizes_px
+    prior, choices = chosen_denoiser("auto", device, weights=weights is not None), _NETWORK_ITERATIONS
     if weights is not None:
-        prior, choices = "ffdnet", (default_settings(device, "ffdnet").iterations,)
-    else:
-        prior, choices = chosen_denoiser("auto", device, weights=False), _NETWORK_ITERATIONS
+        choices = (default_settings(device, prior).iterations,)
     once_s = _seconds_per_iteration(device, prior, weights, size_px, report)
     iterations = next((n for n in choices if n * once_s <= _LONGEST_SOLVE_S), choices[-1])
     why = ""

@@ -7,7 +7,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -358,5 +358,7 @@ def _checked(request: _Request, peer: ReportingPeer) -> dict[str, Value]:
 def _redeclared(peer: ReportingPeer, values: Mapping[str, Value]) -> dict[str, str]:
     known = {parameter.name: parameter for parameter in peer.parameters}
     return {
-        f"{SET_KEY}{name}": known[name].changed_to(value).to_text() for name, value in values.items() if name in known
+        f"{SET_KEY}{name}": replace(known[name], value=value).to_text()
+        for name, value in values.items()
+        if name in known
     }

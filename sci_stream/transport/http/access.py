@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import hmac
 import logging
 import math
@@ -44,19 +43,6 @@ _SECURITY_HEADERS = {
 }
 
 
-class AccessDecision(enum.Enum):
-    """Result of checking a request."""
-
-    OPEN = "open"
-    """Accepted."""
-    TOKEN = "token"
-    """No token, or a wrong one."""
-    EXPIRED = "expired"
-    """The right token, but expired."""
-    RATE = "rate"
-    """Too many requests or wrong tokens from this address."""
-
-
 class HttpAccessControl:
     """Admit requests by address and token; count refused ones by reason.
 
@@ -89,8 +75,10 @@ class HttpAccessControl:
             self.count("rate")
         return within
 
-    def admit(self, address: str, tokens: Iterable[str], now_s: float, unix_s: float) -> AccessDecision:
-        """Check the tokens given with a request.
+    def admit(self, address: str, tokens: Iterable[str], now_s: float, unix_s: float) -> str:
+        """Check the tokens given with a request; return the reason of a refusal, ``""`` if it is accepted.
+
+        ``token``: no token, or a wrong one; ``expired``: the right one, but expired; ``rate``: too many wrong ones.
 
         Parameters
         ----------
@@ -100,28 +88,26 @@ class HttpAccessControl:
             The time, monotonic and Unix.
         """
         if self._token is None:
-            return AccessDecision.OPEN
-        if not self._guesses.has(address, now_s):
-            return self._counted(AccessDecision.RATE)
+            return ""
         words = [word.encode() for word in tokens if word]
-        if not any(hmac.compare_digest(word, self._token) for word in words):
-            if words:
-                self._guesses.take(address, now_s)
-            return self._counted(AccessDecision.TOKEN)
-        return self._counted(AccessDecision.OPEN if unix_s < self._expires_s else AccessDecision.EXPIRED)
+        reason = "token"
+        if not self._guesses.has(address, now_s):
+            reason = "rate"
+        elif any(hmac.compare_digest(word, self._token) for word in words):
+            reason = "expired" if unix_s >= self._expires_s else ""
+        elif words:
+            self._guesses.take(address, now_s)
+        if reason:
+            self.count(reason)
+        return reason
 
     def expired(self, unix_s: float) -> bool:
         """Return whether there is a token and it has expired."""
         return self._token is not None and unix_s >= self._expires_s
 
     def count(self, reason: str) -> None:
-        """Count a request that was refused for another reason."""
+        """Count a refused request."""
         self.refused[reason] += 1
-
-    def _counted(self, admission: AccessDecision) -> AccessDecision:
-        if admission is not AccessDecision.OPEN:
-            self.refused[admission.value] += 1
-        return admission
 
 
 class _Refusal(NamedTuple):
@@ -203,24 +189,21 @@ class AccessMiddleware:
         is_open = scope["path"] in _OPEN_PATHS
         if is_open and self._access.needs_token and not tokens:
             return None
-        decision = self._access.admit(_address(scope), tokens, now_s, unix_ns() / 1e9)
-        request.state.has_access = decision is AccessDecision.OPEN
-        return None if is_open else self._token_refusal(decision, sent=bool(tokens))
+        reason = self._access.admit(_address(scope), tokens, now_s, unix_ns() / 1e9)
+        request.state.has_access = not reason
+        return None if is_open or not reason else self._token_refusal(reason, sent=bool(tokens))
 
-    def _token_refusal(self, decision: AccessDecision, *, sent: bool) -> _Refusal | None:
-        match decision:
-            case AccessDecision.OPEN:
-                return None
-            case AccessDecision.RATE:
-                return _Refusal(429, "too many wrong tokens from this address: wait a moment")
-            case AccessDecision.EXPIRED:
-                reason = f"the [{self._section}] token has expired: the rig needs a new one (token_expires)"
-            case AccessDecision.TOKEN if sent:
-                reason = f"the token is wrong: it is the [{self._section}] token of the rig"
-            case AccessDecision.TOKEN:
-                how = "send Authorization: Bearer with" if self._browser is None else "open the page with ?token=…,"
-                reason = f"a token is required: {how} the [{self._section}] token of the rig"
-        return _Refusal(401 if self._browser is None else 403, reason, asks_for_token=True)
+    def _token_refusal(self, reason: str, *, sent: bool) -> _Refusal:
+        if reason == "rate":
+            return _Refusal(429, "too many wrong tokens from this address: wait a moment")
+        if reason == "expired":
+            text = f"the [{self._section}] token has expired: the rig needs a new one (token_expires)"
+        elif sent:
+            text = f"the token is wrong: it is the [{self._section}] token of the rig"
+        else:
+            how = "send Authorization: Bearer with" if self._browser is None else "open the page with ?token=…,"
+            text = f"a token is required: {how} the [{self._section}] token of the rig"
+        return _Refusal(401 if self._browser is None else 403, text, asks_for_token=True)
 
     def _tokens(self, request: HTTPConnection) -> list[str]:
         """Return the tokens given in a request."""
