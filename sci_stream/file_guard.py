@@ -169,6 +169,7 @@ def complete_output(out: Path, *, replace: bool) -> Iterator[Path]:
         raise StorageError(f"The folder {out.parent} does not exist", hint="Create it first.")
     partial = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
+        _remove(partial)  # through a symbolic link of this name another file would be overwritten
         yield partial
         if out.is_dir() or partial.is_dir():
             _remove(out)  # a file, in contrast, is replaced at once
@@ -182,7 +183,7 @@ def complete_output(out: Path, *, replace: bool) -> Iterator[Path]:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

@@ -135,7 +135,10 @@ def _begin_new(path: Path, image: bytes, begin: Callable[[Path, Path], h5py.File
     _remove_left_behind(path)
     hidden = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        hidden.write_bytes(image)
+        # A new file: through a symbolic link of this name another one would be overwritten.
+        hidden.unlink(missing_ok=True)
+        with hidden.open("xb") as new:
+            new.write(image)
         file = begin(hidden, path)
         try:
             _publish(hidden, path)

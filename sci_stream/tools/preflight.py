@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -236,9 +237,8 @@ def _check_recording(rig: Rig) -> str:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # os.access() is wrong on network file systems and for root; writing is not.
-        probe = folder / ".sci-stream-check"
-        probe.write_bytes(b"")
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise StorageError(f"Cannot write to the [record] folder {folder}", got=error.strerror) from None
     free_mib = free_bytes(folder / "x") >> 20

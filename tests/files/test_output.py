@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,16 @@ def test_failed_output_leaves_the_earlier_file_and_nothing_else(tmp_path: Path, 
         fail()
     assert [path.name for path in tmp_path.iterdir()] == ["out.bin"]
     assert out.read_bytes() == b"old"
+
+
+def test_output_does_not_follow_a_symbolic_link(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("precious")
+    (tmp_path / f".video.mp4.{os.getpid()}.part").symlink_to(other)
+    with complete_output(tmp_path / "video.mp4", replace=True) as partial:
+        partial.write_text("video")
+    assert other.read_text() == "precious"
+    assert (tmp_path / "video.mp4").read_text() == "video"
 
 
 def test_folder_takes_the_place_of_a_folder_or_a_file(tmp_path: Path) -> None:

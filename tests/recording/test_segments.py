@@ -41,6 +41,18 @@ def test_segment_is_readable_once_it_has_its_name(tmp_path: Path) -> None:
         assert list(file) == ["rows"]
 
 
+def test_symbolic_links_in_the_folder_are_not_followed(tmp_path: Path) -> None:
+    folder, other = tmp_path / "recordings", tmp_path / "other"
+    folder.mkdir()
+    other.write_text("precious")
+    (folder / "run.h5").symlink_to(tmp_path / "missing")
+    for name in ("run.h5", "run_001.h5"):
+        (folder / f".{name}.{os.getpid()}.new").symlink_to(other)
+    assert create_segment(folder / "run.h5", "run", WrittenRows(), lambda _known: IMAGE, begin) == 1
+    assert other.read_text() == "precious"
+    assert not (tmp_path / "missing").exists()
+
+
 def test_concurrently_created_segment_is_kept(tmp_path: Path) -> None:
     def overtaken(hidden: Path, named: Path) -> h5py.File:
         file = begin(hidden, named)
