@@ -86,7 +86,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         self._current = ""
         self._series = ""
         self._slowest_s = 0.0
-        self._barred: dict[str, tuple[float, float]] = {}
+        self._barred: dict[bytes, tuple[float, float]] = {}
         self.period_ns = 0
 
     @property
@@ -146,7 +146,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
                 peer.progress_s = now_s
             elif now_s - peer.progress_s > (patience_s := self._patience_s):
                 if self._slowest_s:  # others do return results
-                    self._bar(peer.hello.node, now_s)
+                    self._bar(identity, now_s)
                 settled += self._lose(identity, f"no result for {patience_s:g} s")
         self._admit(now_s)
         return settled + self._hand_out()
@@ -157,11 +157,11 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         usual_s = max(_LEAST_PATIENCE_S, _PATIENCE * self._slowest_s) if self._slowest_s else math.inf
         return min(self._solve_timeout_s, usual_s)
 
-    def _bar(self, node: str, now_s: float) -> None:
-        """Give a node no snapshots for a while."""
-        _, before_s = self._barred.get(node, (0.0, _BARRED_FIRST_S / 2))
+    def _bar(self, identity: bytes, now_s: float) -> None:
+        """Give a node no snapshots for a while; one that restarts gets some again."""
+        _, before_s = self._barred.get(identity, (0.0, _BARRED_FIRST_S / 2))
         pause_s = min(2 * before_s, _BARRED_MAX_S)
-        self._barred[node] = now_s + pause_s, pause_s
+        self._barred[identity] = now_s + pause_s, pause_s
         while len(self._barred) > MAX_PEERS:
             del self._barred[next(iter(self._barred))]
 
@@ -170,7 +170,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         for identity, peer in self.peers.items():
             credit = peer.hello.credit
             if not peer.is_proven:
-                until_s, _ = self._barred.get(peer.hello.node, (0.0, 0.0))
+                until_s, _ = self._barred.get(identity, (0.0, 0.0))
                 credit = min(credit, int(now_s >= until_s))
             self._queue.join(identity.decode(errors="replace"), credit)
 
@@ -181,7 +181,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
             if message.ok and self._queue.holds(name):
                 self._slowest_s = max(self._slowest_s, now_s - peer.progress_s)
                 peer.is_proven = True
-                self._barred.pop(peer.hello.node, None)
+                self._barred.pop(identity, None)
             peer.progress_s = now_s
         match message:
             case Hello():

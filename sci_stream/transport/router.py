@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,7 +51,9 @@ MAX_PEERS = 256
 _CONTROL_PER_S, _CONTROL_BURST = 100.0, 400
 # Calibrations requested or sent by one peer: each may be as large as many snapshots.
 _CALIBRATIONS_PER_S, _CALIBRATIONS_BURST = 1.0, 8
-# New nodes, all together.
+# Places of a name of the rig: a restarted node connects before its predecessor is lost.
+_PLACES = 2
+# New nodes of other names, all together.
 _JOINS_PER_S, _JOINS_BURST = 20.0, MAX_PEERS
 # A peer that sends nonsense must not have an answer sent for each message.
 _REFUSALS_PER_S, _REFUSALS_BURST = 1.0, 5
@@ -226,11 +229,12 @@ class RouterServer(ServerSocket, Generic[P]):
 
     def _has_place(self, node: str, now_s: float) -> bool:
         """Return whether a new node may join."""
-        if node in self._known:
+        names = Counter(peer.hello.node for peer in self.peers.values())
+        if node in self._known and names[node] < _PLACES:
             return True
         self._forget_lost(now_s)
-        others = sum(peer.hello.node not in self._known for peer in self.peers.values())
-        return others < MAX_PEERS - len(self._known) and self._join_rate.take(now_s)
+        others = len(self.peers) - sum(min(names[known], _PLACES) for known in self._known)
+        return others < MAX_PEERS - _PLACES * len(self._known) and self._join_rate.take(now_s)
 
     def _forget_lost(self, now_s: float) -> None:
         """Forget nodes that are lost, to make room; nothing where they are removed at once."""

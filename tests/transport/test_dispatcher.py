@@ -115,6 +115,11 @@ def test_node_that_solves_nothing_delays_one_snapshot(
     assert sorted(settled.seq for settled in bench.settled) == list(range(8))
     assert not any(settled.given_up for settled in bench.settled)
     assert len(bench.seqs("hole")) == 1
+    bench.nodes.pop("hole").close()
+    bench.add("hole", credit=1, incarnation="restarted")
+    bench.nodes.pop("good").close()
+    bench.dispatcher.offer(snapshot(8))
+    until(lambda: bench.seqs("hole") == [8], bench.poll)
     bench.close()
 
 

@@ -176,7 +176,7 @@ def test_too_many_nodes_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatc
 
 
 def test_nodes_of_the_rig_keep_their_places(context: zmq.Context, free_endpoint, monkeypatch) -> None:
-    monkeypatch.setattr(router, "MAX_PEERS", 4)
+    monkeypatch.setattr(router, "MAX_PEERS", 6)
     bench = Bench(context, free_endpoint(), known=("acquire", "reconstruct-0"))
     for index in range(4):
         raw = bench.connect(f"stranger-{index}@a")
@@ -191,6 +191,18 @@ def test_nodes_of_the_rig_keep_their_places(context: zmq.Context, free_endpoint,
     raw = bench.connect("stranger-4@a")
     raw.send_multipart(encode(hello("stranger-4")))
     assert isinstance(bench.answer(raw), Welcome), "in the place of one that is lost"
+    bench.close()
+
+
+def test_names_of_the_rig_take_no_more_places(context: zmq.Context, free_endpoint, monkeypatch) -> None:
+    """Any program that can connect can use them, and return under an identity that was replaced."""
+    monkeypatch.setattr(router, "MAX_PEERS", 4)
+    bench = Bench(context, free_endpoint(), known=("reconstruct-0",))
+    for index in [*range(6), *range(6)]:
+        raw = bench.connect(f"reconstruct-0@{index}")
+        raw.send_multipart(encode(hello("reconstruct-0", incarnation=str(index))))
+        bench.answer(raw)
+    assert 2 <= len(bench.server.peers) <= 4
     bench.close()
 
 
