@@ -113,6 +113,11 @@ class Display:
             )
         return snapshot
 
+    def shown_after(self, series: str, seq: int, at_most: int) -> list[Reconstruction]:
+        """Return the first snapshots of a series after a number, of those that were shown and are in memory."""
+        with self._changed:
+            return [one for one in self._recent if one.id.series == series and one.id.seq > seq][:at_most]
+
     def set_tone(self, changes: Changes, who: str) -> dict[str, Json]:
         """Change the tone for all viewers; return all its settings. Raises `InputError`."""
         with self._changed:

@@ -32,12 +32,14 @@ from sci_stream.web import h264
 from sci_stream.web.archive import KEPT_S
 from sci_stream.web.display import Display
 from sci_stream.web.hub import Hub
-from sci_stream.web.inspection import Region, coded_jpeg, describe_region, frame_png, pixel_values
+from sci_stream.web.inspection import Line, Region, coded_jpeg, describe_region, frame_png, pixel_values, traces
 from sci_stream.web.message import H264, JPEG, Picture
 from sci_stream.web.still import save_still
 
 # Making a clip or a still takes a core: two at a time leave the instrument the others.
 _AT_ONCE = 2
+# A page asks again for more.
+_MAX_TRACED = 32
 
 Q = TypeVar("Q", bound=BaseModel)
 
@@ -65,6 +67,21 @@ class _ValuesQuery(_FrameQuery):
     width: PositiveInt | None = None
     height: PositiveInt | None = None
     pixels: bool = False
+
+
+class _TracesQuery(BaseModel):
+    """Snapshots of a series after a number; a line from (x0, y0) to (x1, y1), and a region, if there are."""
+
+    series: str = ""
+    after: int = -1
+    x0: int | None = None
+    y0: int = 0
+    x1: int = 0
+    y1: int = 0
+    x: int = 0
+    y: int = 0
+    width: PositiveInt | None = None
+    height: PositiveInt | None = None
 
 
 class _ClipQuery(BaseModel):
@@ -102,6 +119,7 @@ def routes(hub: Hub, display: Display, recordings: Path) -> list[Route]:
         Route("/timeline", threaded(answers.timeline)),
         Route("/picture/{number}", threaded(answers.picture)),
         Route("/values", threaded(answers.values)),
+        Route("/traces", threaded(answers.traces)),
         Route("/frame.png", threaded(answers.frame)),
         Route("/coded.jpg", threaded(answers.coded)),
         Route("/download/still", limited(answers.still)),
@@ -146,6 +164,15 @@ class _Answers:
         if region is not None and wanted.pixels:
             description["pixels"] = pixel_values(shown, wanted.frame, region)
         return JSONResponse(description)
+
+    def traces(self, request: Request) -> Response:
+        wanted = _query(_TracesQuery, request)
+        line = None if wanted.x0 is None else Line(wanted.x0, wanted.y0, wanted.x1, wanted.y1)
+        region = None
+        if wanted.width is not None and wanted.height is not None:
+            region = Region(wanted.x, wanted.y, wanted.width, wanted.height)
+        shown = self._display.shown_after(wanted.series, wanted.after, _MAX_TRACED)
+        return Response(traces(shown, line, region), media_type="application/octet-stream")
 
     def frame(self, request: Request) -> Response:
         shown, frame = self._shown(request)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -42,6 +45,61 @@ class Region:
             height, width = image.shape[-2:]
             raise InputError("The region is outside the picture", expected=f"within {width}×{height}", got=f"{self}")
         return part
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line on the sensor from its first to its last pixel, px."""
+
+    x0: int
+    y0: int
+    x1: int
+    y1: int
+
+    def of(self, video: Array) -> Array:
+        """Return the pixels nearest to the line, (B, L), with one for each step of the longer direction.
+
+        Raises
+        ------
+        InputError
+            If an end lies outside the picture.
+        """
+        height, width = video.shape[-2:]
+        if not (0 <= min(self.x0, self.x1) <= max(self.x0, self.x1) < width) or not (
+            0 <= min(self.y0, self.y1) <= max(self.y0, self.y1) < height
+        ):
+            raise InputError("The line ends outside the picture", expected=f"within {width}×{height}", got=f"{self}")
+        n = max(abs(self.x1 - self.x0), abs(self.y1 - self.y0)) + 1
+        x = np.rint(np.linspace(self.x0, self.x1, n)).astype(np.intp)
+        y = np.rint(np.linspace(self.y0, self.y1, n)).astype(np.intp)
+        return video[..., y, x]
+
+
+def traces(snapshots: Sequence[Reconstruction], line: Line | None, region: Region | None) -> bytes:
+    """Return the video of some snapshots along a line, and the means of a region: all frames, one after the other.
+
+    A little-endian uint32 with the length of a header, the header as JSON, then float32: for each snapshot its means
+    (B), and its pixels along the line (B, L) if there is one. Along a line of
+    a mosaic, each value is the mean of its 2×2 pixels.
+    """
+    parts: list[bytes] = []
+    described = []
+    for snapshot in snapshots:
+        video = snapshot.video.astype(np.float32)
+        along = None if line is None else line.of(video if snapshot.bayer is None else _without_colour(video))
+        means = (video if region is None else region.of(video)).mean((1, 2), dtype=np.float64)
+        described.append({"seq": snapshot.id.seq, "acquired_ns": snapshot.times.acquired_ns, "n_frames": len(video)})
+        parts += [means.astype("<f4").tobytes(), b"" if along is None else along.astype("<f4").tobytes()]
+    n_points = 0 if line is None else max(abs(line.x1 - line.x0), abs(line.y1 - line.y0)) + 1
+    header = json.dumps({"n_points": n_points, "snapshots": described}).encode()
+    padding = b" " * (-len(header) % 4)
+    return b"".join((struct.pack("<I", len(header + padding)), header, padding, *parts))
+
+
+def _without_colour(mosaic: Array) -> Array:
+    """Return the mean of the 2×2 pixels around each pixel of a mosaic, whose height and width are even."""
+    means = (mosaic[:, ::2, ::2] + mosaic[:, ::2, 1::2] + mosaic[:, 1::2, ::2] + mosaic[:, 1::2, 1::2]) / 4
+    return means.repeat(2, axis=1).repeat(2, axis=2)
 
 
 def describe_region(

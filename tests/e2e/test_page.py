@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sci_stream.recording import Recording
@@ -358,6 +359,38 @@ def test_zoomed_pixel_values_are_the_recorded_ones(open_viewer, rig: RunningRig)
         x, y = int(found[1]), int(found[2])
         assert float(found[3]) == pytest.approx(float(recording.video(seq)[frame, y, x]), abs=6e-5)
         assert int(found[4]) == recording.raw(seq)[y, x]
+
+
+def test_space_time_cut_is_that_of_the_recording(open_viewer, rig: RunningRig, tmp_path: Path) -> None:
+    viewer = open_viewer()
+    page = viewer.page
+    viewer.until("!document.querySelector('#record').disabled")
+    page.keyboard.press("r")
+    viewer.until("document.querySelector('#recording-state').textContent === 'recording'")
+    page.keyboard.press("c")
+    box = page.locator("#video").bounding_box()
+    page.mouse.move(box["x"] + 5, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] - 5, box["y"] + 20, steps=3)
+    page.mouse.up()
+    viewer.until("Number(/^[0-9]+/.exec(document.querySelector('#cut-is').textContent)) >= 24", "three snapshots")
+    viewer.stop_recording()
+    with page.expect_download() as download:
+        page.click("#cut-csv")
+    download.value.save_as(tmp_path / "cut.csv")
+    rows = np.loadtxt(tmp_path / "cut.csv", delimiter=",", skiprows=1)
+    compared = 0
+    with Recording(recordings(rig)[-1]) as recording:
+        recorded = set(recording.settled_seqs)
+        for seq, frame, _, mean, *along in rows:
+            if int(seq) in recorded:
+                video = np.asarray(recording.video(int(seq))[int(frame)], np.float32)
+                assert mean == pytest.approx(float(video.mean(dtype=np.float64)), rel=1e-6)
+                squares = (video[::2, ::2] + video[::2, 1::2] + video[1::2, ::2] + video[1::2, 1::2]) / 4  # a mosaic
+                assert set(np.float32(along)) <= set(squares.ravel())
+                compared += 1
+    assert compared >= 8
+    page.keyboard.press("c")
 
 
 def test_page_measures_a_region(open_viewer) -> None:

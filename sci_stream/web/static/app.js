@@ -10,6 +10,8 @@ import { showControls } from "./instrument.js";
 import * as alarms from "./alarms.js";
 import * as files from "./files.js";
 import * as inspection from "./inspect.js";
+import * as cut from "./cut.js";
+import * as film from "./film.js";
 import * as layout from "./layout.js";
 import * as timeline from "./timeline.js";
 import * as view from "./view.js";
@@ -48,6 +50,8 @@ function showPicture(header) {
   controls.newPicture(header);
   showHeader(header);
   histograms(header);
+  film.show();
+  cut.follow();
   judge();
 }
 
@@ -86,11 +90,12 @@ applyWords();
 layout.start();
 player.start({
   onShow: showPicture,
-  onDraw: (context) => { inspection.stripe(context); inspection.changed(); },
+  onDraw: (context) => { inspection.stripe(context); inspection.changed(); film.mark(player.frameIndex()); },
   onPause: view.refresh,
 });
-view.start(inspection.changed, () => inspection.isDrawing() || controls.isPicking());
+view.start(inspection.changed, () => inspection.isDrawing() || controls.isPicking() || cut.isLining());
 inspection.start();
+cut.start({ region: inspection.currentRegion, redrawMarks: inspection.changed });
 controls.start();
 timeline.start();
 files.start();

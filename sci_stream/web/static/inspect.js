@@ -7,6 +7,7 @@ import { fixed, known, percent } from "./format.js";
 import { frameIndex, redraw } from "./player.js";
 import { isZoomed, pixelAt, place } from "./view.js";
 import { open as openPanel, isOpen } from "./layout.js";
+import { drawLine } from "./cut.js";
 import { t } from "./words.js";
 
 const VALUES_FROM_PX = 34;  // CSS pixels per sensor pixel from which on its value fits in
@@ -22,6 +23,7 @@ let values = null;          // { key, x, y, video, counts }: the pixels that wer
 let busy = false, again = false;
 
 const key = () => `${state.shown?.series} ${state.shown?.seq} ${frameIndex()}`;
+export const currentRegion = () => region;
 export const isDrawing = () => document.body.classList.contains("drawing");
 
 // --- zebra
@@ -103,6 +105,7 @@ function marks(name) {
   if (!at) return;
   const { context } = surface(el(`${name}-marks`));
   if (at.scale >= VALUES_FROM_PX && values?.key === key()) numbers(context, at, name);
+  if (name === "video") drawLine(context, at);
   if (!region) return;
   context.strokeStyle = "#000";
   context.lineWidth = 3;

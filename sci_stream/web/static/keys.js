@@ -3,6 +3,7 @@
 import { el, make } from "./page.js";
 import { seek, seekEnd, step } from "./player.js";
 import * as controls from "./controls.js";
+import { setLining, toggleCut } from "./cut.js";
 import { openFiles } from "./files.js";
 import { isDrawing, setDrawing, toggleZebra } from "./inspect.js";
 import { toggleNight, togglePanels } from "./layout.js";
@@ -25,6 +26,7 @@ const SHORTCUTS = [
   [["b"], "B", "k_panels", togglePanels],
   [["z"], "Z", "k_zoom", toggleZoom],
   [["g"], "G", "k_roi", () => setDrawing(!isDrawing())],
+  [["c"], "C", "k_cut", toggleCut],
   [["x"], "X", "k_zebra", toggleZebra],
   [["r"], "R", "k_record", controls.toggleRecording],
   [["s"], "S", "k_save", controls.saveStill],
@@ -50,7 +52,7 @@ function isTaken(event) {
 export function start() {
   const actions = new Map(SHORTCUTS.flatMap(([keys, , , action]) => keys.map((key) => [key, action])));
   document.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") { controls.setPicking(false); setDrawing(false); return; }
+    if (event.key === "Escape") { controls.setPicking(false); setDrawing(false); setLining(false); return; }
     if (isTaken(event)) return;
     const action = actions.get(event.key.length === 1 ? event.key.toLowerCase() : event.key);
     if (!action || (event.repeat && !event.key.startsWith("Arrow") && !"+-=".includes(event.key))) return;

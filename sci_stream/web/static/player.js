@@ -23,6 +23,7 @@ const player = {
 export const isPaused = () => !state.playing;
 state.playing = true;
 
+export const shownFrames = () => player.shown?.frames ?? [];
 export const frameIndex = () => Math.max(player.index, 0);
 
 const fps = () => Number(el("rate").value);

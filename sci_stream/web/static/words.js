@@ -20,6 +20,9 @@ const en = {
   pause_title: "Pause or play (space)", next_frame: "Next frame", next_frame_title: "Next frame (→)", snapshot: "Snapshot",
   frame_of_snapshot: "Frame of the snapshot", frame_n: "frame {n} of {of}",
   loop: "loop", loop_title: "Repeat the newest snapshot until the next one arrives (L)",
+  film: "The frames of this exposure", cut: "Cut", cut_title: "Space-time cut along a line, trace of the region (C)", cut_of: "Space-time cut", new_line: "line", draw_line: "Draw a line on the video",
+  cut_is: "{n} frames, {ms} ms each", spectrum: "spectrum", spectrum_title: "The trace by frequency", spectrum_is: "strongest at {hz} Hz, up to {most} Hz", csv: "CSV", csv_title: "Values of the cut and of the trace",
+  profile: "Profile of the newest frame along the line", trace: "Mean of the region, frame by frame",
   rate: "rate", rate_title: "Frames played per second; auto: at the rate of the camera", rate_label: "Playback rate", auto: "auto",
   view: "View", both: "Both", both_title: "Both pictures (V)", video_title: "Video alone (V)", coded_short: "Coded", coded_title: "Coded snapshot alone (V)",
   full: "Full screen", full_title: "Full screen (F)", full_refused: "The browser does not allow full screen here.",
@@ -94,7 +97,7 @@ const en = {
   encoding: "This browser is sent {codec}.",
   k_pause: "pause or play", k_before: "frame before", k_next: "next frame", k_first: "first frame", k_last: "last frame", k_older: "snapshot before", k_newer: "next snapshot",
   k_loop: "loop the newest snapshot", k_view: "both, video, coded snapshot", k_full: "full screen; at rest, the pictures alone", k_panels: "show or hide the panels", k_zoom: "whole picture or 1:1", k_roi: "draw a region",
-  k_zebra: "clipping zebra", k_record: "start or stop recording", k_save: "save this snapshot to disk", k_files: "downloads", k_brighter: "brighter", k_darker: "darker",
+  k_cut: "space-time cut", k_zebra: "clipping zebra", k_record: "start or stop recording", k_save: "save this snapshot to disk", k_files: "downloads", k_brighter: "brighter", k_darker: "darker",
   k_reset: "tone of the rig file", k_auto: "automatic white balance on or off", k_pick: "pick white", k_dark: "dark lab: red and dim", k_help: "this list", space: "space",
 };
 
@@ -115,6 +118,9 @@ const de = {
   pause_title: "Anhalten oder abspielen (Leertaste)", next_frame: "Nächstes Bild", next_frame_title: "Nächstes Bild (→)", snapshot: "Aufnahme",
   frame_of_snapshot: "Bild der Aufnahme", frame_n: "Bild {n} von {of}",
   loop: "Schleife", loop_title: "Die neueste Aufnahme wiederholen, bis die nächste kommt (L)",
+  film: "Die Bilder dieser Belichtung", cut: "Schnitt", cut_title: "Raum-Zeit-Schnitt entlang einer Linie, Verlauf des Bereichs (C)", cut_of: "Raum-Zeit-Schnitt", new_line: "Linie", draw_line: "Linie im Video ziehen",
+  cut_is: "{n} Bilder zu {ms} ms", spectrum: "Spektrum", spectrum_title: "Der Verlauf nach Frequenz", spectrum_is: "am stärksten bei {hz} Hz, bis {most} Hz", csv: "CSV", csv_title: "Werte des Schnitts und des Verlaufs",
+  profile: "Profil des neuesten Bilds entlang der Linie", trace: "Mittel des Bereichs, Bild für Bild",
   rate: "Tempo", rate_title: "Bilder je Sekunde; auto: wie gefilmt", rate_label: "Tempo der Wiedergabe", auto: "auto",
   view: "Ansicht", both: "Beide", both_title: "Beide Bilder (V)", video_title: "Nur Video (V)", coded_short: "Codiert", coded_title: "Nur codierte Aufnahme (V)",
   full: "Vollbild", full_title: "Vollbild (F)", full_refused: "Der Browser erlaubt hier kein Vollbild.",
@@ -180,7 +186,7 @@ const de = {
   encoding: "Dieser Browser erhält {codec}.",
   k_pause: "anhalten oder abspielen", k_before: "Bild zurück", k_next: "nächstes Bild", k_first: "erstes Bild", k_last: "letztes Bild", k_older: "Aufnahme davor", k_newer: "nächste Aufnahme",
   k_loop: "neueste Aufnahme wiederholen", k_view: "beide, Video, codierte Aufnahme", k_full: "Vollbild; in Ruhe die Bilder allein", k_panels: "Felder zeigen oder verbergen", k_zoom: "ganzes Bild oder 1:1", k_roi: "Bereich zeichnen",
-  k_zebra: "Zebra", k_record: "Aufnahme starten oder beenden", k_save: "diese Aufnahme sichern", k_files: "Herunterladen", k_brighter: "heller", k_darker: "dunkler",
+  k_cut: "Raum-Zeit-Schnitt", k_zebra: "Zebra", k_record: "Aufnahme starten oder beenden", k_save: "diese Aufnahme sichern", k_files: "Herunterladen", k_brighter: "heller", k_darker: "dunkler",
   k_reset: "Tonwerte wie im Rig", k_auto: "automatischer Weißabgleich an oder aus", k_pick: "Weiß wählen", k_dark: "Dunkellabor: rot und dunkel", k_help: "diese Liste", space: "Leertaste",
 };
 

@@ -1,0 +1,222 @@
+// Space-time cut and traces: the video along a line, and the mean of a region, frame by frame over the last snapshots.
+// The values come from the sink node: those of the snapshots themselves, without tone.
+
+import { el, put, state, toast } from "./page.js";
+import { colour, surface } from "./charts.js";
+import { get } from "./link.js";
+import { fixed, known } from "./format.js";
+import { pixelAt, place } from "./view.js";
+import { t } from "./words.js";
+
+const MAX_FRAMES = 2400, PERIOD_MS = 300, MAX_SPECTRUM = 512;
+
+let line = null;      // { x0, y0, x1, y1 } on the sensor
+let from = null;      // the end where a line was begun
+let frames = [];      // { seq, frame, timeMs, mean, along }, oldest first
+let source = "";      // series, line and region of the frames
+let busy = false, spectral = false;
+let region = () => null, redrawMarks = () => {};
+
+export const isLining = () => document.body.classList.contains("lining");
+const isOpen = () => document.body.classList.contains("cutting");
+
+export function toggleCut() {
+  const on = document.body.classList.toggle("cutting");
+  el("cut").setAttribute("aria-pressed", String(on));
+  if (on && !line) setLining(true);
+  if (!on) setLining(false);
+  redrawMarks();
+  follow();
+}
+
+export function setLining(on) {
+  document.body.classList.toggle("lining", on);
+  el("cut-line").setAttribute("aria-pressed", String(on));
+  if (on) toast(t("draw_line"));
+}
+
+// --- values
+
+async function fetchFrames() {
+  const { series } = state.shown;
+  const wanted = `${series} ${JSON.stringify([line, region()])}`;
+  if (wanted !== source) { frames = []; source = wanted; }
+  const buffer = await (await get("traces", { series, after: frames.at(-1)?.seq ?? -1, ...(line ?? {}), ...(region() ?? {}) })).arrayBuffer();
+  if (wanted !== source) return false;
+  const length = new DataView(buffer).getUint32(0, true);
+  const { n_points: points, snapshots } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  let offset = 4 + length;
+  const take = (n) => { const part = new Float32Array(buffer, offset, n); offset += 4 * n; return part; };
+  for (const { seq, acquired_ns: at, n_frames: n } of snapshots) {
+    const means = take(n), along = take(n * points);
+    for (let i = 0; i < n; i += 1) frames.push({ seq, frame: i, timeMs: at / 1e6, mean: means[i], along: along.subarray(i * points, (i + 1) * points) });
+  }
+  if (frames.length > MAX_FRAMES) frames = frames.slice(-MAX_FRAMES);
+  return snapshots.length > 0;
+}
+
+// A new picture has been shown: fetch the values of those since the last one.
+export async function follow() {
+  if (!isOpen() || !state.shown || busy || document.hidden) return;
+  busy = true;
+  try {
+    while (await fetchFrames()) draw();
+  } catch (error) {
+    put("cut-is", error.message);
+  }
+  draw();
+  setTimeout(() => { busy = false; }, PERIOD_MS);
+}
+
+// --- pictures
+
+const screenLevel = (value, { exposure_ev: ev = 0, black = 0, gamma = 2.2 }) =>
+  255 * Math.min(Math.max(((value - black) / (1 - black)) * 2 ** ev, 0), 1) ** (1 / gamma);
+
+// Mean time between two frames: snapshots follow each other, and B frames share one.
+function frameMs() {
+  const first = frames[0], last = frames.at(-1);
+  const b = frames.filter(({ seq }) => seq === last?.seq).length;
+  return last && last.seq > first.seq ? (last.timeMs - first.timeMs) / (last.seq - first.seq) / b : NaN;
+}
+
+function draw() {
+  const shown = surface(el("cut-picture")), ms = frameMs();
+  const recent = frames.slice(-Math.max(1, Math.floor(shown.width / 2)));
+  put("cut-is", frames.length ? t("cut_is", { n: frames.length, ms: fixed(ms, ms < 10 ? 2 : 0) }) : t(line ? "no_video_yet" : "draw_line"));
+  drawCut(shown, recent);
+  drawProfile(recent.at(-1));
+  drawTrace(recent, ms);
+}
+
+function drawCut({ context, width, height }, recent) {
+  const points = recent.at(-1)?.along.length ?? 0;
+  if (!points) return;
+  const tone = state.status.preview?.tone ?? {};
+  const image = new ImageData(recent.length, points);
+  recent.forEach(({ along }, i) => {
+    for (let j = 0; j < points; j += 1) {
+      const at = 4 * (j * recent.length + i);
+      image.data[at] = image.data[at + 1] = image.data[at + 2] = screenLevel(along[j], tone);
+      image.data[at + 3] = 255;
+    }
+  });
+  const small = new OffscreenCanvas(recent.length, points);
+  small.getContext("2d").putImageData(image, 0, 0);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(small, 0, 0, width, height);
+  // Lost snapshots leave no frames: a mark shows where time is missing.
+  context.fillStyle = colour("--bad");
+  recent.forEach(({ seq }, i) => { if (i && seq > recent[i - 1].seq + 1) context.fillRect((i / recent.length) * width - 1, 0, 2, height); });
+}
+
+function curve(context, values, width, height) {
+  const finite = values.filter(known);
+  const low = Math.min(...finite), high = Math.max(...finite), span = high - low || 1;
+  context.strokeStyle = colour("--signal");
+  context.lineWidth = 1.2;
+  context.beginPath();
+  values.forEach((value, i) => context.lineTo(((i + 0.5) / values.length) * width, height - 4 - ((value - low) / span) * (height - 8)));
+  context.stroke();
+  return { low, high };
+}
+
+function labels(context, height, { low, high }) {
+  context.fillStyle = colour("--dim");
+  context.font = "10px system-ui, sans-serif";
+  context.fillText(fixed(high, 3), 3, 11);
+  context.fillText(fixed(low, 3), 3, height - 3);
+}
+
+function drawProfile(frame) {
+  const { context, width, height } = surface(el("cut-profile"));
+  if (!frame?.along.length) return;
+  labels(context, height, curve(context, [...frame.along], width, height));
+}
+
+function drawTrace(recent, ms) {
+  const { context, width, height } = surface(el("cut-trace"));
+  if (recent.length < 2) return;
+  const means = recent.map(({ mean }) => mean);
+  if (!spectral) {
+    labels(context, height, curve(context, means, width, height));
+    return;
+  }
+  const { amplitudes, hz } = spectrum(means, ms);
+  labels(context, height, curve(context, amplitudes, width, height));
+  const top = amplitudes.indexOf(Math.max(...amplitudes.slice(1)));
+  put("cut-is", t("spectrum_is", { hz: fixed(top * hz, 2), most: fixed((amplitudes.length - 1) * hz, 1) }));
+}
+
+// Amplitudes of the last frames' means by frequency, without the mean itself; hz is the step between two.
+function spectrum(means, ms) {
+  const values = means.slice(-MAX_SPECTRUM), n = values.length;
+  const mean = values.reduce((sum, value) => sum + value, 0) / n;
+  const amplitudes = Array.from({ length: (n >> 1) + 1 }, (_, k) => {
+    let re = 0, im = 0;
+    values.forEach((value, i) => { const angle = (-2 * Math.PI * k * i) / n; re += (value - mean) * Math.cos(angle); im += (value - mean) * Math.sin(angle); });
+    return (2 * Math.hypot(re, im)) / n;
+  });
+  return { amplitudes, hz: 1000 / (ms * n) };
+}
+
+// --- the line
+
+export function drawLine(context, at) {
+  if (!line || !isOpen()) return;
+  const [x0, y0, x1, y1] = [line.x0, line.y0, line.x1, line.y1].map((value, i) => (i % 2 ? at.top : at.left) + (value + 0.5) * at.scale);
+  for (const [style, width] of [["#000", 3], ["#4adeff", 1.5]]) {
+    Object.assign(context, { strokeStyle: style, lineWidth: width });
+    context.beginPath();
+    context.moveTo(x0, y0);
+    context.lineTo(x1, y1);
+    context.stroke();
+  }
+  const size = state.shown?.width_px ?? 0, length = Math.hypot(line.x1 - line.x0, line.y1 - line.y0);
+  if (size) { context.fillStyle = "#4adeff"; context.font = "11px system-ui, sans-serif"; context.textAlign = x1 > x0 ? "right" : "left"; context.fillText(`${fixed(length, 0)} px`, x1, y1 - 7); }
+}
+
+function pointers() {
+  const stage = el("video").parentElement;
+  const to = (event) => {
+    const pixel = from && pixelAt("video", event);
+    if (!pixel) return;
+    line = { x0: from.x, y0: from.y, x1: pixel.x, y1: pixel.y };
+    redrawMarks();
+  };
+  stage.addEventListener("pointerdown", (event) => {
+    from = isLining() ? pixelAt("video", event) : null;
+    if (!from) return;
+    stage.setPointerCapture(event.pointerId);
+    event.preventDefault();
+  });
+  stage.addEventListener("pointermove", to);
+  stage.addEventListener("pointerup", (event) => {
+    if (!from) return;
+    to(event);
+    from = null;
+    setLining(false);
+    follow();
+  });
+}
+
+// --- files
+
+function save() {
+  if (!frames.length) return;
+  const head = ["seq", "frame", "acquired_unix_ms", "mean", ...frames.at(-1).along.keys()].join(",");
+  const rows = frames.map(({ seq, frame, timeMs, mean, along }) => [seq, frame, timeMs.toFixed(3), mean, ...along].join(","));
+  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(new Blob([[head, ...rows].join("\n")], { type: "text/csv" })), download: "space-time.csv" });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+export function start(options) {
+  ({ region, redrawMarks } = options);
+  pointers();
+  el("cut").addEventListener("click", toggleCut);
+  el("cut-line").addEventListener("click", () => setLining(!isLining()));
+  el("cut-csv").addEventListener("click", save);
+  el("cut-spectrum").addEventListener("click", () => { spectral = !spectral; el("cut-spectrum").setAttribute("aria-pressed", String(spectral)); draw(); });
+  new ResizeObserver(() => { if (isOpen()) draw(); }).observe(el("cut-picture"));
+}

@@ -1,0 +1,61 @@
+"""Traces of the live page: the video along a line and the means of a region, equal to the recorded values."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sci_stream.errors import InputError
+from sci_stream.model import BayerPhase
+from sci_stream.web.inspection import Line, Region, traces
+from tests.series_fixtures import Series
+
+
+def decoded(data: bytes) -> tuple[dict[str, object], np.ndarray]:
+    (length,) = struct.unpack_from("<I", data)
+    return json.loads(data[4 : 4 + length]), np.frombuffer(data, "<f4", offset=4 + length)
+
+
+def test_traces_are_the_values_of_the_video(series: Series) -> None:
+    snapshots = [series.reconstruction(seq, redelivered=0) for seq in (3, 4)]
+    width = snapshots[0].video.shape[2]
+    header, values = decoded(traces(snapshots, Line(1, 2, width - 2, 2), Region(0, 1, 4, 3)))
+    assert header["n_points"] == width - 2
+    assert [snapshot["seq"] for snapshot in header["snapshots"]] == [3, 4]  # type: ignore[attr-defined, index, union-attr]
+    expected = [
+        part
+        for snapshot in snapshots
+        for part in (snapshot.video[:, 1:4, :4].astype("f4").mean((1, 2)), snapshot.video[:, 2, 1:-1].ravel())
+    ]
+    np.testing.assert_allclose(values, np.concatenate(expected), rtol=1e-6)
+
+
+@given(st.tuples(*(st.integers(0, 7) for _ in range(4))))
+def test_line_has_its_ends_and_no_gap(ends: tuple[int, int, int, int]) -> None:
+    line = Line(*ends)
+    y, x = np.mgrid[:8, :8]
+    column, row = line.of(x[None])[0], line.of(y[None])[0]
+    assert (column[0], row[0], column[-1], row[-1]) == (line.x0, line.y0, line.x1, line.y1)
+    assert np.abs(np.diff(column)).max(initial=0) <= 1
+    assert np.abs(np.diff(row)).max(initial=0) <= 1
+
+
+def test_line_of_a_mosaic_has_no_stripes(series: Series) -> None:
+    snapshot = series.reconstruction(0, redelivered=0)
+    stripes = np.zeros_like(snapshot.video)
+    stripes[:, ::2, ::2] = 1
+    colour = replace(snapshot, video=stripes, bayer=BayerPhase.RGGB)
+    _, values = decoded(traces([colour], Line(0, 0, 5, 0), None))
+    assert set(values.tolist()) == {0.25}
+
+
+def test_line_outside_the_picture_is_refused(series: Series) -> None:
+    snapshot = series.reconstruction(0, redelivered=0)
+    with pytest.raises(InputError, match="outside the picture"):
+        traces([snapshot], Line(0, 0, snapshot.video.shape[2], 0), None)
