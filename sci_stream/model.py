@@ -17,6 +17,7 @@ from sci_stream.field_types import (
     Label,
     Name,
     Payload,
+    Sentence,
     Seq,
     SmallCount,
     Units,
@@ -82,7 +83,8 @@ class CameraCapabilities:
     ``height_px`` and ``width_px`` give the shape of every frame; ``pixel_format`` is the GenICam (PFNC) name of the
     sensor's format; ``clock`` names the clock of camera timestamps; ``frame_period_ns`` is the nominal frame period if
     known. A ``finite`` camera ends by itself; one with ``has_truth`` also delivers the true video. ``chunks`` gives the
-    units of the numbers that come with each frame (`CameraFrame.chunks`), by name.
+    units of the numbers that come with each frame (`CameraFrame.chunks`), by name. ``distortions`` are settings that
+    break y = Φx, such as gamma and automatic gain: each a sentence with its value, its effect and the remedy.
     """
 
     model: str
@@ -99,6 +101,7 @@ class CameraCapabilities:
     finite: bool = False
     has_truth: bool = False
     chunks: Units = field(default_factory=dict)
+    distortions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,7 +214,8 @@ class Reconstruction:
 class SeriesInfo:
     """Description of a series, known when it starts; recorded with it.
 
-    ``chunks`` gives the units of the numbers that the camera adds to each frame, by name.
+    ``chunks`` gives the units of the numbers that the camera adds to each frame, by name; ``distortions`` its settings
+    that break y = Φx, as in `CameraCapabilities`.
     """
 
     series: Name
@@ -231,6 +235,7 @@ class SeriesInfo:
     rig_toml: Annotated[str, text(65536)] = ""
     versions: Versions = field(default_factory=dict)
     chunks: Units = field(default_factory=dict)
+    distortions: Sentence = ""
 
 
 @dataclass(frozen=True, slots=True)

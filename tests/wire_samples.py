@@ -88,6 +88,7 @@ def samples() -> dict[str, Message]:
             SERIES, 1, "bench", Policy.RECORD, "SimCam", "A-17", 4, 6, "BayerGB12", 12, 3, calibration.hash,
             bayer=BayerPhase.GBRG, frame_period_ns=33_000_000, rig_toml="[rig]\n", versions={"numpy": "2"},
             chunks={"ExposureTime": "us", "LineStatusAll": "", "Torn": ""},
+            distortions="Gamma is 0.8: counts are not proportional to light.",
         ),
         "snapshot": snapshot,
         "reconstruction": Reconstruction(

@@ -40,6 +40,8 @@ def describe(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
     yield "series", f"{series.series} ({started}), rig {series.rig}, policy {series.policy}"
     yield "state", _state(recording)
     yield "camera", f"{recording.camera}, {series.pixel_format}, {series.bit_depth} bit{bayer}"
+    if series.distortions:
+        yield "settings", series.distortions
     yield "size", f"{series.height_px}×{series.width_px} pixels, B = {series.n_frames} frames per snapshot"
     share = f", {stored.disk_bytes / stored.bytes:.0%} of the arrays' size" if stored.bytes else ""
     yield (

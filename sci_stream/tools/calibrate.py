@@ -6,6 +6,7 @@ user is asked to set up each pattern. One process, one camera, no network.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from sci_stream.errors import CalibrationError, CameraError, ConfigError
 from sci_stream.model import CameraCapabilities
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import AdjustableCamera, Camera, Pattern, PatternCamera
+
+log = logging.getLogger(__name__)
 
 # Short, so that Ctrl-C is answered while the camera is silent.
 _READ_S = 0.5
@@ -81,6 +84,8 @@ def calibrate(camera: Camera, plan: CalibrationPlan, ask: Ask, progress: Progres
         If the frames are unsuitable for a calibration; raised as early as possible.
     """
     with _running(camera) as capabilities:
+        for text in capabilities.distortions:
+            log.warning("the masks will be wrong: %s", text)
         n_frames = plan.n_frames or capabilities.n_frames
         if n_frames is None:
             raise ConfigError(
@@ -114,7 +119,7 @@ def calibrate(camera: Camera, plan: CalibrationPlan, ask: Ask, progress: Progres
             bit_depth=capabilities.bit_depth,
             camera_serial=capabilities.serial,
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            source=f"measured with {capabilities.model} {capabilities.serial}, {plan.frames} frames per pattern",
+            source=_source(capabilities, plan.frames),
             mask_order=tuple(shown),
         )
         return measure(dark, white, patterns, conditions)
@@ -131,6 +136,11 @@ def with_camera_settings(camera: Camera, conditions: MeasurementConditions) -> M
     if conditions.gain_db is None and gain is not None and "(dB)" in gain.description:
         conditions = replace(conditions, gain_db=float(gain.value))
     return conditions
+
+
+def _source(capabilities: CameraCapabilities, frames: int) -> str:
+    text = f"measured with {capabilities.model} {capabilities.serial}, {frames} frames per pattern"
+    return "; ".join((text, *(distortion.partition(";")[0] for distortion in capabilities.distortions)))
 
 
 @contextmanager

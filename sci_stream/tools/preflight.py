@@ -40,11 +40,12 @@ _WAIT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Result of one check; ``exit_status`` is 0 if it passed."""
+    """Result of one check; ``exit_status`` is 0 if it passed, perhaps with a ``warning``."""
 
     what: str
     text: str
     exit_status: int = 0
+    warning: bool = False
 
 
 def check_rig(path: Path) -> list[Finding]:
@@ -90,7 +91,8 @@ def check_rig(path: Path) -> list[Finding]:
             findings.append(Finding(what, str(error), error.exit_status))
         except ModuleNotFoundError as error:
             findings.append(_without_library(what, error, rig))
-    return findings
+    distortions = opened[0][0].distortions if opened else ()
+    return findings + [Finding("settings", text, warning=True) for text in distortions]
 
 
 def _without_library(what: str, error: ModuleNotFoundError, rig: Rig) -> Finding:
@@ -256,4 +258,5 @@ def print_findings(findings: list[Finding], console: Console) -> None:
     """Print one line per finding."""
     for finding in findings:
         mark = "[green]ok  [/]" if finding.exit_status == 0 else "[bold red]no  [/]"
+        mark = "[yellow]warn[/]" if finding.warning else mark
         console.print(f"{mark}{finding.what:<12}{escape(finding.text)}", highlight=False, soft_wrap=True)

@@ -128,6 +128,17 @@ def test_measurements_round_trip(tmp_path: Path) -> None:
     assert load_measured(tmp_path / "bare.h5") is None
 
 
+def test_settings_that_break_the_measurement_are_named_and_kept(caplog: pytest.LogCaptureFixture) -> None:
+    class WithGamma(SimulatedCamera):
+        def open(self) -> CameraCapabilities:
+            return dataclasses.replace(super().open(), distortions=("Gamma is 0.8: counts are not right; add …",))
+
+    made = WithGamma(SimulatedOptions(width_px=64, height_px=64, snapshot_rate_hz=0.0))
+    calibration, _ = calibrate(made, PLAN, no_operator, silent)
+    assert calibration.source.endswith("16 frames per pattern; Gamma is 0.8: counts are not right")
+    assert "the masks will be wrong: Gamma is 0.8" in caplog.text
+
+
 def test_operator_is_asked_without_a_pattern_camera() -> None:
     operated = Operated()
     calibration, measured = calibrate(

@@ -99,9 +99,10 @@ class Device:
 
     def __init__(self, lib: Aravis, selector: CameraSelector) -> None:
         self.lib = lib
-        while _releases:  # a late goodbye would end the control that is taken here
-            _releases.pop().join()
         camera, protocol = _selected(_cameras(lib), selector)
+        # A late goodbye would end the control that is taken here. Only now: while the camera is away, nothing waits.
+        while _releases:
+            _releases.pop().join()
         self.id, self.vendor, self.model, self.serial = camera.id, camera.vendor, camera.model, camera.serial
         self.name = f"{self.vendor} {self.model} {self.serial}".strip()
         self.transport = _TRANSPORTS.get(protocol, protocol)

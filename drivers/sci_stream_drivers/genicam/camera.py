@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import json
 import logging
 import threading
 import time
@@ -27,10 +26,10 @@ from sci_stream_drivers.genicam.node_map import choices_of
 from sci_stream_drivers.genicam.options import FeatureSetting, GenicamOptions
 from sci_stream_drivers.genicam.standard_features import (
     EXPOSURE,
+    distortions,
     feature_named,
     frame_rate_hz,
     settings,
-    spoilers,
     suggested_features,
     trigger_line,
 )
@@ -146,7 +145,6 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
             self._prepare(connection)
             clock = configure(connection.node_map, self._options, connection.name)
             capabilities, image = self._described(connection, clock)
-            _warn_about_spoilers(connection)
             self._counts.clear()
             stream = self._open_stream(connection, image)
             silence_s = self._longest_silence_s(connection.node_map, capabilities.frame_period_ns)
@@ -184,6 +182,7 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
             clock=clock or ("camera" if stamped or "Timestamp" in options.chunks else "none"),
             frame_period_ns=frame_period_ns(nodes, options),
             chunks=chunk_units(nodes, options.chunks),
+            distortions=tuple(map(str, distortions(nodes))),
         )
         return capabilities, image
 
@@ -440,13 +439,3 @@ def frame_period_ns(nodes: Any, options: GenicamOptions) -> int | None:
         return None
     rate_hz = frame_rate_hz(nodes)
     return None if rate_hz is None else round(1e9 / rate_hz)
-
-
-def _warn_about_spoilers(connection: Connection) -> None:
-    """Log settings of a camera that break y = Φx, each with the entry of ``features`` that switches it off."""
-    for spoiler, value in spoilers(connection.node_map):
-        log.warning(
-            "%s: %s is %s: %s, and the reconstruction is wrong without any other sign; add "
-            '["%s", %s] to [camera.options] features',
-            *(connection.name, spoiler.feature, value, spoiler.effect, spoiler.feature, json.dumps(spoiler.harmless)),
-        )

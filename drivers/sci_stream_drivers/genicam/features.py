@@ -163,7 +163,7 @@ def find(node_map: Any, name: str, camera: str) -> Any:
             node = node_map.get_node(known)
             if access_of(node) != "NI":
                 return node
-    names = [node.node.name for node in node_map.nodes if node.node.is_feature()]
+    names = [node.node.name for node in node_map.nodes if node.node.is_feature() and access_of(node) != "NI"]
     hint = did_you_mean(name, names) or "sci-stream cameras features lists all features."
     raise ConfigError(f"{camera} has no feature {name}", hint=hint)
 

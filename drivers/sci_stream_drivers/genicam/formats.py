@@ -11,6 +11,7 @@ EMVA, *GenICam Pixel Format Naming Convention* (PFNC) 2.4 for the names, codes a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
@@ -40,7 +41,10 @@ _CODES: Final = {
     "BayerGB10Packed": 0x010C0028, "BayerBG10Packed": 0x010C0029,
     "BayerGR12Packed": 0x010C002A, "BayerRG12Packed": 0x010C002B,
     "BayerGB12Packed": 0x010C002C, "BayerBG12Packed": 0x010C002D,
+    # FLIR's, of sensors with polarisers in front of their pixels: not in PFNC, packed as Mono.
+    "Polarized8": 0x01080060, "Polarized10p": 0x010A0061, "Polarized12p": 0x010C0062, "Polarized16": 0x01100063,
 }  # fmt: skip
+_NAME: Final = re.compile(r"(Mono|Polarized|Bayer(?P<phase>..))(?P<bits>\d+)(?P<layout>p|Packed|)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +79,11 @@ class PixelFormat:
 
 
 def _format(name: str, code: int) -> PixelFormat:
-    kind = name[:7] if name.startswith("Bayer") else name[:4]
-    digits = name[len(kind) :]
-    layout: Layout = "Packed" if digits.endswith("Packed") else "p" if digits.endswith("p") else "plain"
-    depth = int(digits.removesuffix("Packed").removesuffix("p"))
-    return PixelFormat(name, code, depth, layout, _BAYER.get(kind[5:]))
+    parts = _NAME.fullmatch(name)
+    assert parts is not None
+    layout: Layout = "p" if parts["layout"] == "p" else "Packed" if parts["layout"] else "plain"
+    bayer = _BAYER[parts["phase"]] if parts["phase"] else None
+    return PixelFormat(name, code, int(parts["bits"]), layout, bayer)
 
 
 # The supported formats by PFNC name.

@@ -1,8 +1,8 @@
 """Exposure, gain, rate and their like under the names that cameras give them, and settings that spoil a measurement.
 
 SFNC 2 names them ``ExposureTime``, ``Gain``, ``AcquisitionFrameRate``; of 119 node maps of real cameras 51, 79 and 52
-do. The others have the names of SFNC 1 (``…Abs``, in the same units, and ``…Raw``, in steps of the camera), or their
-maker's own.
+do. The others have the names of SFNC 1 (``…Abs``, in the same units, and ``…Raw``, in steps of the camera), their
+maker's own, or nothing of the kind.
 
 References
 ----------
@@ -11,6 +11,8 @@ EMVA, *GenICam Standard Features Naming Convention* (SFNC) 1.5.1 and 2.7.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,13 +23,15 @@ from sci_stream_drivers.genicam.library import feature
 from sci_stream_drivers.genicam.node_map import access_of, choices_of, describe, kind_of
 
 _NUMBERS = ("integer", "float")
+_KINDS: dict[str, Kind] = {"integer": "integer", "float": "number", "enumeration": "choice"}
 
 
 @dataclass(frozen=True, slots=True)
 class StandardFeature:
     """A quantity and the features that may hold it, best first.
 
-    ``names`` are features in ``unit``; ``raw`` are features in steps of the camera, whose size it does not give.
+    ``names`` are features in ``unit``; ``raw`` are features in steps of the camera, whose size it does not give, or
+    enumerations of the few values that it has.
     """
 
     name: str
@@ -37,12 +41,11 @@ class StandardFeature:
 
     def find(self, node_map: Any) -> str | None:
         """Return the feature of a camera that holds the quantity; None if it has none."""
+        kinds = {**dict.fromkeys(self.raw, (*_NUMBERS, "enumeration")), **dict.fromkeys(self.names, _NUMBERS)}
+        nodes = {name: node_map.get_node(name) for name in (*self.names, *self.raw) if node_map.has_node(name)}
         # Not every feature of the name is a number: six cameras have a category Gain.
-        numbers = (
-            n for n in (*self.names, *self.raw) if node_map.has_node(n) and kind_of(node_map.get_node(n)) in _NUMBERS
-        )
-        present = list(numbers)
-        writable = [n for n in present if "W" in access_of(node_map.get_node(n))]
+        present = [name for name, node in nodes.items() if kind_of(node) in kinds[name]]
+        writable = [name for name in present if "W" in access_of(nodes[name])]
         return next(iter(writable or present), None)
 
     def read(self, node_map: Any) -> float | None:
@@ -53,16 +56,16 @@ class StandardFeature:
 
 EXPOSURE = StandardFeature(
     "ExposureTime", "us",
-    ("ExposureTime", "ExposureTimeAbs"),
-    ("ExposureTimeRaw", "Exposure", "MANUALDIRECTSHUTTER", "ManualDirectShutter", "ExtendedExposure"),
+    ("ExposureTime", "ExposureTimeAbs", "AcquisitionExpTime"),
+    ("ExposureTimeRaw", "Exposure", "MANUALDIRECTSHUTTER", "ManualDirectShutter", "ExtendedExposure", "Shutter"),
 )  # fmt: skip
 GAIN = StandardFeature(
     "Gain", "dB", ("Gain", "GainAbs"), ("GainRaw", "AnalogGain", "DigitalGain", "GainMode", "MaxAGCGain")
 )
 FRAME_RATE = StandardFeature(
     "AcquisitionFrameRate", "Hz",
-    ("AcquisitionFrameRate", "AcquisitionFrameRateAbs", "FrameRate", "SensorFrameRate"),
-    ("AcquisitionFrameRateRaw",),
+    ("AcquisitionFrameRate", "AcquisitionFrameRateAbs", "FrameRate"),
+    ("AcquisitionFrameRateRaw", "SensorFrameRate"),
 )  # fmt: skip
 # The rate that results from exposure, readout and bandwidth.
 _RESULTING = (
@@ -94,14 +97,14 @@ def settings(node_map: Any) -> list[Parameter]:
         if name is None:
             continue
         node = describe(node_map.get_node(name), "")
-        if node.access != "RW" or not isinstance(node.value, int | float):
+        if node.access != "RW" or node.value is None:
             continue
-        kind: Kind = "integer" if node.kind == "integer" else "number"
         in_unit = name in quantity.names
         unit = (node.unit or quantity.unit) if in_unit else "steps of the camera"
         shown = quantity.name if in_unit else name
         description = f"{node.about} ({unit})".strip()
-        parameters.append(Parameter(shown, kind, node.value, node.minimum, node.maximum, description=description))
+        limits = (node.minimum, node.maximum, node.choices)
+        parameters.append(Parameter(shown, _KINDS[node.kind], node.value, *limits, description=description))
     return parameters
 
 
@@ -135,63 +138,86 @@ def _in_unit(node_map: Any, name: str, unit: str) -> float | None:
     return float(value) * scale.get((stated, unit), 1.0)
 
 
-class Spoiler(NamedTuple):
-    """A setting that breaks y = Φx: a value for which it does no harm, and its effect otherwise."""
+class Distortion(NamedTuple):
+    """A setting that breaks y = Φx: its value now, one for which it does no harm, and its effect."""
 
     feature: str
+    value: Value
     harmless: Value
     effect: str
 
+    def __str__(self) -> str:
+        setting = json.dumps([self.feature, self.harmless])
+        return f"{self.feature} is {self.value}: {self.effect}; add {setting} to [camera.options] features"
 
-_CURVE = "counts are not proportional to light"
-_AUTO = "frames are not exposed alike"
-_NEIGHBOURS = "pixels depend on their neighbours"
-SPOILERS = (
-    # Gamma as a number where nothing switches it off; 0.8 costs 4 to 5 dB.
-    *(Spoiler(name, False, _CURVE) for name in ("GammaEnable", "GammaEnabled", "LUTEnable", "pgrHDRModeEnabled")),
-    Spoiler("Gamma", 1.0, _CURVE),
-    Spoiler("BslContrastMode", "Linear", _CURVE),
-    Spoiler("ContrastEnable", False, _CURVE),
-    *(
-        Spoiler(name, "Off", _AUTO)
-        for name in ("ExposureAuto", "GainAuto", "BlackLevelAuto", "BalanceWhiteAuto", "pgrExposureCompensationAuto")
+
+# Features by their effect where they are on. A gamma of 0.8 costs 4 to 5 dB.
+_DISTORTING = {
+    "counts are not proportional to light": (
+        "GammaEnable", "GammaEnabled", "Gamma", "LUTEnable", "LUTMode", "BslContrastMode", "ContrastMode",
+        "ContrastEnable", "HDREnable", "HDR_Mode", "pgrHDRModeEnabled", "PGR_HDRModeEnabled", "WDRMode",
     ),
-    *(
-        Spoiler(name, False, _NEIGHBOURS)
-        for name in ("SharpeningEnable", "SharpnessEnabled", "NoiseReductionEnable", "DenoiseEnable")
+    "frames are not exposed alike": (
+        "ExposureAuto", "GainAuto", "GainAutoBalance", "BalanceWhiteAuto", "pgrExposureCompensationAuto",
+        "ContrastAuto",
     ),
-    *(Spoiler(name, 0.0, _NEIGHBOURS) for name in ("SharpnessEnhancementAbs", "NoiseReductionAbs")),
-    *(
-        Spoiler(name, False, "pixels are replaced by their neighbours")
-        for name in (
-            "DefectCorrectStaticEnable",
-            "DefectMaskEnable",
-            "pgrDefectPixelCorrectionEnable",
-            "DefectPixelCorrection",
-        )
+    "the black level follows the picture": (
+        "BlackLevelAuto", "BlackLevelAutoBalance", "BlackLevelClampingEnable", "DF_BlackClamp", "BF_AutoLevelAdjust",
     ),
-    *(Spoiler(name, "Off", "frames are compressed") for name in ("ImageCompressionMode", "CompressionMode")),
-    Spoiler("AdaptiveCompressionEnable", False, "frames are compressed"),
-)
+    "pixels depend on their neighbours": (
+        "SharpeningEnable", "SharpnessEnabled", "SharpnessEnhancementAbs", "EdgeFilter", "NoiseReductionAbs",
+        "NoiseReductionEnable", "DenoisingEnable", "Noisefilter", "MedianFilter",
+    ),
+    "pixels are replaced by their neighbours": (
+        "DefectCorrectStaticEnable", "DefectCorrectionMode", "DefectMaskEnable", "DefectMaskColumnEnable",
+        "DefectMaskPixelEnable", "pgrDefectPixelCorrectionEnable", "DefectPixelCorrection",
+        "DefectPixelCorrectionEnable", "DefectivePixelCorrection", "DynamicDefectivePixelCorrection",
+        "HotPixelCorrection", "BslStaticDefectPixelCorrectionMode",
+    ),
+    "frames are compressed": ("ImageCompressionMode", "CompressionMode", "AdaptiveCompressionEnable"),
+}  # fmt: skip
+# Entries of enumerations that switch a setting off.
+_OFF = ("off", "disable", "disabled", "none", "linear", "contrastmode_linear", "uncompressed")
 # A switch that is off makes the setting behind it harmless.
 _SWITCHED_BY = {"Gamma": ("GammaEnable", "GammaEnabled")}
 
 
-def spoilers(node_map: Any) -> Iterator[tuple[Spoiler, Value]]:
-    """Yield the settings of a camera that break y = Φx now, with their values."""
-    for spoiler in SPOILERS:
-        switches = _SWITCHED_BY.get(spoiler.feature, ())
-        if any(feature(node_map, switch) is False for switch in switches):
-            continue
-        value = feature(node_map, spoiler.feature)
-        if value is not None and _differs(value, spoiler.harmless):
-            yield spoiler, value
+def distortions(node_map: Any) -> list[Distortion]:
+    """Return the settings of a camera that break y = Φx now."""
+    return [
+        distortion
+        for distortion in _distorting(node_map)
+        if not _is(distortion.value, distortion.harmless)
+        and not any(feature(node_map, name) is False for name in _SWITCHED_BY.get(distortion.feature, ()))
+    ]
 
 
-def _differs(value: Any, harmless: Value) -> bool:
-    if isinstance(harmless, float) and isinstance(value, int | float):
-        return abs(value - harmless) > 1e-6
-    return bool(value != harmless)
+def _distorting(node_map: Any) -> Iterator[Distortion]:
+    """Yield the settings of a camera that may break y = Φx, as far as they can be read and switched off."""
+    for effect, names in _DISTORTING.items():
+        for name in names:
+            value = feature(node_map, name)
+            harmless = None if value is None else _harmless(name, node_map.get_node(name))
+            if harmless is not None:
+                yield Distortion(name, value, harmless, effect)
+
+
+def _is(value: Value, harmless: Value) -> bool:
+    if isinstance(value, float) and isinstance(harmless, float):
+        return math.isclose(value, harmless, abs_tol=1e-3)  # in the camera's own steps
+    return value == harmless
+
+
+def _harmless(name: str, node: Any) -> Value | None:
+    """Return the value of a setting that does no harm; None if there is none."""
+    match kind_of(node):
+        case "boolean":
+            return False
+        case "integer" | "float":
+            return 1.0 if name == "Gamma" else 0.0
+        case "enumeration":
+            return next((choice for choice in choices_of(node, available=False) if choice.lower() in _OFF), None)
+    return None
 
 
 # Formats with more bits than converters have only add padding.
@@ -199,16 +225,15 @@ _CONVERTER_BITS = 12
 
 
 def suggested_features(node_map: Any) -> list[list[Value]]:
-    """Return the settings that a measurement needs: the best pixel format, and every spoiler switched off."""
+    """Return the settings that a measurement needs: the best pixel format, and everything that may break y = Φx off."""
     settings: list[list[Value]] = []
     choices = [FORMATS[name] for name in choices_of_feature(node_map, "PixelFormat") if name in FORMATS]
     if choices:
         settings.append(["PixelFormat", max(choices, key=_merit).name])
-    for spoiler in SPOILERS:
-        switches = _SWITCHED_BY.get(spoiler.feature, ())
-        if any(_settable(node_map, switch) for switch in switches) or not _settable(node_map, spoiler.feature):
-            continue
-        settings.append([spoiler.feature, spoiler.harmless])
+    for setting in _distorting(node_map):
+        switches = _SWITCHED_BY.get(setting.feature, ())
+        if _settable(node_map, setting.feature) and not any(_settable(node_map, switch) for switch in switches):
+            settings.append([setting.feature, setting.harmless])
     return settings
 
 
@@ -226,7 +251,9 @@ def trigger_line(node_map: Any) -> str | None:
 
 def choices_of_feature(node_map: Any, name: str) -> tuple[str, ...]:
     """Return the values of an enumeration that can be chosen now; none without such a feature."""
-    return choices_of(node_map.get_node(name)) if node_map.has_node(name) else ()
+    if not node_map.has_node(name) or access_of(node_map.get_node(name)) == "NI":
+        return ()
+    return choices_of(node_map.get_node(name))
 
 
 def _settable(node_map: Any, name: str) -> bool:

@@ -274,6 +274,8 @@ class AcquireNode:
     def _begin_series(self, now_s: float) -> None:
         capabilities = self._reader.capabilities
         assert capabilities is not None
+        for text in capabilities.distortions:
+            log.warning("the reconstruction will be wrong: %s", text)
         section = self._rig.calibration
         calibration = require_compatible_calibration(
             capabilities, self._reader.calibration, self._calibration, section.file, other_camera=section.other_camera
@@ -485,6 +487,7 @@ def series_info(name: str, rig: Rig, capabilities: CameraCapabilities, calibrati
         rig_toml=rig.to_toml(),
         versions=versions(),
         chunks=dict(capabilities.chunks),
+        distortions=" ".join(f"{text}." for text in capabilities.distortions),
     )
 
 

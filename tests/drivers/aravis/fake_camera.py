@@ -60,7 +60,7 @@ def serve(frames: npt.NDArray[np.generic], serial: str, lost_per_thousand: float
     for address, value in registers.items():
         lib.arv_fake_camera_write_register(camera, address, value)
     lib.arv_fake_camera_set_fill_pattern(camera, fill, None, None)
-    lib.g_object_set(server, b"gvsp-lost-ratio", c_double(lost_per_thousand), None)
+    lib.g_object_set(server, b"gvsp-lost-ratio", c_double(lost_per_thousand / 1000), None)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     print("ready", flush=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -100,7 +103,7 @@ def test_layouts_match_the_drawings_of_the_standards(name: str, raw: list[int], 
 def test_names_codes_and_bits_match_the_library() -> None:
     pfnc = pytest.importorskip("harvesters.util.pfnc", reason="harvesters is not installed: pip install '.[genicam]'")
     for name, form in FORMATS.items():
-        assert pfnc.dict_by_names[name] == form.code
+        assert name.startswith("Polarized") or pfnc.dict_by_names[name] == form.code
 
 
 def test_every_phase_exists_in_every_depth_and_packing() -> None:
@@ -120,3 +123,14 @@ def test_unsupported_format_error_lists_supported_ones() -> None:
         assert words in str(caught.value)
     with pytest.raises(CameraError, match="This camera offers RGB8, YUV422_8: none of them"):
         find_pixel_format("RGB8", offered=("RGB8", "YUV422_8"))
+
+
+def test_formats_of_real_polarised_cameras_have_their_codes(real_maps: dict[str, Any]) -> None:
+    found = Counter(
+        name
+        for nodes in real_maps.values()
+        if nodes.has_node("PixelFormat")
+        for entry in nodes.get_node("PixelFormat").entries
+        if (name := str(entry.symbolic)).startswith("Polarized") and entry.numeric_value == FORMATS[name].code
+    )
+    assert found == dict.fromkeys(("Polarized8", "Polarized10p", "Polarized12p", "Polarized16"), 9)

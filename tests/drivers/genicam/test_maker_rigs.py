@@ -13,7 +13,6 @@ from sci_stream_drivers.genicam.features import settings_of
 from sci_stream_drivers.genicam.node_map import kind_of
 from sci_stream_drivers.genicam.options import FeatureSetting, GenicamOptions
 from sci_stream_drivers.genicam.standard_features import feature_named
-from tests.drivers.genicam.node_maps import ARCHIVE, real_cameras
 
 RIGS = Path(__file__).parents[3] / "deploy" / "rigs"
 # Names of node maps in the archive, and how many there are.
@@ -33,17 +32,10 @@ def has(nodes: Any, setting: FeatureSetting) -> bool:
     return kind_of(node) != "enumeration" or setting.value in {str(entry.symbolic) for entry in node.entries}
 
 
-@pytest.fixture(scope="module")
-def cameras(data_dir: Path) -> list[tuple[str, Any]]:
-    if not (data_dir / ARCHIVE).is_file():
-        pytest.skip(f"no {ARCHIVE} in SCI_STREAM_DATA")
-    return list(real_cameras(data_dir))
-
-
 @pytest.mark.parametrize("maker", MAKERS)
-def test_rig_of_a_maker_fits_its_cameras(maker: str, cameras: list[tuple[str, Any]]) -> None:
+def test_rig_of_a_maker_fits_its_cameras(maker: str, real_maps: dict[str, Any]) -> None:
     pattern, count = MAKERS[maker]
-    theirs = {name: nodes for name, nodes in cameras if re.search(pattern, name)}
+    theirs = {name: nodes for name, nodes in real_maps.items() if re.search(pattern, name)}
     assert len(theirs) == count
     options = load_rig(RIGS / f"{maker}.toml", {}).camera.options
     for setting in settings_of(GenicamOptions.model_validate(options)):
