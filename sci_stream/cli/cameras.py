@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sci_stream.cli.common import AsJson, app, echo, new_console, start_logging, table_console
+from sci_stream.cli.common import AsJson, app, echo, new_console, print_json, start_logging, table_console
 from sci_stream.errors import CameraError, ConfigError
 from sci_stream.file_guard import writing
 
@@ -47,7 +46,7 @@ def list_cameras(cti: Cti = None, driver: Driver = "", as_json: AsJson = False) 
     start_logging("cameras")
     drivers = find_cameras(cti or [], driver)
     if as_json:
-        _print_json([dataclasses.asdict(one) for one in drivers])
+        print_json([dataclasses.asdict(one) for one in drivers])
     else:
         _print_found(drivers)
 
@@ -72,7 +71,7 @@ def features(
     if save is not None:
         _save(save, name, inspection.options)
     if as_json:
-        _print_json([dataclasses.asdict(feature) for feature in inspection.features])
+        print_json([dataclasses.asdict(feature) for feature in inspection.features])
     else:
         _print_features(inspection.features)
 
@@ -109,7 +108,7 @@ def grab(
         write_frames(out, frames)
         echo(f"{len(frames)} frames written to {out}")
     if as_json:
-        _print_json(dataclasses.asdict(report))
+        print_json(dataclasses.asdict(report))
     else:
         _print_report(report)
 
@@ -140,10 +139,6 @@ def _save(path: Path, driver: str, options: Any) -> None:
     with writing(path):
         path.write_text(text.replace("]]\n", "],\n]\n"))
     echo(f"wrote {path}")
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def _print_found(drivers: Sequence[FoundDriver]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -70,6 +72,19 @@ def table_console() -> Console:
 def echo(line: str) -> None:
     """Print a line for a person, on standard error."""
     new_console(stderr=True).print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON, for programs; infinities and NaN, which JSON lacks, become null."""
+
+    def finite(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: finite(entry) for key, entry in part.items()}
+        if isinstance(part, list | tuple):
+            return [finite(entry) for entry in part]
+        return None if isinstance(part, float) and not math.isfinite(part) else part
+
+    typer.echo(json.dumps(finite(value), indent=2, ensure_ascii=False))
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pydantic import JsonValue
 from rich.table import Table
 
 from sci_stream.calibration.mask_order import SHUFFLED
@@ -189,24 +188,6 @@ def _calibration(calibration: CalibrationSummary) -> Iterator[tuple[str, str]]:
     )
     if calibration.source:
         yield "", f"{calibration.source} {calibration.created}".strip()
-
-
-def comparison_figures(comparison: Comparison) -> dict[str, JsonValue]:
-    """Return a comparison for JSON."""
-    equal = sum(math.isinf(one.psnr_db) for one in comparison.snapshots)
-    return {
-        "snapshots": len(comparison.snapshots),
-        "equal": equal,
-        "psnr_db": None if comparison.psnr_db is None else {**comparison.psnr_db},
-        "ssim": None if comparison.ssim is None else {**comparison.ssim},
-        "max_difference": max(one.max_difference for one in comparison.snapshots),
-        "only_first": comparison.only_first,
-        "only_second": comparison.only_second,
-        "per_snapshot": [
-            {"seq": one.seq, "psnr_db": one.psnr_db, "ssim": one.ssim, "max_difference": one.max_difference}
-            for one in comparison.snapshots
-        ],
-    }
 
 
 def comparison_table(comparison: Comparison, reference: str, other: str) -> Table:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -18,6 +17,7 @@ from sci_stream.cli.common import (
     app,
     echo,
     new_console,
+    print_json,
     progress_bar,
     start_logging,
     table_console,
@@ -46,7 +46,7 @@ def inspect(file: RecordingPath, as_json: AsJson = False) -> None:
 
     recording = inspect_recording(file)
     if as_json:
-        typer.echo(json.dumps(_finite(recording.to_json()), indent=2))
+        print_json(recording.to_json())
         return
     console = new_console()
     for name, value in describe(recording):
@@ -205,13 +205,13 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare the video of two recordings: PSNR and SSIM, snapshot by snapshot."""
-    from sci_stream.cli.recording_tables import comparison_figures, comparison_table
+    from sci_stream.cli.recording_tables import comparison_table
     from sci_stream.tools.compare import compare_recordings
 
     with progress_bar("compare") as report:
         comparison = compare_recordings(reference, other, report)
     if as_json:
-        typer.echo(json.dumps(_finite(comparison_figures(comparison)), indent=2))
+        print_json(comparison.to_json())
     else:
         table_console().print(comparison_table(comparison, str(reference), str(other)))
 
@@ -219,14 +219,3 @@ def compare(
 def _account(ledger: StoredLedger) -> str:
     dropped = "".join(f", {count} {reason}" for reason, count in ledger["dropped"].items())
     return f"{ledger['reconstructed']} reconstructed, {ledger['raw_only']} raw only{dropped}"
-
-
-def _finite(value: Any) -> Any:
-    """Replace infinities and NaN, which JSON lacks, by null."""
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sci_stream.cli.common import AsJson, Device, Force, app, echo, progress_bar
+from sci_stream.cli.common import AsJson, Device, Force, app, echo, print_json, progress_bar
 from sci_stream.errors import InputError
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def solve(
     for fault in done.faults:
         echo(f"warning: {fault}")
     if as_json:
-        typer.echo(json.dumps(done.to_json(), indent=2))
+        print_json(done.to_json())
     else:
         _report(done, given_truth=data.truth is not None)
 

@@ -148,18 +148,9 @@ def read_overrides(environment: Mapping[str, str]) -> list[Override]:
     Raises
     ------
     ConfigError
-        If a variable with the prefix names no setting, or two variables set one key to different values.
+        If a variable with the prefix names no setting.
     """
-    settings = [_override(name, environment[name]) for name in sorted(environment) if name.startswith(PREFIX)]
-    first: dict[tuple[str, ...], Override] = {}
-    for override in settings:
-        other = first.setdefault(override.location, override)
-        if other.value != override.value:
-            raise ConfigError(
-                f"The environment variables {other.variable} and {override.variable} set the same key differently",
-                hint="Unset one of them.",
-            )
-    return settings
+    return [_override(name, environment[name]) for name in sorted(environment) if name.startswith(PREFIX)]
 
 
 def _override(variable: str, text: str) -> Override:

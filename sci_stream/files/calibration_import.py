@@ -38,8 +38,8 @@ class ImportOptions:
         DN of one frame of brightness 1 through an open mask; None: a white scene just fills the range.
     black_level_dn
         Black level of the snapshots to be reconstructed; None for the median of ``dark``, else 0.
-    bit_depth, saturation_dn, read_noise_dn, gain_e_per_dn, bayer, camera_serial
-        As in `Calibration`; saturation None for the top of the bit depth.
+    bit_depth, read_noise_dn, gain_e_per_dn, bayer, camera_serial
+        As in `Calibration`; the sensor saturates at the top of the bit depth.
     """
 
     variable: str = "mask"
@@ -50,7 +50,6 @@ class ImportOptions:
     full_scale_dn: float | None = None
     black_level_dn: float | None = None
     bit_depth: int | None = None
-    saturation_dn: float | None = None
     read_noise_dn: float | None = None
     gain_e_per_dn: float | None = None
     bayer: BayerPhase | None = None
@@ -96,9 +95,7 @@ def import_masks(path: Path, options: ImportOptions) -> Calibration:
 def _finish(
     path: Path, phi: npt.NDArray[np.float32], dark: npt.NDArray[np.float32] | None, options: ImportOptions
 ) -> Calibration:
-    saturation_dn = options.saturation_dn
-    if saturation_dn is None and options.bit_depth is not None:
-        saturation_dn = float((1 << options.bit_depth) - 1)
+    saturation_dn = None if options.bit_depth is None else float((1 << options.bit_depth) - 1)
     black: npt.NDArray[np.float32] = np.zeros((), np.float32) if dark is None else dark
     if options.black_level_dn is not None:
         black = np.asarray(options.black_level_dn, np.float32)

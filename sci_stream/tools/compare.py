@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from pydantic import JsonValue
 
 from sci_stream.errors import InputError
 from sci_stream.recon.metrics import psnr, ssim
@@ -37,17 +38,30 @@ class Comparison:
     only_second: int
 
     @property
-    def psnr_db(self) -> dict[str, float] | None:
+    def psnr_db(self) -> dict[str, JsonValue] | None:
         """Mean and minimum over the snapshots that differ; None if all are equal."""
         return _extent([one.psnr_db for one in self.snapshots if math.isfinite(one.psnr_db)])
 
     @property
-    def ssim(self) -> dict[str, float] | None:
+    def ssim(self) -> dict[str, JsonValue] | None:
         """Mean and minimum; None if the frames are too small."""
         return _extent([one.ssim for one in self.snapshots if one.ssim is not None])
 
+    def to_json(self) -> dict[str, JsonValue]:
+        """Return the comparison as plain values; infinite PSNR is that of equal video."""
+        return {
+            "snapshots": len(self.snapshots),
+            "equal": sum(math.isinf(one.psnr_db) for one in self.snapshots),
+            "psnr_db": self.psnr_db,
+            "ssim": self.ssim,
+            "max_difference": max(one.max_difference for one in self.snapshots),
+            "only_first": self.only_first,
+            "only_second": self.only_second,
+            "per_snapshot": [asdict(one) for one in self.snapshots],
+        }
 
-def _extent(values: Sequence[float]) -> dict[str, float] | None:
+
+def _extent(values: Sequence[float]) -> dict[str, JsonValue] | None:
     return {"mean": sum(values) / len(values), "min": min(values)} if values else None
 
 

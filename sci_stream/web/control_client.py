@@ -9,10 +9,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Annotated, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import JsonValue, TypeAdapter
+from pydantic import JsonValue, PlainValidator, TypeAdapter
 
 from sci_stream.errors import InputError, TransportError
 from sci_stream.model import Json
@@ -26,21 +26,19 @@ _MAX_BYTES = 1 << 22
 _TIMEOUT_S = 15.0
 
 
+def _by_name(listed: object) -> dict[str, Parameter]:
+    """Return the valid ones of listed parameters."""
+    parameters = map(parameter_of, listed if isinstance(listed, list) else [])
+    return {parameter.name: parameter for parameter in parameters if parameter is not None}
+
+
 @dataclass(frozen=True, slots=True)
 class Controllable:
     """A node with its settable parameters and its actions."""
 
     node: str
     kind: str
-    parameters: Mapping[str, Parameter]
-    actions: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    node: str
-    kind: str
-    parameters: list[JsonValue]
+    parameters: Annotated[dict[str, Parameter], PlainValidator(_by_name)]
     actions: tuple[str, ...]
 
 
@@ -48,7 +46,7 @@ class _Listed:
 class _Answer:
     """An answer of the live page, as far as it is read here."""
 
-    controls: list[_Listed] = field(default_factory=list)
+    controls: list[Controllable] = field(default_factory=list)
     values: dict[str, dict[str, Value]] = field(default_factory=dict)
     text: str = ""
     error: str = ""
@@ -59,6 +57,12 @@ _ANSWER = TypeAdapter(_Answer)
 
 class RigControl:
     """Control of a running rig.
+
+    ::
+
+        rig = sci_stream.control("http://127.0.0.1:8765")
+        rig.set("reconstruct", iterations=12)
+        rig.do("acquire", "next_series")
 
     Parameters
     ----------
@@ -100,12 +104,7 @@ class RigControl:
         TransportError
             If the page does not answer or denies access.
         """
-        nodes = {}
-        for entry in self._request("status", _ANSWER).controls:
-            listed = (parameter_of(parameter) for parameter in entry.parameters)
-            parameters = {parameter.name: parameter for parameter in listed if parameter is not None}
-            nodes[entry.node] = Controllable(entry.node, entry.kind, parameters, entry.actions)
-        return nodes
+        return {entry.node: entry for entry in self._request("status", _ANSWER).controls}
 
     def set(self, node: str, **parameters: Value) -> dict[str, dict[str, Value]]:
         """Set parameters of a node, or of all nodes of a kind (``reconstruct``); return the new values by node.
@@ -166,13 +165,5 @@ def _this_user() -> str:
     return f"{user}@{socket.gethostname()}"[:64]
 
 
-def control(url: str, *, token: str | None = None, who: str | None = None) -> RigControl:
-    """Connect to the live page of a running rig; see `RigControl`.
-
-    ::
-
-        rig = sci_stream.control("http://127.0.0.1:8765")
-        rig.set("reconstruct", iterations=12)
-        rig.do("acquire", "next_series")
-    """
-    return RigControl(url, token=token, who=who)
+control = RigControl
+"""The name of `RigControl` in `sci_stream`."""

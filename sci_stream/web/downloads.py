@@ -7,6 +7,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -98,17 +99,12 @@ def _query(model: type[Q], request: Request) -> Q:
 def routes(hub: Hub, display: Display, recordings: Path) -> list[Route]:
     """Return the routes of the downloads."""
     answers = _Answers(hub, display, recordings)
-    slots = asyncio.Semaphore(_AT_ONCE)
+    # The other answers do not wait for the long ones.
+    long_ones = asyncio.Semaphore(_AT_ONCE)
 
-    def threaded(work: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
-            return await asyncio.to_thread(work, request)
-
-        return answer
-
-    def limited(work: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-        """Limit how many of the long answers are made at once; the others do not wait for them."""
-
+    def threaded(
+        work: Callable[[Request], Response], slots: AbstractAsyncContextManager[None] = nullcontext()
+    ) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             async with slots:
                 return await asyncio.to_thread(work, request)
@@ -122,9 +118,9 @@ def routes(hub: Hub, display: Display, recordings: Path) -> list[Route]:
         Route("/traces", threaded(answers.traces)),
         Route("/frame.png", threaded(answers.frame)),
         Route("/coded.jpg", threaded(answers.coded)),
-        Route("/download/still", limited(answers.still)),
-        Route("/download/clip", limited(answers.clip)),
-        Route("/recordings", limited(answers.recordings)),
+        Route("/download/still", threaded(answers.still, long_ones)),
+        Route("/download/clip", threaded(answers.clip, long_ones)),
+        Route("/recordings", threaded(answers.recordings, long_ones)),
         Route("/recordings/{name}", threaded(answers.recording)),
     ]
 

@@ -112,9 +112,11 @@ def render_snapshot(
     if counts is not None:
         coded = encode_jpeg(shrink(render_counts(counts, tone.gamma), _MAX_PX))
     header = {
+        "v": MESSAGE_VERSION,
         "number": number,
         "published_ns": published_ns,
-        **_description(reconstruction, frames),
+        **description(reconstruction),
+        "shown_px": [int(frames.shape[2]), int(frames.shape[1])],
         "levels": levels_histogram(video),
         "counts": None if counts is None else counts_histogram(counts, bit_depth),
     }
@@ -127,10 +129,10 @@ def jpeg_picture(rendered: RenderedSnapshot) -> Picture:
     return Picture(rendered.header, JPEG, frames, rendered.coded)
 
 
-def _description(reconstruction: Reconstruction, frames: U8) -> dict[str, Json]:
+def description(reconstruction: Reconstruction) -> dict[str, Json]:
+    """Return the properties of a reconstruction for its message and for a saved snapshot."""
     ident = reconstruction.id
     return {
-        "v": MESSAGE_VERSION,
         "series": ident.series,
         "epoch": ident.epoch,
         "seq": ident.seq,
@@ -139,7 +141,6 @@ def _description(reconstruction: Reconstruction, frames: U8) -> dict[str, Json]:
         "n_frames": int(reconstruction.video.shape[0]),
         "height_px": int(reconstruction.video.shape[1]),
         "width_px": int(reconstruction.video.shape[2]),
-        "shown_px": [int(frames.shape[2]), int(frames.shape[1])],
         "bayer": reconstruction.bayer,
         **live_values(reconstruction.report),
         "dropped_before": reconstruction.dropped_before,

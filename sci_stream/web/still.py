@@ -13,7 +13,7 @@ from sci_stream.errors import InputError, StorageError
 from sci_stream.imaging.rendering import encode_png, render
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Json, Reconstruction
-from sci_stream.quantities import live_values
+from sci_stream.web.message import description
 
 # A person saves a snapshot a few times: so many come from a program that would fill the disk.
 _MAX_OF_A_NAME = 1000
@@ -86,18 +86,10 @@ def _write(folder: Path, reconstruction: Reconstruction, tone: ToneSettings) -> 
 
 
 def _describe(reconstruction: Reconstruction, tone: ToneSettings) -> dict[str, Json]:
-    ident, times = reconstruction.id, reconstruction.times
     return {
-        "series": ident.series,
-        "epoch": ident.epoch,
-        "seq": ident.seq,
-        "acquired_ns": times.acquired_ns,
+        **description(reconstruction),
         "camera_frame_id": reconstruction.camera_frame_id,
         "camera_time_ns": reconstruction.camera_time_ns,
         "calibration_hash": reconstruction.calibration_hash,
-        "bayer": reconstruction.bayer,
-        **live_values(reconstruction.report),
-        "node": reconstruction.node,
-        "device": reconstruction.device,
         "tone": tone.as_dict(),
     }
