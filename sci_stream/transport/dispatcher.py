@@ -80,7 +80,8 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         solve_timeout_s: float = math.inf,
     ) -> None:
         super().__init__(context, endpoint, welcome, limits=limits, configure=configure, known=known)
-        self._queue = queue
+        self.queue = queue
+        """Queued and dispatched snapshots."""
         self._solve_timeout_s = solve_timeout_s
         self._calibrations: dict[str, Sequence[bytes | memoryview]] = {}
         self._current = ""
@@ -92,15 +93,15 @@ class Dispatcher(RouterServer[ReconstructPeer]):
     @property
     def ready_nodes(self) -> int:
         """Reconstruct nodes that have credit."""
-        return sum(credit > 0 for credit in self._queue.nodes.values())
+        return sum(credit > 0 for credit in self.queue.nodes.values())
 
     @property
     def queue_figures(self) -> dict[str, int]:
         """Numbers of queued snapshots, of snapshots in flight, and of free credits."""
         return {
-            "queue_depth": self._queue.waiting,
-            "in_flight": self._queue.in_flight,
-            "credit": max(0, self._queue.total_credit - self._queue.in_flight),
+            "queue_depth": self.queue.waiting,
+            "in_flight": self.queue.in_flight,
+            "credit": max(0, self.queue.total_credit - self.queue.in_flight),
         }
 
     def announce(self, calibration: Calibration) -> None:
@@ -118,16 +119,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
     def offer(self, snapshot: Snapshot, *, promised: bool = False) -> list[int]:
         """Queue a snapshot (see `DispatchQueue.offer`); return the sequence numbers that are dropped for it."""
         self._series = snapshot.id.series
-        return [entry.seq for entry in self._queue.offer(snapshot.id.seq, snapshot, promised=promised)]
-
-    @property
-    def redelivered(self) -> int:
-        """Number of redeliveries."""
-        return self._queue.redelivered
-
-    def clear(self) -> list[int]:
-        """Give up all queued and in-flight snapshots; return their sequence numbers."""
-        return [entry.seq for entry in self._queue.clear()]
+        return [entry.seq for entry in self.queue.offer(snapshot.id.seq, snapshot, promised=promised)]
 
     def poll(self, now_s: float) -> list[Settled]:
         """Receive, detect lost nodes and dispatch. Never blocks."""
@@ -142,7 +134,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         for identity, peer in list(self.peers.items()):
             peer.progress_s = min(now_s, peer.progress_s + self._pause_s)
             # A node without snapshots has nothing to return: its time to solve starts with the next one.
-            if not self._queue.holds(identity.decode(errors="replace")):
+            if not self.queue.holds(identity.decode(errors="replace")):
                 peer.progress_s = now_s
             elif now_s - peer.progress_s > (patience_s := self._patience_s):
                 if self._slowest_s:  # others do return results
@@ -172,13 +164,13 @@ class Dispatcher(RouterServer[ReconstructPeer]):
             if not peer.is_proven:
                 until_s, _ = self._barred.get(identity, (0.0, 0.0))
                 credit = min(credit, int(now_s >= until_s))
-            self._queue.join(identity.decode(errors="replace"), credit)
+            self.queue.join(identity.decode(errors="replace"), credit)
 
     def _handle(self, identity: bytes, message: Message, now_s: float) -> list[Settled]:
         name = identity.decode(errors="replace")
         # A failure is progress too: the node works.
         if isinstance(message, Done) and (peer := self.peers.get(identity)) is not None:
-            if message.ok and self._queue.holds(name):
+            if message.ok and self.queue.holds(name):
                 self._slowest_s = max(self._slowest_s, now_s - peer.progress_s)
                 peer.is_proven = True
                 self._barred.pop(identity, None)
@@ -190,9 +182,9 @@ class Dispatcher(RouterServer[ReconstructPeer]):
                 pass  # late and of an earlier series: its numbers now mean other snapshots
             case Done() if message.ok:
                 # Even from a node presumed lost: the sink has the result, so no other copy is needed.
-                return [Settled(message.seq)] if self._queue.done(name, message.seq) else []
+                return [Settled(message.seq)] if self.queue.done(name, message.seq) else []
             case Done():
-                entry = self._queue.failed(name, message.seq)
+                entry = self.queue.failed(name, message.seq)
                 log.warning(
                     *("%s could not reconstruct snapshot %d: %s", name, message.seq, message.reason),
                     extra={"series": message.series, "seq": message.seq},
@@ -219,17 +211,17 @@ class Dispatcher(RouterServer[ReconstructPeer]):
                 self.send(identity, self._calibrations[self._current])
         elif hello.credit > 0 and known.hello.credit > 0:
             # HELLO after an interruption: messages in flight may be lost. The node lists those it has.
-            self._queue.recall(name)
+            self.queue.recall(name)
         self._admit(now_s)
 
     def _lose(self, identity: bytes, why: str) -> list[Settled]:
         if self.peers.pop(identity, None) is None:
             return []
         name = identity.decode(errors="replace")
-        before = self._queue.redelivered
-        settled = self._given_up(self._queue.leave(name), DropReason.NODE_FAILURES)
+        before = self.queue.redelivered
+        settled = self._given_up(self.queue.leave(name), DropReason.NODE_FAILURES)
         log.warning(
-            "reconstruct node %s lost: %s; redelivering %d snapshots", name, why, self._queue.redelivered - before
+            "reconstruct node %s lost: %s; redelivering %d snapshots", name, why, self.queue.redelivered - before
         )
         return settled
 
@@ -238,11 +230,11 @@ class Dispatcher(RouterServer[ReconstructPeer]):
 
     def _hand_out(self) -> list[Settled]:
         settled: list[Settled] = []
-        while (assigned := self._queue.assign()) is not None:
+        while (assigned := self.queue.assign()) is not None:
             name, entry = assigned
             snapshot = dataclasses.replace(
                 entry.item,
-                backlog=self._queue.waiting,
+                backlog=self.queue.waiting,
                 period_ns=self.period_ns * max(1, self.ready_nodes),
                 redelivered=entry.attempts - 1,
                 dispatched_ns=unix_ns(),

@@ -58,9 +58,6 @@ _JOINS_PER_S, _JOINS_BURST = 20.0, MAX_PEERS
 # A peer that sends nonsense must not have an answer sent for each message.
 _REFUSALS_PER_S, _REFUSALS_BURST = 1.0, 5
 
-# Time within which a node whose connection was replaced introduces itself on the new one.
-_CLAIM_S, _MAX_UNCLAIMED = 10.0, 64
-
 _CONTROL_MESSAGES = (Hello, Heartbeat, Ping, Goodbye, ControlResult)
 
 
@@ -125,7 +122,6 @@ class RouterServer(ServerSocket, Generic[P]):
         self._calibration_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(_CALIBRATIONS_PER_S, _CALIBRATIONS_BURST)
         self._refusal_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(_REFUSALS_PER_S, _REFUSALS_BURST)
         self._join_rate = TokenBucket(_JOINS_PER_S, _JOINS_BURST)
-        self._unclaimed: list[tuple[bytes, float]] = []
         self._beat_s = float("-inf")
         self._pauses = PauseDetector(welcome.heartbeat_s)
         self._pause_s = 0.0
@@ -197,12 +193,9 @@ class RouterServer(ServerSocket, Generic[P]):
     def _accept_hello(self, identity: bytes, incoming: ReceivedMessage, hello: Hello, now_s: float) -> Hello | None:
         """Welcome a node; None, counted, if it is refused."""
         if identity != identity_of(hello):
-            # From an unknown sender. Or, under an identity of ZeroMQ's, from a connection that a newer one of the same
-            # node has replaced: the node's own HELLO, if it comes soon, shows which.
-            if identity.startswith(b"\0"):
-                self._unclaimed.append((identity_of(hello), now_s))
-            else:
-                self.wire_errors["identity"] += 1
+            # Under an identity of ZeroMQ's from a connection that a newer one of the same node has replaced. An unknown
+            # sender may have none either: its connection will be closed.
+            self.wire_errors["identity"] += not identity.startswith(b"\0")
             return None
         if identity not in self.peers and not self._has_place(hello.node, now_s):
             count = len(self.peers)
@@ -211,21 +204,9 @@ class RouterServer(ServerSocket, Generic[P]):
             if self._refusal_rate.take(identity, now_s):
                 self.reply(identity, Refused(reason="too_many", text=f"{count} nodes are connected; try again later"))
             return None
-        self._unclaimed = [(name, since_s) for name, since_s in self._unclaimed if name != identity]
         self.connections.know(incoming.descriptor)
         self.reply(identity, self._welcome)
         return hello
-
-    def _count_unclaimed(self, now_s: float) -> None:
-        """Count HELLOs under an identity that is not their own, unless the node connects under its own."""
-        if not self._unclaimed:
-            return
-        open_ = [entry for entry in self._unclaimed if entry[0] not in self.peers]
-        # More of them than a busy start leaves come from an unknown sender.
-        recent = [entry for entry in open_ if now_s - entry[1] <= _CLAIM_S][-_MAX_UNCLAIMED:]
-        if len(open_) > len(recent):
-            self.wire_errors["identity"] += len(open_) - len(recent)
-        self._unclaimed = recent
 
     def _has_place(self, node: str, now_s: float) -> bool:
         """Return whether a new node may join."""
@@ -266,7 +247,6 @@ class RouterServer(ServerSocket, Generic[P]):
         Call once per loop iteration. A pause of this process, `_pause_s`, does not count as silence of its peers.
         """
         self._drain_monitor()
-        self._count_unclaimed(now_s)
         refused, closed = self.limit_connections(now_s, drained=not readable(self.socket))
         if refused:
             log.warning(

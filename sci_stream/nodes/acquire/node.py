@@ -92,7 +92,16 @@ class AcquireNode:
         incarnation = new_instance_id()
         self._series = ""
         self._recovery = CrashRecovery(rig.policy.spool, rig.rig.name)
-        self._dispatcher = make_dispatcher(rig, self._network, incarnation)
+        self._dispatcher = Dispatcher(
+            self._network.context,
+            rig.network.listening("dispatch"),
+            Welcome("acquire", incarnation, rig.network.heartbeat_s),
+            DispatchQueue(rig.policy.queue_snapshots, rig.reconstruct.block_snapshots),
+            limits=self._network.limits,
+            configure=self._network.serve,
+            known=rig.reconstruct_names,
+            solve_timeout_s=rig.reconstruct.solve_timeout_s,
+        )
         hello = Hello("acquire", "acquire", incarnation, versions=versions())
         self._link = SinkClient(self._network.connect("sink", hello))
         self._budget = MemoryBudget(rig.policy.ring_mib << 20)
@@ -367,8 +376,8 @@ class AcquireNode:
                 got=f"{len(self._in_flight)} unconfirmed snapshots, which stay in the spool",
                 hint="Start the rig again: it resumes the series.",
             )
-        for entry in self._dispatcher.clear() if waiting else []:
-            self._settle(Settled(entry, DropReason.DRAIN_TIMEOUT), now_s)
+        for entry in self._dispatcher.queue.clear() if waiting else []:
+            self._settle(Settled(entry.seq, DropReason.DRAIN_TIMEOUT), now_s)
         self._drops.send(now_s, everything=True)
         if self._info is not None:
             end = SeriesEnd(
@@ -488,18 +497,4 @@ def series_info(name: str, rig: Rig, capabilities: CameraCapabilities, calibrati
         versions=versions(),
         chunks=dict(capabilities.chunks),
         distortions=" ".join(f"{text}." for text in capabilities.distortions),
-    )
-
-
-def make_dispatcher(rig: Rig, network: NodeNetwork, incarnation: str) -> Dispatcher:
-    """Return a dispatcher at the rig's address; ``incarnation`` identifies this process among restarts of the node."""
-    return Dispatcher(
-        network.context,
-        rig.network.listening("dispatch"),
-        Welcome("acquire", incarnation, rig.network.heartbeat_s),
-        DispatchQueue(rig.policy.queue_snapshots, rig.reconstruct.block_snapshots),
-        limits=network.limits,
-        configure=network.serve,
-        known=rig.reconstruct_names,
-        solve_timeout_s=rig.reconstruct.solve_timeout_s,
     )

@@ -84,7 +84,7 @@ class AcquireReport:
             "unsafe": len(self.link.outbox),
             "resent": self.link.outbox.resent,
             "reconstruct_nodes": self.dispatcher.ready_nodes,
-            "redelivered": self.dispatcher.redelivered,
+            "redelivered": self.dispatcher.queue.redelivered,
             "epoch": self.reader.epoch,
             "health": health_url,
             "wire_errors": self.wire_errors.total(),

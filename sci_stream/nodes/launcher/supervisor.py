@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import shutil
@@ -63,6 +62,18 @@ class _Child:
     again_s: float = 0.0
     over: bool = False
     """The node has ended for good."""
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal if the process runs; may be called from a signal handler."""
+        if self.process is not None:
+            self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill the process if it runs, and wait for its end."""
+        self.send(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+            self.process = None
 
 
 class Supervisor:
@@ -145,8 +156,7 @@ class Supervisor:
 
     def next_series(self) -> None:
         """Make the acquire node end its series and start another; may be called from a signal handler."""
-        if self._acquire.process is not None:
-            self._acquire.process.send_signal(NEXT_SERIES)
+        self._acquire.send(NEXT_SERIES)
 
     def run(self) -> int:
         """Run to the end; return the exit status: 0 if every node succeeded and the ledger closed."""
@@ -162,9 +172,8 @@ class Supervisor:
             # In the order of the data: the acquire node drains through the workers, and both report to the sink.
             if not self._acquire.over:
                 self._end_acquire(self._rig.drain.timeout_s * 2 + _GRACE_S)
-            for worker in self._workers:
-                self._end(worker, _GRACE_S)
-            self._end(self._sink, _GRACE_S)
+            for child in (*self._workers, self._sink):
+                self._end(child)
         finally:
             self._kill_all()
             self._clear_folder()
@@ -280,8 +289,7 @@ class Supervisor:
         """
         deadline_s = time.monotonic() + grace_s
         child = self._acquire
-        if child.process is not None:
-            child.process.send_signal(signal.SIGTERM)
+        child.send(signal.SIGTERM)
         child.environment[CLOSE_VARIABLE] = "1"
         spool = self._acquire_spool
         while time.monotonic() < deadline_s:
@@ -299,55 +307,41 @@ class Supervisor:
             for other in (self._sink, *self._workers):
                 self._supervise(other, time.monotonic())
             time.sleep(_POLL_S)
-        self._kill(child, grace_s)
+        self._report(f"{child.name} did not stop within {grace_s:.0f} s: killed")
+        child.kill()
         self._fail_with(EXIT_NODE_FAILED)
 
-    def _end(self, child: _Child, grace_s: float) -> None:
+    def _end(self, child: _Child) -> None:
         """Ask a node to stop and wait; kill it on timeout."""
         if child.process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            child.process.send_signal(signal.SIGTERM)
+        child.send(signal.SIGTERM)
         try:
-            status = child.process.wait(grace_s)
+            status = child.process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
-            self._kill(child, grace_s)
+            self._report(f"{child.name} did not stop within {_GRACE_S:.0f} s: killed")
             # Once the acquire node has ended, no result of a reconstruct node is awaited.
             status = 0 if child in self._workers else EXIT_NODE_FAILED
         if status == -signal.SIGTERM:
             status = 0  # it was still loading and had no signal handler yet
         self._fail_with(status if status >= 0 else EXIT_NODE_FAILED)
-        child.process = None
-
-    def _kill(self, child: _Child, grace_s: float) -> None:
-        """Kill a node that did not stop in time."""
-        self._report(f"{child.name} did not stop within {grace_s:.0f} s: killed")
-        if child.process is not None:
-            child.process.kill()
-            child.process.wait()
-            child.process = None
+        child.kill()
 
     def _fail_with(self, status: int) -> None:
         """Keep the first failure: later ones are its consequences."""
         self._status = self._status or status
 
-    def _signal_all(self) -> None:
-        """Kill every node without waiting; may be called from a signal handler."""
-        for child in self._children:
-            if child.process is not None:
-                child.process.kill()
-
     def _abandon(self) -> None:
         """Kill every node and delete the spool: a forced stop gives up the snapshots in flight."""
-        self._signal_all()
+        for child in self._children:
+            child.send(signal.SIGKILL)
         self._folder.delete()
 
     def _kill_all(self) -> None:
-        self._signal_all()
         for child in self._children:
-            if child.process is not None:
-                child.process.wait()
-                child.process = None
+            child.send(signal.SIGKILL)
+        for child in self._children:
+            child.kill()
 
 
 def _spools(folder: Path) -> list[Path]:

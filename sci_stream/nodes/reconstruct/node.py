@@ -14,7 +14,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
 from sci_stream.errors import EnvironmentFault
 from sci_stream.model import Reconstruction, Snapshot
-from sci_stream.nodes.reconstruct.solver import Changed, Failed, Ready, Solved, Solver
+from sci_stream.nodes.reconstruct.solver import Changed, Failed, Ready, Solved
 from sci_stream.nodes.runtime.control_handler import ControlHandler
 from sci_stream.nodes.runtime.health_reporter import HealthReporter
 from sci_stream.nodes.runtime.network import NodeNetwork
@@ -34,6 +34,7 @@ from sci_stream.wire import (
 
 if TYPE_CHECKING:
     from sci_stream.health.metrics import Value
+    from sci_stream.nodes.reconstruct.solver_thread import SolverThread
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class ReconstructNode:
     The calling thread serves the sockets while another one computes, so heartbeats continue during a long solve.
     """
 
-    def __init__(self, rig: Rig, solver: Solver, stop: StopRequest, *, index: int = 0) -> None:
+    def __init__(self, rig: Rig, solver: SolverThread, stop: StopRequest, *, index: int = 0) -> None:
         self._rig = rig
         self._stop = stop
         self._network = NodeNetwork(rig, stop)

@@ -1,15 +1,13 @@
-"""The interface between a reconstruct node and its solver, with the solver's results."""
+"""Reports of a solver to its reconstruct node."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from sci_stream.errors import SciStreamError
 from sci_stream.model import Array, Snapshot, StageTimes
-from sci_stream.optics.calibration import Calibration
-from sci_stream.parameters import Parameter, Value
+from sci_stream.parameters import Parameter
 from sci_stream.reports import SolveReport
 
 
@@ -50,49 +48,3 @@ class Changed:
 
 
 Result = Ready | Solved | Failed | Changed
-
-
-class Solver(Protocol):
-    """The solver of a reconstruct node; everything but `results` may run in another thread."""
-
-    device_name: str
-
-    def start(self, wake: Callable[[], None]) -> None:
-        """Start; ``wake`` is called whenever a result is available."""
-        ...
-
-    def stop(self) -> None:
-        """Abort the current job and stop."""
-        ...
-
-    def has(self, calibration_hash: str) -> bool:
-        """Return whether snapshots with this calibration can be submitted."""
-        ...
-
-    def adopt(self, calibration: Calibration) -> None:
-        """Load a calibration to the device; `Ready` follows."""
-        ...
-
-    def submit(self, snapshot: Snapshot) -> None:
-        """Queue a snapshot for reconstruction; `Solved` or `Failed` follows."""
-        ...
-
-    def stalled(self) -> SciStreamError | None:
-        """Return an error if the solver makes no progress any more."""
-        ...
-
-    def results(self) -> Iterator[Result]:
-        """Return the results since the last call."""
-        ...
-
-    def status(self) -> dict[str, int | float | str]:
-        """Return the solver's part of the node status."""
-        ...
-
-    def parameters(self) -> Sequence[Parameter]:
-        """Return the adjustable parameters, if any."""
-        ...
-
-    def change(self, request: str, changes: Mapping[str, Value]) -> None:
-        """Set parameters, already checked one by one, from the next snapshot on; `Changed` follows."""
-        ...

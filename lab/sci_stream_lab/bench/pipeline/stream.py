@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from sci_stream.model import Array, CameraCapabilities, CameraFrame, Snapshot, S
 from sci_stream.nodes.acquire.node import AcquireNode
 from sci_stream.nodes.reconstruct.node import ReconstructNode
 from sci_stream.nodes.reconstruct.solver import Ready, Result, Solved
+from sci_stream.nodes.reconstruct.solver_thread import SolverThread
 from sci_stream.nodes.runtime.process import StopRequest, stop_on_signals
 from sci_stream.nodes.sink.node import SinkNode
 from sci_stream.optics.calibration import Calibration
@@ -174,7 +176,7 @@ def _sink(path: Path, summary: Path) -> None:
 
 def _worker(path: Path) -> None:
     with stop_on_signals() as stop:
-        ReconstructNode(load_rig(path), IdentitySolver(), stop).run()
+        ReconstructNode(load_rig(path), cast(SolverThread, IdentitySolver()), stop).run()
 
 
 @contextlib.contextmanager
