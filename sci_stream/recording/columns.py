@@ -188,8 +188,8 @@ def describe_column(node: h5py.Dataset, column: Column) -> None:
         node.attrs["units"] = column.units
 
 
-def read_rows(file: h5py.File, *, has_video: bool) -> dict[str, Array]:
-    """Read all columns by name, cut to one length.
+def read_rows(file: h5py.File, *, has_video: bool, only_outcomes: bool = False) -> dict[str, Array]:
+    """Read all columns by name, or only ``state`` and ``outcome``, cut to one length.
 
     With ``has_video``, outcomes are made consistent with states: a kill, or a live reader, may come between the two
     writes. A snapshot is reconstructed if and only if its video is stored; otherwise a row that a kill left
@@ -197,8 +197,10 @@ def read_rows(file: h5py.File, *, has_video: bool) -> dict[str, Array]:
     """
     # State first: the writer flushes it last, so the other columns, read later, contain all it refers to.
     state = _read_column(file, COLUMNS[-1], 0)
-    rows = {column.name: _read_column(file, column, len(state)) for column in COLUMNS[:-1]}
-    chunks = [require_dataset(file, f"rows/{name}", 1) for name in file["rows"] if name.startswith(CHUNK_PREFIX)]
+    columns = [column for column in COLUMNS[:-1] if column.name == "outcome" or not only_outcomes]
+    rows = {column.name: _read_column(file, column, len(state)) for column in columns}
+    names = [] if only_outcomes else [name for name in file["rows"] if name.startswith(CHUNK_PREFIX)]
+    chunks = [require_dataset(file, f"rows/{name}", 1) for name in names]
     rows |= {node.name.removeprefix("/rows/"): read_dataset(node) for node in chunks if node.dtype.kind == "f"}
     rows["state"] = state
     shortest = min(map(len, rows.values()))

@@ -68,14 +68,20 @@ class Recording:
     `refresh` makes flushed rows of a live writer visible. Not thread-safe, but any number of recordings, in any
     threads, may read one file, and each sees the rows of its own last `refresh`.
 
+    Parameters
+    ----------
+    only_outcomes
+        Read only states and outcomes of the rows: a long series has gigabytes of others.
+
     Raises
     ------
     FileFormatError
         If the file is missing, of another format, of a newer schema, or incomplete.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, only_outcomes: bool = False) -> None:
         self.path = path
+        self._only_outcomes = only_outcomes
         self._hdf5: h5py.File | None = None
         self._identity: tuple[int, int] | None = None  # device and inode, once its content has been checked
         self._frames: dict[str, h5py.Dataset] = {}
@@ -171,7 +177,8 @@ class Recording:
             with self._file() as file:
                 # Where video is stored, a snapshot counts as reconstructed if and only if its video is. Of several
                 # segments, one may store no video.
-                self._rows = read_rows(file, has_video="video" in self._frames and not self._segment_names)
+                has_video = "video" in self._frames and not self._segment_names
+                self._rows = read_rows(file, has_video=has_video, only_outcomes=self._only_outcomes)
                 self._writing = is_open_for_writing(self.path)
                 self._ledger = _ledger_document(file)
 

@@ -185,7 +185,7 @@ def _is_alive(process: int) -> bool:
 
 
 def _add_rows(path: Path, series: str, written: WrittenRows) -> None:
-    if (segment := _open_segment(path, series)) is None:
+    if (segment := _open_segment(path, series, only_outcomes=True)) is None:
         return
     with segment:
         written.first = segment.first_seq if written.first is None else min(written.first, segment.first_seq)
@@ -195,10 +195,10 @@ def _add_rows(path: Path, series: str, written: WrittenRows) -> None:
             written.settled.add(seq)
 
 
-def _open_segment(path: Path, series: str) -> Recording | None:
+def _open_segment(path: Path, series: str, *, only_outcomes: bool = False) -> Recording | None:
     """Open a segment; None if it is of another series or, with a warning, damaged."""
     try:
-        recording = Recording(path)
+        recording = Recording(path, only_outcomes=only_outcomes)
     except DAMAGE as error:
         _LOG.warning("Skipping segment %s: %s", path, error)
         return None
@@ -228,7 +228,7 @@ def count_recorded(path: Path, series: str) -> RecordedCount:
             problems.append(f"{candidate} is missing")
             continue
         try:
-            with Recording(candidate) as recording:
+            with Recording(candidate, only_outcomes=True) as recording:
                 if recording.info.series == series:
                     for seq in recording.seqs_with_outcome("reconstructed"):
                         reconstructed.add(seq)

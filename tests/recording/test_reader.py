@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from sci_stream.errors import FileFormatError
-from sci_stream.recording import Recording, RecordingWriter
+from sci_stream.recording import Recording, RecordingWriter, columns
+from sci_stream.recording.hdf5 import read_dataset
+from sci_stream.recording.segments import count_recorded
 
 
 def test_live_recording_is_readable_up_to_its_last_flush(tmp_path: Path, series) -> None:
@@ -40,6 +42,21 @@ def recorded(tmp_path: Path, series) -> Path:
         for seq in range(4):
             writer.write_reconstruction(series.reconstruction(seq))
     return path
+
+
+def test_end_and_restart_of_a_series_read_only_outcomes(recorded: Path, series, monkeypatch) -> None:
+    """A day at 30 snapshots a second has a gigabyte of other columns, and its acquire node waits for the end."""
+    read: set[str] = set()
+
+    def noted(node: h5py.Dataset) -> np.ndarray:
+        read.add(node.name)
+        return read_dataset(node)
+
+    monkeypatch.setattr(columns, "read_dataset", noted)
+    assert count_recorded(recorded, series.info.series).reconstructed == 4
+    with RecordingWriter(recorded, series.info, series.calibration) as writer:
+        assert writer.path == recorded.with_stem("run_001")
+    assert read == {"/rows/state", "/rows/outcome"}
 
 
 def test_two_readers_of_one_file_see_its_data_in_every_row(recorded: Path, series) -> None:

@@ -177,14 +177,13 @@ class SeriesSession:
                     log.error("cannot read the earlier segment %s to its end: %s", recording.path, error)
 
     def _restore_segment(self, recording: Recording) -> None:
-        for seq in recording.settled_seqs:
+        new = {seq for seq in recording.settled_seqs if not self.ledger.is_settled(seq)}
+        for seq in sorted(new):
             outcome, reason = recording.outcome(seq) or ("", "")
-            is_new = not self.ledger.is_settled(seq)
-            if is_new:
-                self.ledger.settle(seq, Outcome(outcome), reason)
-            if outcome == Outcome.RECONSTRUCTED:
-                report, node, redelivered = recording.report(seq)
-                self.statistics.add_figures(seq, report, node, redelivered=redelivered if is_new else 0)
+            self.ledger.settle(seq, Outcome(outcome), reason)
+        for seq in recording.seqs_with_outcome(Outcome.RECONSTRUCTED):
+            report, node, redelivered = recording.report(seq)
+            self.statistics.add_figures(seq, report, node, redelivered=redelivered if seq in new else 0)
         for seq in recording.raw_seqs:
             self._raw_safe.add(seq)
         self.learn_solvers(recording.solvers)
