@@ -5,15 +5,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
+import numpy.typing as npt
 
 from sci_stream.errors import InputError, StorageError, require_optional
 from sci_stream.file_guard import writing
-from sci_stream.files.video_file import MovieFile, write_gif
 from sci_stream.imaging.rendering import encode_png, render, render_counts
 from sci_stream.imaging.tone import FalseColour, ToneSettings
 from sci_stream.model import Array, BayerPhase, Json
@@ -158,13 +159,70 @@ def write_video(
             _OF_VALUES[form](path, video)
     elif form is VideoFormat.PNG:
         _write_png(path, video)
-    elif form is VideoFormat.GIF:
-        write_gif(path, video.frames, fps)
     else:
-        container = ".mp4" if form is VideoFormat.MP4 else ".mkv"
-        with MovieFile(path, fps, lossless=form is VideoFormat.FFV1, container=container) as movie:
-            for frame in video.frames:
-                movie.write(frame)
+        write_film(path, video.frames, fps, form)
+
+
+@dataclass(frozen=True, slots=True)
+class _Film:
+    """A film format of FFmpeg: container, encoder with its options, pixel formats of grey and of colour."""
+
+    container: str
+    encoder: str
+    options: dict[str, str]
+    grey: str
+    colour: str
+
+
+# Constant rate factor of H.264, 0–51: lower is better and larger. 18 is visually lossless.
+_X264 = {"crf": "18", "preset": "veryfast"}
+_FILMS = {
+    VideoFormat.MP4: _Film("mp4", "libx264", _X264, "yuv420p", "yuv420p"),
+    VideoFormat.MKV: _Film("matroska", "libx264", _X264, "yuv420p", "yuv420p"),
+    VideoFormat.FFV1: _Film("matroska", "ffv1", {"level": "3", "slicecrc": "1", "g": "1"}, "gray", "bgr0"),
+    VideoFormat.GIF: _Film("gif", "gif", {}, "gray", "rgb8"),
+}
+# Denominator of the television rates, such as 30000/1001; players reject arbitrary fractions.
+_MAX_FPS_DENOMINATOR = 1001
+
+
+def write_film(
+    path: Path, pictures: Iterable[npt.NDArray[np.uint8]], fps: float, form: VideoFormat, *, threads: int = 0
+) -> None:
+    """Write pictures, (H, W) grey or (H, W, 3) RGB and all of one size, as H.264, lossless FFV1 or GIF of 256 colours.
+
+    H.264 repeats an odd last row or column. ``threads`` are those of the encoder, 0 for its choice.
+
+    Raises
+    ------
+    ConfigError
+        If PyAV is not installed.
+    StorageError
+        If the film cannot be written.
+    """
+    av = require_optional("av", "video", f"Writing {form}")
+    film = _FILMS[form]
+    rate = Fraction(fps).limit_denominator(_MAX_FPS_DENOMINATOR)
+    stream: Any = None
+    try:
+        with av.open(str(path), "w", format=film.container) as container:
+            for index, picture in enumerate(pictures):
+                grey = picture.ndim == 2
+                pixels = film.grey if grey else film.colour
+                unit = 2 if pixels == "yuv420p" else 1
+                edges = [(0, picture.shape[0] % unit), (0, picture.shape[1] % unit), (0, 0)][: picture.ndim]
+                image = np.ascontiguousarray(np.pad(picture, edges, mode="edge"))
+                if stream is None:
+                    stream = container.add_stream(film.encoder, rate=rate, options=film.options)
+                    stream.height, stream.width, stream.pix_fmt = *image.shape[:2], pixels
+                    stream.codec_context.time_base, stream.codec_context.thread_count = 1 / rate, threads
+                frame = av.VideoFrame.from_ndarray(image, format="gray" if grey else "rgb24")
+                frame.pts, frame.time_base = index, 1 / rate
+                container.mux(stream.encode(frame))
+            if stream is not None:
+                container.mux(stream.encode(None))
+    except (OSError, av.FFmpegError) as error:
+        raise StorageError(f"The film {path} cannot be written", got=error) from error
 
 
 def _write_tiff(path: Path, video: VideoStack) -> None:

@@ -24,7 +24,7 @@ from starlette.routing import Route
 
 from sci_stream.config.error_messages import validate_options
 from sci_stream.errors import InputError
-from sci_stream.files.video_file import MovieFile, write_gif
+from sci_stream.files.video_output import VideoFormat, write_film
 from sci_stream.imaging.rendering import decode_jpeg, encode_jpeg, resize, shrink
 from sci_stream.model import Reconstruction
 from sci_stream.recording import Recording
@@ -256,7 +256,7 @@ def write_clip(pictures: list[Picture], folder: Path, kind: str) -> Path:
     path = folder / f"{first['series']}_{first['seq']:06d}-{pictures[-1].header['seq']:06d}.{kind}"
     interval_ns = snapshot_interval_ns(pictures)
     if kind == "gif":
-        write_gif(path, _gif_frames(pictures, interval_ns), _GIF_FPS)
+        write_film(path, _gif_frames(pictures, interval_ns), _GIF_FPS, VideoFormat.GIF)
         return path
     width, height = first["shown_px"]
     codec = pictures[0].codec
@@ -266,10 +266,8 @@ def write_clip(pictures: list[Picture], folder: Path, kind: str) -> Path:
         h264.write_mp4(path, snapshots, height, width, interval_ns / 1e6)
         return path
     n_frames = first["n_frames"]
-    with MovieFile(path, min(_MAX_FPS, 1e9 * n_frames / interval_ns), threads=1) as movie:
-        for picture in pictures:
-            for image in _decoded(picture):
-                movie.write(resize(image, height, width))
+    images = (resize(image, height, width) for picture in pictures for image in _decoded(picture))
+    write_film(path, images, min(_MAX_FPS, 1e9 * n_frames / interval_ns), VideoFormat.MP4, threads=1)
     return path
 
 

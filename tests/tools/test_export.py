@@ -189,7 +189,7 @@ def test_failed_export_keeps_the_old_file(recorded: Path, monkeypatch: pytest.Mo
     def refused(*_: object) -> None:
         raise StorageError("the disk is gone")
 
-    monkeypatch.setattr("sci_stream.files.video_file.MovieFile.write", refused)
+    monkeypatch.setattr("sci_stream.files.video_output.write_film", refused)
     with pytest.raises(StorageError, match="gone"):
         export(recorded, out, ExportOptions(replace=True))
     assert sorted(recorded.parent.iterdir()) == before

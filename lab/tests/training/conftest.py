@@ -8,7 +8,7 @@ import cv2
 import pytest
 
 from lab.tests.training.pictures import picture
-from sci_stream.files.video_file import MovieFile
+from sci_stream.files.video_output import VideoFormat, write_film
 from sci_stream_lab.training.settings import TrainingSettings
 
 
@@ -31,9 +31,7 @@ def small() -> TrainingSettings:
 def write_clip(path: Path, seed: int, *, n_frames: int = 24, height: int = 36, width: int = 40) -> None:
     """Write a clip of a picture that moves to the left, without loss."""
     grey = picture(seed, height, width + n_frames)[..., 1]
-    with MovieFile(path, 25, lossless=True) as movie:
-        for t in range(n_frames):
-            movie.write(grey[:, t : t + width].copy())
+    write_film(path, (grey[:, t : t + width] for t in range(n_frames)), 25, VideoFormat.FFV1)
 
 
 @pytest.fixture
