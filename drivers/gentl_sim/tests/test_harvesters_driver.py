@@ -344,6 +344,15 @@ def test_features_of_the_interface_are_set(make: MakeHarvestersCamera, caplog: p
     assert "The interface of sci_stream SciSim SIM0001: DeviceSelector = 1" in caplog.text
 
 
+def test_data_stream_without_a_description_is_used(make: MakeHarvestersCamera, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCI_GENTL_SIM_BARE_STREAM", "1")
+    camera = started(make(size=SIZE))
+    exact(camera, "Mono12", 10)
+    camera.close()
+    with pytest.raises(ConfigError, match="has no features of its data stream"):
+        make(stream_features=[["StreamBufferHandlingMode", "NewestOnly"]]).open()
+
+
 def test_features_of_the_data_stream_are_set(make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         camera = make(stream_features=[["StreamBufferHandlingMode", "NewestOnly"]], buffers=4)

@@ -205,9 +205,7 @@ class AravisStream:
             ConfigError,
             *library().transport_errors,
         )
-        self._chunks: ChunkReader | None = None
-        if options.chunks:
-            self._chunks = ChunkReader(device.node_map, device.transport, tuple(options.chunks), counts)
+        self._chunks = ChunkReader(device.node_map, device.transport, options.chunks, counts)
 
     def start(self) -> None:
         """Start the acquisition. Raises `CameraLost`."""
@@ -259,7 +257,6 @@ class AravisStream:
             self._counts["short"] += 1
             return None
         raw = np.ctypeslib.as_array((ctypes.c_uint8 * size.value).from_address(address)).copy()
-        chunks = self._chunks.read(raw, size.value, lambda: None) if self._chunks is not None else {}
         return RawFrame(
             raw=raw,
             padding_bytes=padding.value,
@@ -267,7 +264,7 @@ class AravisStream:
             frame_id=call("arv_buffer_get_frame_id", buffer),
             camera_time_ns=call("arv_buffer_get_timestamp", buffer) or None,
             host_time_ns=now_ns,
-            chunks=chunks,
+            chunks=self._chunks.read(raw, size.value, lambda: None),
         )
 
     def stop(self, *, lost: bool) -> None:
@@ -280,8 +277,7 @@ class AravisStream:
 
     def _release(self) -> None:
         stream, self._stream = self._stream, None
-        if self._chunks is not None:
-            self._chunks.detach()
+        self._chunks.detach()
         if stream is not None:
             self._counts.update(_statistics(self._lib, stream))
             self._lib.call("g_object_unref", stream)

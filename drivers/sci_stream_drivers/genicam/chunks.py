@@ -30,17 +30,17 @@ def chunk_units(node_map: Any, names: Sequence[str]) -> dict[str, str]:
 
 
 class ChunkReader:
-    """Read the chunk data of frames.
+    """Read the chunk data of frames; nothing if there are no ``names``.
 
     Names are as in ``ChunkSelector``; the values are in the features ``Chunk`` + name. ``transport`` is the type of the
     transport layer in GenTL; ``counts`` counts ``chunk_errors``.
     """
 
-    def __init__(self, node_map: Any, transport: str, names: tuple[str, ...], counts: Counter[str]) -> None:
-        self._lib = library()
-        self._transport = transport
-        kinds = {"GEV": self._lib.genapi.ChunkAdapterGEV, "U3V": self._lib.genapi.ChunkAdapterU3V}
-        self._adapter = kinds.get(transport, self._lib.genapi.ChunkAdapterGeneric)(node_map)
+    def __init__(self, node_map: Any, transport: str, names: Sequence[str], counts: Counter[str]) -> None:
+        genapi = library().genapi
+        self._described = transport in ("GEV", "U3V")
+        kinds = {"GEV": genapi.ChunkAdapterGEV, "U3V": genapi.ChunkAdapterU3V}
+        self._adapter = kinds.get(transport, genapi.ChunkAdapterGeneric)(node_map) if names else None
         self._nodes = {name: node_map.get_node(f"Chunk{name}") for name in names if node_map.has_node(f"Chunk{name}")}
         self._counts = counts
 
@@ -49,12 +49,11 @@ class ChunkReader:
 
         ``layout`` describes the chunks of transport layers whose frames do not describe themselves.
         """
+        if self._adapter is None:
+            return {}
         try:
-            if self._transport in ("GEV", "U3V"):
-                self._adapter.attach_buffer(raw, size)
-            else:
-                self._adapter.attach_buffer(raw, layout())
-        except self._lib.transport_errors:
+            self._adapter.attach_buffer(raw, size if self._described else layout())
+        except library().transport_errors:
             self._counts["chunk_errors"] += 1
             return {}
         values = {name: value_of(node) for name, node in self._nodes.items()}
@@ -62,4 +61,5 @@ class ChunkReader:
 
     def detach(self) -> None:
         """Release the last buffer."""
-        get(self._adapter.detach_buffer)
+        if self._adapter is not None:
+            get(self._adapter.detach_buffer)

@@ -33,17 +33,23 @@ def selected(cameras: Sequence[tuple[FoundCamera, T]], selector: CameraSelector,
     ConfigError
         If several match.
     """
-    criteria = selector.given
+    criteria = {key: value for key, value in selector.given.items() if key in CameraSelector.model_fields}
     matching = [pair for pair in cameras if all(getattr(pair[0], key) == value for key, value in criteria.items())]
     if len(matching) == 1:
         return matching[0]
-    wanted = ", ".join(f"{key} {value!r}" for key, value in criteria.items()) or "any camera"
-    listed = "; ".join(
-        f"{camera.vendor} {camera.model}, serial {camera.serial!r}, id {camera.id!r}" for camera, _ in cameras
-    )
+    wanted = ", ".join(f"{key} {value!r}" for key, value in criteria.items())
+    listed = "Found:" + "".join(f"\n  {_described(camera)}" for camera, _ in matching or cameras)
     if matching:
         raise ConfigError(
-            f"{len(matching)} cameras match the selector ({wanted})",
-            hint=f'Found: {listed}. Name one: selector = {{ serial = "…" }}, or its id.',
+            f"{len(matching)} cameras {f'match the selector {wanted}' if wanted else 'are found and none is selected'}",
+            hint=f'{listed}\nName one: selector = {{ serial = "…" }}, by its id, or by its producer if it has one.',
         )
-    raise CameraError(f"No camera matches the selector ({wanted})", got=listed or "no camera at all", hint=hint)
+    if cameras:
+        raise CameraError(f"No camera matches the selector {wanted}", hint=f"{listed}\nSelect one of these.")
+    raise CameraError("No camera is found", expected=f"one with {wanted}" if wanted else "one", hint=hint)
+
+
+def _described(camera: FoundCamera) -> str:
+    name = f", named {camera.user_defined_name!r}" if camera.user_defined_name else ""
+    access = "" if camera.access == "unknown" else f", {camera.access}"
+    return f"{camera.vendor} {camera.model}, serial {camera.serial!r}{name}, id {camera.id!r}{access}"

@@ -13,8 +13,7 @@ from sci_stream_drivers.genicam.stream import ImageFormat, Stream
 from sci_stream_drivers.harvesters.discovery import find_cameras
 from sci_stream_drivers.harvesters.options import HarvestersOptions
 from sci_stream_drivers.harvesters.producers import producer_files, usable_producers
-from sci_stream_drivers.harvesters.session import Session, harvesters_core
-from sci_stream_drivers.harvesters.stream import HarvestersStream
+from sci_stream_drivers.harvesters.session import HarvestersStream, Session, harvesters_core
 from sci_stream_drivers.harvesters.transport_advice import warn_about_transport
 
 
@@ -47,8 +46,7 @@ class HarvestersCamera(GenicamCamera[HarvestersOptions, Session]):
         for setting in self._options.stream_features:
             apply(connection.stream_node_map, setting, f"The data stream of {connection.name}")
         warn_about_transport(connection, self._options.buffers)
-        chunks = tuple(self._options.chunks)
-        return HarvestersStream(connection.acquirer, image, chunks, self._counts, buffers=self._options.buffers)
+        return HarvestersStream(connection, image, self._options, self._counts)
 
     def _selection(self, connection: Session) -> dict[str, Any]:
         by_serial = {"serial": connection.serial} if connection.serial else self._options.selector.given

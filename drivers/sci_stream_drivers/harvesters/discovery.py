@@ -12,20 +12,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from sci_stream.errors import CameraError, ConfigError
+from sci_stream.errors import CameraError
 from sci_stream.model import FoundCamera, FoundInterface, FoundProducer
 from sci_stream_drivers.genicam.library import attribute, library, message_of
-from sci_stream_drivers.harvesters.options import Selector
 from sci_stream_drivers.harvesters.producers import open_system, producer_files
 
-# Keys of the selector, and their names in GenTL.
-_ATTRIBUTES = {
-    "serial": "serial_number",
-    "user_defined_name": "user_defined_name",
-    "model": "model",
-    "vendor": "vendor",
-    "id": "id_",
-}
 _TIMEOUT_MS = 1000
 # Producers of GigE cameras wait a second for each network interface.
 _SEARCH_S = 30.0
@@ -102,16 +93,19 @@ def _interfaces(system: Any) -> Iterable[FoundInterface]:
         interface.open()
         try:
             interface.update_device_info_list(_TIMEOUT_MS)
-            cameras = tuple(_camera(device) for device in interface.device_info_list)
+            cameras = tuple(found_camera(device) for device in interface.device_info_list)
         finally:
             interface.close()
         name = str(attribute(info, "display_name") or info.id_)
         yield FoundInterface(str(info.id_), name, str(attribute(info, "tl_type", "")), cameras)
 
 
-def _camera(info: Any) -> FoundCamera:
-    known = {key: text_of(info, key) for key in ("id", "vendor", "model", "serial", "user_defined_name")}
-    return FoundCamera(**known, access=access_of(info), options={})
+def found_camera(info: Any) -> FoundCamera:
+    """Return the description of a camera by GenTL; texts that its producer does not give are empty."""
+    names = ("id_", "vendor", "model", "serial_number", "user_defined_name")
+    id_, vendor, model, serial, named = (str(attribute(info, name) or "") for name in names)
+    access = _ACCESS.get(attribute(info, "access_status", 0), "unknown")
+    return FoundCamera(id_, vendor, model, serial, named, access, options={})
 
 
 def _selectable(producers: list[FoundProducer]) -> list[FoundProducer]:
@@ -133,68 +127,3 @@ def _selectable(producers: list[FoundProducer]) -> list[FoundProducer]:
         )
         for producer in producers
     ]
-
-
-def text_of(info: Any, key: str) -> str:
-    """Return the text of a device's description for a key of the selector; empty if the producer has none."""
-    return str(attribute(info, _ATTRIBUTES[key]) or "")
-
-
-def access_of(info: Any) -> str:
-    """Return the availability of a camera in a word."""
-    return _ACCESS.get(attribute(info, "access_status", 0), "unknown")
-
-
-def _producer_of(info: Any) -> str:
-    """Return the file name of the producer that found a camera."""
-    return Path(str(attribute(info.parent.parent, "path_name", "") or "an unnamed producer")).name
-
-
-def describe_camera(info: Any) -> str:
-    """Return a line that identifies a camera."""
-    name = text_of(info, "user_defined_name")
-    parts = [
-        f"{text_of(info, 'vendor')} {text_of(info, 'model')}".strip(),
-        f"serial {text_of(info, 'serial')!r}",
-        f"named {name!r}" if name else "",
-        f"id {text_of(info, 'id')!r}",
-        f"through {_producer_of(info)}",
-        access_of(info),
-    ]
-    return ", ".join(part for part in parts if part)
-
-
-def select(infos: Iterable[Any], selector: Selector, producers: Sequence[Path]) -> Any:
-    """Return the description of the matching camera.
-
-    Raises
-    ------
-    CameraError
-        If none matches: it may be disconnected, and return later.
-    ConfigError
-        If several match.
-    """
-    found = list(infos)
-    criteria = ", ".join(f"{key} {value!r}" for key, value in selector.given.items())
-    if not found:
-        raise CameraError(
-            "No camera is found",
-            expected=f"one with {criteria}" if criteria else "one",
-            got=f"none from {', '.join(path.name for path in producers)}",
-            hint="Check that it is connected, powered and reachable, and that the vendor's viewer finds it.",
-        )
-    fitting = [
-        info
-        for info in found
-        if all(text_of(info, key) == value for key, value in selector.given.items() if key in _ATTRIBUTES)
-    ]
-    if len(fitting) == 1:
-        return fitting[0]
-    listed = "Found:" + "".join(f"\n  {describe_camera(info)}" for info in fitting or found)
-    if not fitting:
-        raise CameraError(f"No camera matches the selector {criteria}", hint=f"{listed}\nSelect one of these.")
-    fit = f"match the selector {criteria}" if criteria else "are found and none is selected"
-    raise ConfigError(
-        f"{len(fitting)} cameras {fit}",
-        hint=f'{listed}\nName one: selector = {{ serial = "…" }}, by its id, or by its producer.',
-    )

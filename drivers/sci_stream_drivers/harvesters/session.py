@@ -1,4 +1,7 @@
-"""An open camera: producer, device and features, which are opened and released together."""
+"""Harvesters: the one module that uses it. An open camera of a GenTL producer, and its frames.
+
+Everything else uses ``genicam`` alone, of which Harvesters is a layer (docs/decisions/harvesters.md).
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,25 @@ import importlib
 import logging
 import signal
 import threading
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sci_stream.errors import CameraError, ConfigError
+import numpy as np
+
+from sci_stream.clock import unix_ns
+from sci_stream.errors import CameraError, CameraLost, ConfigError
+from sci_stream.model import FoundCamera
+from sci_stream_drivers.genicam.chunks import ChunkReader
 from sci_stream_drivers.genicam.library import attribute, library, message_of
-from sci_stream_drivers.harvesters.discovery import access_of, describe_camera, select, text_of
+from sci_stream_drivers.genicam.options import GenicamOptions
+from sci_stream_drivers.genicam.selection import selected
+from sci_stream_drivers.genicam.stream import ImageFormat, RawFrame
+from sci_stream_drivers.harvesters.discovery import found_camera
 from sci_stream_drivers.harvesters.options import Selector
-from sci_stream_drivers.harvesters.stream import timestamp_frequency_hz
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +37,8 @@ log = logging.getLogger(__name__)
 # buffer; this driver reports all of them, once and in words.
 _QUIET = logging.getLogger("sci_stream.harvesters_library")
 _QUIET.setLevel(logging.CRITICAL)
+# Timeout of one poll for a buffer. Zero would wait indefinitely (harvesters 1.4.3).
+_ASK_S = 20e-6
 
 
 @functools.cache
@@ -45,7 +59,42 @@ def harvesters_core() -> ModuleType:
             got=error,
             hint="Install them: pip install 'sci-stream[genicam]'.",
         ) from error
+    for module in (core.System, core.Interface, core.Device, core.DataStream):
+        _may_lack_description(module)
     return core
+
+
+def _may_lack_description(module: Any) -> None:
+    """Accept modules of a producer without an XML, or with a broken one: Harvesters refuses the camera.
+
+    Only the camera itself needs one; here, ``node_map`` is None.
+    """
+    create = module._create_node_map
+
+    def create_if_described(self: Any, **options: Any) -> Any:
+        try:
+            node_map = create(self, **options)
+            node_map.has_node("Root")  # raises without a description
+        # The library raises anything, of GenTL, GenApi and Python.
+        except Exception as error:
+            log.info("%s has no features: %s", module.__name__, message_of(error))
+            return None
+        return node_map
+
+    module._create_node_map = create_if_described
+
+
+_HINT = "Check that it is connected, powered and reachable, and that the vendor's viewer finds it."
+
+
+def _producer_of(info: Any) -> str:
+    """Return the file name of the producer that found a camera."""
+    return Path(str(attribute(info.parent.parent, "path_name", "") or "an unnamed producer")).name
+
+
+def _candidate(info: Any) -> tuple[FoundCamera, Any]:
+    camera = found_camera(info)
+    return replace(camera, access=f"{camera.access} through {_producer_of(info)}"), info
 
 
 class Session:
@@ -76,15 +125,15 @@ class Session:
             for path in files:
                 self._harvester.add_file(str(path))
             self._harvester.update()
-            info = select(self._harvester.device_info_list, selector, files)
-            self.vendor, self.model, self.serial = (text_of(info, key) for key in ("vendor", "model", "serial"))
+            camera, info = selected([_candidate(info) for info in self._harvester.device_info_list], selector, _HINT)
+            self.vendor, self.model, self.serial = camera.vendor, camera.model, camera.serial
             self.name = f"{self.vendor} {self.model} {self.serial}".strip()
-            interface = info.parent
-            self.producer = Path(str(attribute(interface.parent, "path_name", "") or "")).name
-            self._chain = [interface, interface.parent, interface.parent.parent]
-            self.acquirer = self._opened(info)
+            self.producer = _producer_of(info)
+            self._chain = [info.parent, info.parent.parent, info.parent.parent.parent]
+            self.acquirer = self._opened(info, camera.access)
             self.transport = str(self.acquirer.device.tl_type)
-            self.has_clock = timestamp_frequency_hz(self.acquirer) > 0
+            self.frequency_hz = int(attribute(self.acquirer.device, "timestamp_frequency") or 0)
+            self.has_clock = self.frequency_hz > 0
         except BaseException:
             self.close()
             raise
@@ -105,14 +154,13 @@ class Session:
         return self._of_module(self.acquirer.data_streams[0], "data stream")
 
     def _of_module(self, module: Any, what: str) -> Any:
-        found = attribute(module, "node_map")
-        if found is None:
+        if module.node_map is None:
             raise ConfigError(
                 f"The producer of {self.name} has no features of its {what}", hint="Remove their settings."
             )
-        return found
+        return module.node_map
 
-    def _opened(self, info: Any) -> Any:
+    def _opened(self, info: Any, access: str) -> Any:
         lib, core = library(), harvesters_core()
         config = core.ParameterSet({core.ParameterKey.ENABLE_AUTO_CHUNK_DATA_UPDATE: False})
         gentl = lib.gentl
@@ -123,11 +171,11 @@ class Session:
             raise CameraError(
                 f"The camera {self.name} is in use",
                 expected="a camera that no other program has open",
-                got=f"{access_of(info)}: {message_of(error)}",
+                got=f"{access}: {message_of(error)}",
                 hint="Close the viewer or the other acquire node that uses it.",
             ) from None
         except lib.transport_errors as error:
-            raise CameraError(f"The camera {describe_camera(info)} cannot be opened", got=message_of(error)) from None
+            raise CameraError(f"The camera {self.name}, {access}, cannot be opened", got=message_of(error)) from None
         # Cameras with several streams (stereo, multi-component) deliver frames that belong together; this driver has no
         # notion of that.
         if len(acquirer.data_streams) != 1:
@@ -181,3 +229,150 @@ def _sigint_kept() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+class HarvestersStream:
+    """The running acquisition of one camera.
+
+    A producer waits for a buffer while holding the GIL, which would block all other threads. So it is only polled, and
+    waiting is done outside (docs/decisions/polling-genicam.md).
+
+    ``counts`` counts ``incomplete``, ``short`` and ``chunk_errors``.
+    """
+
+    def __init__(
+        self, session: Session, image_format: ImageFormat, options: GenicamOptions, counts: Counter[str]
+    ) -> None:
+        self._acquirer = acquirer = session.acquirer
+        self._format = image_format
+        self._counts = counts
+        self._lib = library()
+        self._source = acquirer.data_streams[0]
+        self._frequency_hz = session.frequency_hz
+        self._chunks = ChunkReader(session.node_map, session.transport, options.chunks, counts)
+        self._underrun = 0
+        acquirer.timeout_period_on_update_event_data_call = 0
+        acquirer.add_callback(acquirer.Events.INCOMPLETE_BUFFER, _counting(counts))
+        # The default of three is used up within milliseconds while another process has the core.
+        acquirer.num_buffers = max(options.buffers, acquirer.min_num_buffers)
+
+    def start(self) -> None:
+        """Start the acquisition.
+
+        Raises
+        ------
+        CameraLost
+            If the camera does not start.
+        """
+        try:
+            # Harvesters' own thread ignores the timeout of a fetch, hangs after a lost device, and its queue of one
+            # frame dropped 42 of 200 (harvesters 1.4.3).
+            self._acquirer.start(run_as_thread=False)
+        except self._lib.transport_errors as error:
+            with contextlib.suppress(*self._lib.transport_errors):
+                self._acquirer.stop()  # the stream may be running without the camera
+            raise CameraLost("The camera does not start", got=message_of(error)) from None
+
+    def fetch(self) -> RawFrame | None:
+        """Return the next frame, or None if there is none yet.
+
+        Raises
+        ------
+        CameraLost
+            If the producer fails.
+        CameraError
+            If a buffer contains no image of the announced format.
+        """
+        try:
+            # Raw: Harvesters unpacks slowly (Mono12p, 1024×1024: 89 frames/s against 424), and an unknown pixel format
+            # raises without returning the buffer to the producer.
+            buffer = self._acquirer.try_fetch(timeout=_ASK_S, is_raw=True)
+        except self._lib.transport_errors as error:
+            raise CameraLost("The camera is lost", got=message_of(error)) from None
+        if buffer is None:
+            return None
+        try:
+            return self._copied(buffer)
+        finally:
+            try:
+                buffer.parent.queue_buffer(buffer)
+            except self._lib.transport_errors as error:
+                raise CameraLost(
+                    "The camera is lost: it does not accept its buffers back", got=message_of(error)
+                ) from None
+
+    def stop(self, *, lost: bool) -> None:  # noqa: ARG002  # the producer finds out by itself
+        """Stop; the frames in the producer's buffers are discarded. Raises exceptions of the library."""
+        self._underrun += self._running_underrun()
+        self._chunks.detach()
+        self._acquirer.stop()
+
+    def counters(self) -> dict[str, int]:
+        """Return the frames without a free buffer in the producer, if it counts them."""
+        underrun = self._underrun + (self._running_underrun() if self._acquirer.is_acquiring() else 0)
+        return {"underrun": underrun} if underrun else {}
+
+    def _running_underrun(self) -> int:
+        return int(attribute(self._source, "num_underrun", 0))
+
+    def _copied(self, buffer: Any) -> RawFrame | None:
+        now_ns = unix_ns()
+        self._check(buffer)
+        pixel_format, height_px, width_px = self._format
+        padding = int(attribute(buffer, "padding_x", 0))
+        offset = int(attribute(buffer, "image_offset", 0))
+        needed = pixel_format.bytes_for(height_px, width_px, padding)
+        filled = int(attribute(buffer, "size_filled", 0)) or needed + offset
+        memory = buffer.raw_buffer
+        if min(filled, len(memory)) < offset + needed:
+            self._counts["short"] += 1
+            return None
+        chunks = self._chunks.read(memory, filled, lambda: buffer.chunk_data_info_list)
+        return RawFrame(
+            raw=np.frombuffer(memory, np.uint8, needed, offset).copy(),
+            padding_bytes=padding,
+            big_endian=attribute(buffer, "pixel_endianness") == self._lib.gentl.PIXELENDIANNESS_IDS.PIXELENDIANNESS_BIG,
+            frame_id=_first(attribute(buffer, "frame_id"), chunks.get("FrameID")),
+            camera_time_ns=_first(self._stamp_ns(buffer), chunks.get("Timestamp")),
+            host_time_ns=now_ns,
+            chunks=chunks,
+        )
+
+    def _check(self, buffer: Any) -> None:
+        """Check that a buffer contains an image of the announced format, as far as the producer describes it."""
+        ids = self._lib.gentl.PAYLOADTYPE_INFO_IDS
+        payload = attribute(buffer, "payload_type", ids.PAYLOAD_TYPE_IMAGE)
+        if payload not in (ids.PAYLOAD_TYPE_UNKNOWN, ids.PAYLOAD_TYPE_IMAGE, ids.PAYLOAD_TYPE_CHUNK_DATA):
+            raise CameraError(
+                "The camera sends something other than an image",
+                expected="one image per buffer",
+                got=f"payload type {payload}",
+                hint="Select one component, without compression and multi-part transfer.",
+            )
+        declared = self._format
+        declared.check(
+            attribute(buffer, "pixel_format", 0) or declared.pixel_format.code,
+            attribute(buffer, "height", 0) or declared.height_px,
+            attribute(buffer, "width", 0) or declared.width_px,
+        )
+
+    def _stamp_ns(self, buffer: Any) -> int | None:
+        stamp = attribute(buffer, "timestamp_ns")
+        if stamp:
+            return int(stamp)
+        ticks = attribute(buffer, "timestamp")
+        return int(ticks) * 1_000_000_000 // self._frequency_hz if ticks and self._frequency_hz else None
+
+
+def _first(*values: Any) -> int | None:
+    return next((int(value) for value in values if value is not None), None)
+
+
+def _counting(counts: Counter[str]) -> Any:
+    """Return a callback that counts incomplete buffers, which `try_fetch` treats like timeouts."""
+
+    class Incomplete(harvesters_core().Callback):  # type: ignore[misc] # the library has no types
+        def emit(self, context: object = None) -> None:  # noqa: ARG002  # the library names it
+            counts["incomplete"] += 1
+
+    return Incomplete()

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from sci_stream_drivers.genicam.library import attribute, feature
+from sci_stream_drivers.genicam.library import feature
 from sci_stream_drivers.harvesters.session import Session
 
 log = logging.getLogger(__name__)
@@ -34,8 +34,7 @@ def warn_about_transport(session: Session, buffers: int) -> None:
     if text := producer_advice(session.producer, session.vendor):
         log.warning("%s: %s", session.name, text)
     if session.transport == "GEV":
-        stream = attribute(session.acquirer.data_streams[0], "node_map")
-        for text in gige_advice(session.node_map, stream):
+        for text in gige_advice(session.node_map, session.acquirer.data_streams[0].node_map):
             log.warning("%s: %s", session.name, text)
     if session.transport == "U3V":
         payload = int(feature(session.node_map, "PayloadSize", 0) or 0)

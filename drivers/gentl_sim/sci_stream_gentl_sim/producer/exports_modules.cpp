@@ -225,17 +225,16 @@ GC_API GCGetPortURL(Handle port, char* url, size_t* size) {
 
 GC_API GCGetNumPortURLs(Handle port, uint32_t* number) {
     return call([&] {
-        resolve<Module>(port);
         require(number, "piNumURLs");
-        *number = 1;
+        *number = resolve<Module>(port)->descriptions();
     });
 }
 
 GC_API GCGetPortURLInfo(Handle port, uint32_t index, int32_t command, int32_t* type, void* buffer, size_t* size) {
     return call([&] {
         const auto module = resolve<Module>(port);
-        if (index != 0) {
-            throw Error(gentl::GC_ERR_INVALID_INDEX, "the port has one description");
+        if (index >= module->descriptions()) {
+            throw Error(gentl::GC_ERR_INVALID_INDEX, "the port has no such description");
         }
         module->url_info(command, Answer(type, buffer, size));
     });

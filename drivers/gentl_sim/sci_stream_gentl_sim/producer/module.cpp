@@ -1,5 +1,6 @@
 #include "module.h"
 
+#include <cstdlib>
 #include <cstring>
 
 namespace sci {
@@ -173,6 +174,10 @@ void Module::url_info(int32_t command, Answer answer) {
         case gentl::URL_INFO_FILENAME: return answer.text(file_name());
         default: unknown_command("GCGetPortURLInfo", command);
     }
+}
+
+uint32_t Module::descriptions() const {
+    return std::getenv("SCI_GENTL_SIM_BARE_STREAM") != nullptr && std::string(kind) == "TLDataStream" ? 0 : 1;
 }
 
 std::shared_ptr<Event> Module::make_event(int32_t type) {

@@ -98,6 +98,8 @@ public:
     void port_info(int32_t command, Answer answer);
     void url_info(int32_t command, Answer answer);
     std::string url();
+    /// One, but none of the data stream if SCI_GENTL_SIM_BARE_STREAM is set: some makers' producers have none.
+    uint32_t descriptions() const;
 
     std::shared_ptr<Event> register_event(int32_t type);
     void unregister_event(int32_t type);
