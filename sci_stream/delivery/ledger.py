@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TypedDict, cast
 
 from sci_stream.delivery.interval_set import IntervalSet
@@ -92,67 +91,41 @@ class LedgerCounts:
         return cast(StoredLedger, asdict(self))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class LedgerState:
-    """Everything that `Ledger.restore` needs; its size depends on the gaps, not on the snapshots.
+    """The state of a `Ledger`, which another process can continue; its size depends on the gaps, not on the snapshots.
 
     ``settled`` are runs of sequence numbers with an outcome, as [start, stop); ``highest`` the highest of them, −1 for
-    none; ``announced`` the number acquired, as last reported.
+    none; ``announced`` the number acquired, as last reported. Two counts are kept next to the sum: ``camera_missed``,
+    frames that were never acquired, and ``unrecorded``, reconstructions that came while nothing was being recorded.
     """
 
-    settled: list[tuple[int, int]]
-    counts: dict[Outcome, int]
-    dropped: dict[str, int]
-    highest: int
-    announced: int
-    duplicates: int
-    redelivered: int
-    camera_missed: int
-    unrecorded: int
+    settled: list[tuple[int, int]] = field(default_factory=list)
+    outcomes: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
+    dropped: dict[str, int] = field(default_factory=dict)
+    highest: int = -1
+    announced: int = 0
+    duplicates: int = 0
+    redelivered: int = 0
+    camera_missed: int = 0
+    unrecorded: int = 0
 
 
-class Ledger:
-    """Account of one series, kept at the sink.
+class Ledger(LedgerState):
+    """Account of one series, kept at the sink; continues a ``state``. Raises ValueError if its runs are not ascending.
 
     The first outcome of a sequence number counts; later ones are duplicates. What has been acquired but has no
-    outcome yet is in flight. `check` compares with the total that the acquire node reports. Two counts
-    are kept next to the sum: ``camera_missed``, frames that were never acquired, and ``unrecorded``, reconstructions
-    that came while nothing was being recorded.
+    outcome yet is in flight. `check` compares with the total that the acquire node reports.
     """
 
-    def __init__(self) -> None:
-        self._settled = IntervalSet()
-        self._counts: Counter[Outcome] = Counter()
-        self._dropped: Counter[str] = Counter()
-        self._highest = -1
-        self._announced = 0
+    def __init__(self, state: LedgerState | None = None) -> None:
+        super().__init__(**({} if state is None else vars(state)))
+        self._settled = IntervalSet(self.settled)
         self._total: int | None = None
-        self.duplicates = 0
-        self.redelivered = 0
-        self.camera_missed = 0
-        self.unrecorded = 0
 
     def state(self) -> LedgerState:
-        """Return the state, to be restored by another process."""
-        return LedgerState(
-            settled=self._settled.runs,
-            counts=dict(self._counts),
-            dropped=dict(self._dropped),
-            highest=self._highest,
-            announced=self._announced,
-            duplicates=self.duplicates,
-            redelivered=self.redelivered,
-            camera_missed=self.camera_missed,
-            unrecorded=self.unrecorded,
-        )
-
-    def restore(self, state: LedgerState) -> None:
-        """Take over the `state` of an earlier process. Raises ValueError if its runs overlap or are not ascending."""
-        self._settled = IntervalSet(state.settled)
-        self._counts, self._dropped = Counter(state.counts), Counter(state.dropped)
-        self._highest, self._announced = state.highest, state.announced
-        self.duplicates, self.redelivered = state.duplicates, state.redelivered
-        self.camera_missed, self.unrecorded = state.camera_missed, state.unrecorded
+        """Return the state, to be continued by another process."""
+        return LedgerState(**{**asdict(self), "settled": self._settled.runs})
 
     def settle(self, seq: int, outcome: Outcome, reason: str = "") -> bool:
         """Give ``seq`` its outcome; return False, counting a duplicate, if it has one already.
@@ -167,11 +140,12 @@ class Ledger:
         if not self._settled.add(seq):
             self.duplicates += 1
             return False
-        self._highest = max(self._highest, seq)
-        self._counts[outcome] += 1
+        self.highest = max(self.highest, seq)
+        self.outcomes[outcome] += 1
         if outcome is Outcome.DROPPED:
-            known = reason in self._dropped or reason in _REASONS or len(self._dropped) < MAX_REASONS
-            self._dropped[reason if known else DropReason.OTHER] += 1
+            known = reason in self.dropped or reason in _REASONS or len(self.dropped) < MAX_REASONS
+            reason = reason if known else DropReason.OTHER
+            self.dropped[reason] = self.dropped.get(reason, 0) + 1
         return True
 
     def is_settled(self, seq: int) -> bool:
@@ -185,7 +159,7 @@ class Ledger:
 
     def announce(self, acquired: int) -> None:
         """Record the number of snapshots that the acquire node has acquired so far."""
-        self._announced = max(self._announced, acquired)
+        self.announced = max(self.announced, acquired)
 
     def end(self, acquired: int) -> None:
         """Record the acquire node's total at the end of the series."""
@@ -199,12 +173,12 @@ class Ledger:
         """
         if self._total is not None:
             return seq < self._total
-        return seq < (self._announced or self._highest + 1) + ahead
+        return seq < (self.announced or self.highest + 1) + ahead
 
     @property
     def acquired(self) -> int:
         """Snapshots acquired, as far as is known."""
-        return max(self._announced, self._highest + 1) if self._total is None else self._total
+        return max(self.announced, self.highest + 1) if self._total is None else self._total
 
     @property
     def in_flight(self) -> int:
@@ -214,7 +188,7 @@ class Ledger:
     @property
     def closed(self) -> bool:
         """True if the series has ended and every acquired snapshot has its one outcome."""
-        return self._total is not None and len(self._settled) == self._total == self._highest + 1
+        return self._total is not None and len(self._settled) == self._total == self.highest + 1
 
     def check(self) -> None:
         """Raise `LedgerError`, naming the snapshots, unless the ledger is closed."""
@@ -241,9 +215,9 @@ class Ledger:
         """Return the counts now."""
         return LedgerCounts(
             acquired=self.acquired,
-            reconstructed=self._counts[Outcome.RECONSTRUCTED],
-            raw_only=self._counts[Outcome.RAW_ONLY],
-            dropped=dict(sorted(self._dropped.items())),
+            reconstructed=self.outcomes[Outcome.RECONSTRUCTED],
+            raw_only=self.outcomes[Outcome.RAW_ONLY],
+            dropped=dict(sorted(self.dropped.items())),
             in_flight=self.in_flight,
             closed=self.closed,
             duplicates=self.duplicates,

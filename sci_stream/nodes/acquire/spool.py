@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 
@@ -35,7 +36,8 @@ log = logging.getLogger(__name__)
 
 _MAGIC = b"SCISPOOL"
 _VERSION = 1
-_HEAD_TYPES = {
+# Type and offset of each field.
+_FIXED: dict[str, tuple[Any, int]] = {
     "magic": ("S8", 0),
     "version": ("<u4", 8),
     "slots": ("<u4", 12),
@@ -43,7 +45,8 @@ _HEAD_TYPES = {
     "begin": ("<u4", 24),  # offset of the slots
     "info_bytes": ("<u4", 28),
     "info_crc": ("<u4", 32),
-    # Above, fixed; below, changed while the series runs.
+}
+_CHANGING: dict[str, tuple[Any, int]] = {
     "numbering": (("<u8", 3), 64),  # next seq, epoch, frames missed by the camera: written by the camera thread
     "confirmed": ("<u8", 96),  # the sink has confirmed every outcome below this number
     "running_ns": ("<u8", 104),  # the camera's start in monotonic time, which all processes of the host share
@@ -51,15 +54,8 @@ _HEAD_TYPES = {
     "is_ending": ("<u4", 128),
     "reason": ("S252", 132),
 }
+_HEAD = np.dtype(cast(Any, {**_FIXED, **_CHANGING}))
 _INFO_AT = 512
-_HEAD = np.dtype(
-    {
-        "names": list(_HEAD_TYPES),
-        "formats": [kind for kind, _ in _HEAD_TYPES.values()],
-        "offsets": [at for _, at in _HEAD_TYPES.values()],
-        "itemsize": _INFO_AT,
-    }
-)
 _SLOT = struct.Struct("<IIQIIQQ")  # state, CRC of the rest, seq, header length, number of payloads, their lengths
 _STATE = struct.Struct("<I")
 # States of a slot: empty; a snapshot; a delivered snapshot whose raw counts are not yet confirmed.
@@ -169,7 +165,7 @@ class Spool:
         head = np.zeros((), _HEAD)
         begin = _pages(_INFO_AT + len(series))
         fixed = (_MAGIC, _VERSION, slots, slot_bytes, begin, len(series), zlib.crc32(series))
-        for name, value in zip(_HEAD_TYPES, fixed, strict=False):
+        for name, value in zip(_FIXED, fixed, strict=True):
             head[name] = value
         # Written aside and renamed: a crash while creating must not leave a half-written spool under the real name.
         new = path.with_suffix(".new")
@@ -177,7 +173,8 @@ class Spool:
             os.ftruncate(number, begin + slots * slot_bytes)  # sparse
             # Reserve the header now: on a full memory file system a later write through the mapping would raise SIGBUS.
             os.posix_fallocate(number, 0, begin)
-            os.pwrite(number, head.tobytes() + series, 0)
+            os.pwrite(number, head.tobytes(), 0)
+            os.pwrite(number, series, _INFO_AT)
             spool = cls(path, number, begin, slots)
             new.rename(path)
         return spool
@@ -408,8 +405,8 @@ def _opened(path: Path, file: Path, flags: int) -> Iterator[int]:
 
 def _read_head(number: int) -> tuple[int, int, SeriesInfo]:
     """Return the offset and the number of the slots, and the series. Raises ValueError or WireError."""
-    content = os.pread(number, _INFO_AT, 0)
-    if len(content) < _INFO_AT or not content.startswith(_MAGIC):
+    content = os.pread(number, _HEAD.itemsize, 0)
+    if len(content) < _HEAD.itemsize or not content.startswith(_MAGIC):
         raise ValueError("not a spool file")
     _, version, slots, slot_bytes, begin, info_bytes, crc, *_ = np.frombuffer(content, _HEAD)[0].item()
     if version != _VERSION:
@@ -428,12 +425,11 @@ def _read_head(number: int) -> tuple[int, int, SeriesInfo]:
     return begin, slots, info
 
 
-def quarantine(path: Path, why: str) -> Path:
-    """Rename a spool that cannot be resumed, because it is the only copy of its snapshots. Return the new path."""
+def quarantine(path: Path, why: str) -> None:
+    """Rename a spool that cannot be resumed, because it is the only copy of its snapshots."""
     aside = path.with_name(f"{path.stem}-{path.stat().st_mtime_ns}.aside")
     path.rename(aside)
     log.error("cannot resume the interrupted series (%s); its spool is kept as %s", why, aside)
-    return aside
 
 
 def _pages(nbytes: int) -> int:

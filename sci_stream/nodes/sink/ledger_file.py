@@ -72,9 +72,7 @@ class LedgerFile:
                 document = _DOCUMENT.validate_json(file.read())
             if document.series != series:
                 return None
-            ledger = Ledger()
-            ledger.restore(document.ledger)
-            return SavedLedger(ledger, document.recording)
+            return SavedLedger(Ledger(document.ledger), document.recording)
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:

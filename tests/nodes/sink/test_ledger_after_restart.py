@@ -84,8 +84,7 @@ def test_ledger_state_restored_is_the_same() -> None:
     before.settle(9, Outcome.RAW_ONLY)
     before.announce(20)
     before.unrecorded, before.camera_missed = 2, 3
-    after = Ledger()
-    after.restore(before.state())
+    after = Ledger(before.state())
     assert after.counts() == before.counts()
     assert [seq for seq in range(12) if after.is_settled(seq)] == [0, 1, 2, 5, 7, 9]
 
