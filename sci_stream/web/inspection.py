@@ -11,15 +11,19 @@ import cv2
 import numpy as np
 
 from sci_stream.errors import InputError
+from sci_stream.imaging.demosaic import demosaic
 from sci_stream.imaging.rendering import encode_jpeg, encode_png, render, render_counts
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Array, Json, Reconstruction
+from sci_stream.model import Array, BayerPhase, Json, Reconstruction
 
 # As many as the page can show as numbers; whole pictures are downloaded as files.
 _MAX_VALUES = 64 * 64
 # Half precision, in which video is recorded, has no more than four significant digits.
 _DIGITS = 5
 _QUALITY = 90
+# Pixels around a region that its colours depend on.
+_MARGIN = 4
+_LEVELS = 65535
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +157,8 @@ def focus_figure(image: Array, *, mosaic: bool) -> float | None:
 def pixel_values(reconstruction: Reconstruction, frame: int, region: Region) -> dict[str, Json]:
     """Return the values of a small region: ``video`` as rows of 0–1, ``counts`` as rows of DN or None.
 
+    ``rgb`` is None for a monochrome camera, else the rows of red, of green and of blue, demosaiced.
+
     Raises
     ------
     InputError
@@ -160,14 +166,31 @@ def pixel_values(reconstruction: Reconstruction, frame: int, region: Region) -> 
     """
     if region.width * region.height > _MAX_VALUES:
         raise InputError("Too many pixel values", expected=f"at most {_MAX_VALUES}", got=region.width * region.height)
-    video = region.of(reconstruction.video[_frame(reconstruction, frame)]).astype(np.float64)
+    picture = reconstruction.video[_frame(reconstruction, frame)]
+    video = region.of(picture).astype(np.float64)
     counts = None if reconstruction.counts is None else region.of(reconstruction.counts)
     return {
         "x": max(region.x, 0),
         "y": max(region.y, 0),
-        "video": [[_number(value) for value in row] for row in np.round(video, _DIGITS).tolist()],
-        "counts": None if counts is None else [[_number(value) for value in row] for row in counts.tolist()],
+        "video": _rows(np.round(video, _DIGITS)),
+        "rgb": None if reconstruction.bayer is None else _colours(picture, region, reconstruction.bayer),
+        "counts": None if counts is None else _rows(counts),
     }
+
+
+def _colours(mosaic: Array, region: Region, bayer: BayerPhase) -> list[Json]:
+    """Return the rows of red, green and blue of a region, from its pixels and those around them."""
+    x, y = max(region.x - _MARGIN, 0) // 2 * 2, max(region.y - _MARGIN, 0) // 2 * 2
+    bottom, right = (region.y + region.height + _MARGIN) // 2 * 2, (region.x + region.width + _MARGIN) // 2 * 2
+    around = mosaic[y:bottom, x:right]
+    levels = np.rint(np.clip(np.nan_to_num(around.astype(np.float32)), 0, 1) * _LEVELS).astype(np.uint16)
+    inside = Region(region.x - x, region.y - y, region.width, region.height)
+    planes = np.moveaxis(demosaic(levels[None], bayer)[0], -1, 0)
+    return [_rows(np.round(inside.of(plane) / _LEVELS, _DIGITS)) for plane in planes]
+
+
+def _rows(values: Array) -> list[Json]:
+    return [[_number(value) for value in row] for row in values.tolist()]
 
 
 def frame_png(reconstruction: Reconstruction, frame: int, tone: ToneSettings) -> bytes:

@@ -352,13 +352,17 @@ def test_zoomed_pixel_values_are_the_recorded_ones(open_viewer, rig: RunningRig)
     viewer.until("document.querySelector('#zoom-one').textContent.includes('64:1')", "it is zoomed in")
     viewer.until("document.querySelector('#video-size').textContent.includes('full resolution')")
     viewer.until("document.querySelector('#video-probe').textContent.includes('DN')", "the pixel has values")
-    found = re.fullmatch(r"x (\d+), y (\d+): (-?[\d.]+) · (\d+) DN", viewer.text("video-probe"))
+    found = re.fullmatch(r"x (\d+), y (\d+): ([\d.]+) ([\d.]+) ([\d.]+) · (\d+) DN", viewer.text("video-probe"))
     assert found is not None
     viewer.stop_recording()
     with Recording(recordings(rig)[-1]) as recording:
         x, y = int(found[1]), int(found[2])
-        assert float(found[3]) == pytest.approx(float(recording.video(seq)[frame, y, x]), abs=6e-5)
-        assert int(found[4]) == recording.raw(seq)[y, x]
+        assert recording.info.bayer is not None
+        # Each pixel of the mosaic measures one colour, which demosaicing keeps.
+        channel = "RGB".index(recording.info.bayer.value[2 * (y % 2) + x % 2])
+        measured = np.clip(float(recording.video(seq)[frame, y, x]), 0, 1)
+        assert float(found[3 + channel]) == pytest.approx(measured, abs=6e-4)
+        assert int(found[6]) == recording.raw(seq)[y, x]
 
 
 def test_space_time_cut_is_that_of_the_recording(open_viewer, rig: RunningRig, tmp_path: Path) -> None:

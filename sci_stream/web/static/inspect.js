@@ -116,10 +116,13 @@ function marks(name) {
   context.strokeRect(...box);
 }
 
+const short = (value) => fixed(value, 3).replace(/^0/, "");
+
 function numbers(context, at, name) {
   const rows = name === "video" ? values.video : values.counts;
   if (!rows) return;
-  context.font = `${Math.min(13, at.scale / 3)}px system-ui, sans-serif`;
+  const colours = name === "video" ? values.rgb : null;
+  context.font = `${Math.min(13, at.scale / (colours ? 4 : 3))}px system-ui, sans-serif`;
   context.textAlign = "center";
   context.textBaseline = "middle";
   context.lineWidth = 3;
@@ -127,9 +130,13 @@ function numbers(context, at, name) {
   context.fillStyle = "#fff";
   rows.forEach((row, j) => row.forEach((value, i) => {
     const [x, y] = [at.left + (values.x + i + 0.5) * at.scale, at.top + (values.y + j + 0.5) * at.scale];
-    const text = name === "video" ? fixed(value, 3).replace(/^0/, "") : String(value);
-    context.strokeText(text, x, y);
-    context.fillText(text, x, y);
+    const texts = colours ? colours.map((plane) => short(plane[j][i])) : [name === "video" ? short(value) : String(value)];
+    texts.forEach((text, k) => {
+      const below = y + (k - (texts.length - 1) / 2) * at.scale * 0.28;
+      context.fillStyle = colours ? ["#ff9c94", "#9fe8ad", "#a9c4ff"][k] : "#fff";
+      context.strokeText(text, x, below);
+      context.fillText(text, x, below);
+    });
   }));
 }
 
@@ -153,7 +160,8 @@ function showProbe() {
   const pixel = pointer && pixelAt(pointer.name, pointer.event);
   const [i, j] = pixel && values ? [pixel.x - values.x, pixel.y - values.y] : [-1, -1];
   const value = values?.video[j]?.[i], counts = values?.counts?.[j]?.[i];
-  const text = value === undefined || values.key !== key() ? "" : t(known(counts) ? "probe_both" : "probe", { x: pixel.x, y: pixel.y, value: fixed(value, 4), counts });
+  const shown = values?.rgb ? values.rgb.map((plane) => fixed(plane[j]?.[i], 3)).join(" ") : fixed(value, 4);
+  const text = value === undefined || values.key !== key() ? "" : t(known(counts) ? "probe_both" : "probe", { x: pixel.x, y: pixel.y, value: shown, counts });
   for (const name of NAMES) put(`${name}-probe`, pointer?.name === name ? text : "");
 }
 

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sci_stream.errors import InputError
+from sci_stream.imaging.demosaic import demosaic
 from sci_stream.model import BayerPhase
-from sci_stream.web.inspection import Line, Region, traces
-from tests.series_fixtures import Series
+from sci_stream.web.inspection import Line, Region, pixel_values, traces
+from tests.series_fixtures import Series, make_series
 
 
 def decoded(data: bytes) -> tuple[dict[str, object], np.ndarray]:
@@ -59,3 +60,13 @@ def test_line_outside_the_picture_is_refused(series: Series) -> None:
     snapshot = series.reconstruction(0, redelivered=0)
     with pytest.raises(InputError, match="outside the picture"):
         traces([snapshot], Line(0, 0, snapshot.video.shape[2], 0), None)
+
+
+@given(st.tuples(st.integers(0, 11), st.integers(0, 11), st.integers(1, 5), st.integers(1, 5)))
+def test_colours_of_a_region_are_those_of_the_picture(place: tuple[int, int, int, int]) -> None:
+    x, y, width, height = place
+    mosaic = np.random.default_rng(0).random((1, 16, 16)).astype(np.float32)
+    whole = demosaic(np.rint(mosaic * 65535).astype(np.uint16), BayerPhase.GRBG)[0] / 65535
+    colour = replace(make_series().reconstruction(0, redelivered=0), video=mosaic, counts=None, bayer=BayerPhase.GRBG)
+    rgb = np.array(pixel_values(colour, 0, Region(x, y, width, height))["rgb"])
+    np.testing.assert_allclose(rgb, np.moveaxis(whole[y : y + height, x : x + width], -1, 0), atol=6e-6)
