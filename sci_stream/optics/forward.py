@@ -9,11 +9,6 @@ All functions accept leading batch dimensions: (…, B, H, W) for masks and vide
 
 from __future__ import annotations
 
-import functools
-import importlib
-from collections.abc import Callable
-from typing import NamedTuple
-
 import torch
 
 from sci_stream.optics.calibration import R_FLOOR
@@ -83,8 +78,7 @@ def accumulate_and_project(
         y_acc ← y + w (y_acc − y + α (y − Φv))
         x = v + Φᵀ(ΦΦᵀ)⁻¹ w (y_acc − Φv)
 
-    Where w is 1, x is the video nearest to ``v`` that satisfies y_acc = Φx exactly. Φv is computed once for both. On a
-    GPU with Triton everything is one kernel.
+    Where w is 1, x is the video nearest to ``v`` that satisfies y_acc = Φx exactly. Φv is computed once for both.
 
     Parameters
     ----------
@@ -110,24 +104,6 @@ def accumulate_and_project(
     ----------
     PnP-GAP, Eq. for x^(k+1).
     """
-    fused = _fused(v.device).kernel if v.is_cuda else None
-    tensors = (v, y_acc, y, phi, r_inv) if weight is None else (v, y_acc, y, phi, r_inv, weight)
-    if fused is not None and all(t.dtype is torch.float32 and t.is_contiguous() for t in tensors):
-        return fused(v, y_acc, y, phi, r_inv, relaxation=relaxation, weight=weight)
-    return _accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=relaxation, weight=weight)
-
-
-def _accumulate_and_project(
-    v: torch.Tensor,
-    y_acc: torch.Tensor,
-    y: torch.Tensor,
-    phi: torch.Tensor,
-    r_inv: torch.Tensor,
-    *,
-    relaxation: float,
-    weight: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the step with separate torch operations."""
     coded = forward(phi, v)
     y_acc = torch.add(y_acc, y - coded, alpha=relaxation)
     if weight is None:
@@ -136,40 +112,3 @@ def _accumulate_and_project(
         y_acc = torch.lerp(y, y_acc, weight)
         step = (y_acc - coded) * (r_inv * weight)
     return torch.addcmul(v, phi, step.unsqueeze(-3)), y_acc
-
-
-def projection_fault(device: torch.device) -> str:
-    """Return why `accumulate_and_project` does not use its kernel on a GPU; empty if it does, and for other devices."""
-    return _fused(device).fault if device.type == "cuda" else ""
-
-
-class _Fused(NamedTuple):
-    """The fused kernel, or None and why there is none."""
-
-    kernel: Callable[..., tuple[torch.Tensor, torch.Tensor]] | None
-    fault: str = ""
-
-
-@functools.cache
-def _fused(device: torch.device) -> _Fused:
-    """Return the fused kernel if it exists and agrees with torch on a small example."""
-    generator = torch.Generator().manual_seed(0)
-    v, phi = (torch.rand((2, 3, 5, 7), generator=generator).to(device) for _ in range(2))
-    y_acc, y, r_inv, w = (torch.rand((2, 5, 7), generator=generator).to(device) for _ in range(4))
-    try:
-        fused: Callable[..., tuple[torch.Tensor, torch.Tensor]] = importlib.import_module(
-            "sci_stream.optics.triton_kernels"
-        ).accumulate_and_project
-        results = [fused(v, y_acc, y, phi, r_inv, relaxation=1.5, weight=weight) for weight in (None, w)]
-    except Exception as error:  # absent, no compiler, no cache folder: Triton fails in many ways, with the same remedy
-        why = (str(error) or type(error).__name__).partition("\n")[0]
-        return _Fused(None, f"the projection runs without its Triton kernel: {why}")
-    expected = [_accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=1.5, weight=weight) for weight in (None, w)]
-    agree = all(
-        torch.allclose(a, b, rtol=1e-4, atol=1e-4)
-        for mine, wanted in zip(results, expected, strict=True)
-        for a, b in zip(mine, wanted, strict=True)
-    )
-    if not agree:
-        return _Fused(None, "the projection runs without its Triton kernel: its results differ from those of torch")
-    return _Fused(fused)

@@ -16,7 +16,6 @@ from sci_stream.calibration.compatibility import require_matching_snapshot
 from sci_stream.errors import ConfigError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.forward import projection_fault
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser, LocalDenoiser, MemoryReducible, RecordableDenoiser
 from sci_stream.recon.algorithms.admm import admm
@@ -24,7 +23,6 @@ from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, gap, no
 from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget, SigmaSchedule
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.cuda_graph import MAX_PIXELS, Graphs, RecordedSolves, Recorder, record_cuda_graph
-from sci_stream.recon.backend.fused_gap import fused_gap
 from sci_stream.recon.backend.memory import within_memory
 from sci_stream.recon.backend.transfers import Stopwatch, Transfers, solve_clock
 from sci_stream.recon.denoisers.temporal import cycled_denoisers, ending_on_frames
@@ -130,10 +128,6 @@ class Engine:
         self._start_s = 0.0
         with within_memory(calibration, device):
             self._masks = MaskStack(calibration, device, in_place=self._recorded is not None)
-        self._last_estimate, self._fused_fault = SOLVERS[settings.solver], ""
-        if self._recorded is not None and settings.solver == "gap":
-            fused, self._fused_fault = fused_gap(denoiser, self._priors, self._masks.phi.shape, device)
-            self._last_estimate = fused or gap
         self._solving = False
         self._correction: MaskCorrection | None = None
 
@@ -183,8 +177,7 @@ class Engine:
     @property
     def fault(self) -> str:
         """Why the engine runs below full speed; empty if it does not."""
-        recording = "" if self._recorded is None else self._recorded.graphs.fault
-        return "; ".join(filter(None, (recording, projection_fault(self.device), self._fused_fault)))
+        return "" if self._recorded is None else self._recorded.graphs.fault
 
     @property
     def start_s(self) -> float:
@@ -339,7 +332,7 @@ class Engine:
         still, reason = start.still, start.reason
         progress = self._schedule(budget, began_s)
         live = progress if began_s is None else self._interruptible(progress)
-        iterates = self.solve(measurement, start, live, budget.iterations, every=watch is not None)
+        iterates = self.solve(measurement, start, live, budget.iterations)
         del start  # a whole video, which only the first iteration needs
         for estimate in iterates:
             if watch is not None:
@@ -387,10 +380,8 @@ class Engine:
         start: InitialState,
         progress: Iterable[float],
         iterations: int,
-        *,
-        every: bool = True,
     ) -> Iterator[torch.Tensor]:
-        """Return the estimates, (P, B, h, w), of at most this many iterations from the start; or the last one alone.
+        """Return the estimates, (P, B, h, w), of at most this many iterations from the start.
 
         ``progress`` of each iteration, 0 to 1, gives its σ.
         """
@@ -399,8 +390,7 @@ class Engine:
             ends = [torch.as_tensor(sigma) for sigma in (levels.first, levels.last)]
             levels = SigmaSchedule(*torch.stack(ends).cpu().unbind())
         problem = self._problem(measurement, start.error, ending_on_frames(self._priors, iterations))
-        algorithm = SOLVERS[self.settings.solver] if every else self._last_estimate
-        return algorithm(start.v, problem, map(levels.sigma, progress))
+        return SOLVERS[self.settings.solver](start.v, problem, map(levels.sigma, progress))
 
     def _problem(
         self, measurement: Measurement, error: InitialErrorMap | None, priors: tuple[Callable[..., torch.Tensor], ...]

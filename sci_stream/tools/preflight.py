@@ -104,11 +104,15 @@ def _without_library(what: str, error: ModuleNotFoundError, rig: Rig) -> Finding
 
 
 def _check_devices(rig: Rig) -> str:
-    from sci_stream.recon.backend.device import idle_cuda, pick_device  # noqa: PLC0415 - a light host has no torch
+    from sci_stream.recon.backend.device import (  # noqa: PLC0415 - a light host has no torch
+        describe_device,
+        idle_cuda,
+        pick_device,
+    )
 
     devices = rig.reconstruct.devices
     reasons = {reason for name in devices if (reason := idle_cuda(name))}
-    return "; ".join([", ".join(_describe(pick_device(name)) for name in devices), *reasons])
+    return "; ".join([", ".join(describe_device(pick_device(name)) for name in devices), *reasons])
 
 
 def _check_denoiser(rig: Rig) -> str:
@@ -117,14 +121,6 @@ def _check_denoiser(rig: Rig) -> str:
     prior, settings = make_prior(rig.reconstruct, _first_device(rig))
     sigmas = f"σ {settings.sigma_first:.3f} → {settings.sigma_last:.3f}"
     return f"{prior.name}, up to {settings.iterations} iterations, {sigmas}"
-
-
-def _describe(device: torch.device) -> str:
-    from sci_stream.optics.forward import projection_fault  # noqa: PLC0415 - a light host has no torch
-    from sci_stream.recon.backend.device import describe_device  # noqa: PLC0415
-
-    fault = projection_fault(device)
-    return f"{describe_device(device)} ({fault})" if fault else describe_device(device)
 
 
 def _first_device(rig: Rig) -> torch.device:

@@ -213,7 +213,7 @@ def test_cluster_volumes_have_a_size_limit() -> None:
         for volume in m["spec"]["template"]["spec"]["volumes"]
         if "emptyDir" in volume
     ]
-    assert len(volumes) == 7
+    assert len(volumes) == 6
     assert all("sizeLimit" in volume["emptyDir"] for volume in volumes)
 
 
@@ -235,33 +235,6 @@ def test_cluster_policy_lets_nodes_reach_each_other(tmp_path: Path) -> None:
     network = cluster_rig(tmp_path).network
     used = {int(address.rpartition(":")[2]) for address in (network.dispatch, network.results, network.taps)}
     assert used == {entry["port"] for entry in between["ports"]}
-
-
-KERNELS = "/var/cache/sci-stream"
-"""Where Triton keeps compiled kernels: writable, and not mounted noexec, as Docker mounts its tmpfs."""
-
-
-def test_containers_can_compile_gpu_kernels() -> None:
-    text = (DEPLOY / "container" / "Containerfile").read_text()
-    assert re.search(r'if \[ "\$TORCH" = cuda \].*\n.*install .* gcc libc6-dev', text)
-    assert f"TRITON_CACHE_DIR={KERNELS}/triton" in text
-    services = yaml.safe_load((DEPLOY / "container" / "compose.yaml").read_text())["services"]
-    assert f"kernels:{KERNELS}" in services["reconstruct"]["volumes"]
-    assert not any(KERNELS in place for place in services["reconstruct"]["tmpfs"])
-    (pod,) = [
-        m["spec"]["template"]["spec"]
-        for m in manifests()
-        if m["metadata"]["name"] == "sci-stream-reconstruct" and m["kind"] == "StatefulSet"
-    ]
-    (mount,) = [mount for mount in pod["containers"][0]["volumeMounts"] if mount["mountPath"] == KERNELS]
-    assert {"name": mount["name"], "emptyDir": {"sizeLimit": "1Gi"}} in pod["volumes"]
-
-
-def test_reconstruct_unit_has_a_cache_for_gpu_kernels() -> None:
-    text = (DEPLOY / "systemd" / "sci-stream-reconstruct@.service").read_text()
-    assert "\nCacheDirectory=sci-stream\n" in text
-    assert f"\nEnvironment=TRITON_CACHE_DIR={KERNELS}/triton\n" in text
-    assert "MemoryDenyWriteExecute" not in text
 
 
 def test_container_rig_loads() -> None:

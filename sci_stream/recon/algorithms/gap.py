@@ -61,16 +61,8 @@ class Problem(NamedTuple):
 
     def denoise(self, x: torch.Tensor, sigma: Sigma, iteration: int) -> torch.Tensor:
         """Return D_σ(x) of an iteration, from 0."""
-        prior = self.prior(iteration)
+        prior = self.priors[iteration % len(self.priors)]
         return prior(x, sigma) if self.relative is None else prior(x, sigma, self.relative)
-
-    def prior(self, iteration: int) -> Denoise:
-        """Return D of an iteration, from 0."""
-        return self.priors[iteration % len(self.priors)]
-
-    def weight(self, sigma: Sigma) -> torch.Tensor | None:
-        """Return w, the weight of each measured pixel at a σ, see `data_weight`; None for 1."""
-        return None if self.noise_ratio is None else data_weight(self.noise_ratio, sigma)
 
 
 def gap(v: torch.Tensor, problem: Problem, sigmas: Iterable[Sigma]) -> Iterator[torch.Tensor]:
@@ -130,7 +122,8 @@ def gap_iteration(
     v: torch.Tensor, y_acc: torch.Tensor, problem: Problem, sigma: Sigma, k: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return v and y_acc after iteration k, from 0, of `gap`: new tensors."""
-    y, phi, r_inv, w = problem.y, problem.phi, problem.r_inv, problem.weight(sigma)
+    y, phi, r_inv = problem.y, problem.phi, problem.r_inv
+    w = None if problem.noise_ratio is None else data_weight(problem.noise_ratio, sigma)
     # y_acc ← y + w (y_acc − y + α (y − Φv)),   x ← v + Φᵀ(ΦΦᵀ)⁻¹ w (y_acc − Φv)
     x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=problem.relaxation, weight=w)
     if (correlated := problem.correlated_at(k)) is not None:

@@ -30,46 +30,6 @@ See lab/research/schedule-research.md.
 _MIDDLE = 0.5
 
 
-# Smallest side of a matrix product in a GPU kernel.
-_MIN_FRAMES = 16
-
-
-class FramesToImages(NamedTuple):
-    """Transform of frames into images: scale·(T @ frames) + offset, denoised at level·σ, T orthonormal; all float32.
-
-    ``forth`` is T and ``back`` its transpose, (B', B'), filled up with zeros to `padded_frames` for a GPU kernel;
-    ``scale``, ``offset`` and ``level``, (B,), are of each image.
-    """
-
-    forth: torch.Tensor
-    back: torch.Tensor
-    scale: torch.Tensor
-    offset: torch.Tensor
-    level: torch.Tensor
-
-    @classmethod
-    def of(cls, matrix: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor, level: torch.Tensor) -> FramesToImages:
-        """Return the transform with the matrix T, (B, B)."""
-        more = padded_frames(len(matrix)) - len(matrix)
-        forth = torch.nn.functional.pad(matrix, (0, more, 0, more))
-        return cls(forth, forth.mT.contiguous(), scale, offset, level)
-
-    def images(self, frames: torch.Tensor) -> torch.Tensor:
-        """Return the images of frames, (…, B, H, W) both, a new tensor."""
-        n = len(self.scale)
-        return transformed(self.forth[:n, :n], frames) * self.scale.view(-1, 1, 1) + self.offset.view(-1, 1, 1)
-
-    def frames(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the frames of images, (…, B, H, W) both: the inverse of `images`."""
-        n = len(self.scale)
-        return transformed(self.back[:n, :n], (images - self.offset.view(-1, 1, 1)) / self.scale.view(-1, 1, 1))
-
-
-def padded_frames(n_frames: int) -> int:
-    """Return the number of frames filled up to a power of two, as matrix products need it."""
-    return max(_MIN_FRAMES, 1 << (n_frames - 1).bit_length())
-
-
 class FrameDenoiser:
     """D_σ on a whole video, all its frames as one batch."""
 
@@ -79,11 +39,6 @@ class FrameDenoiser:
     def __call__(self, x: torch.Tensor, sigma: Sigma, *relative: torch.Tensor) -> torch.Tensor:
         """Denoise (…, B, H, W), not modified; returns a new tensor."""
         return self._prior(x.flatten(0, -3), sigma, *relative).view(x.shape)
-
-    def as_matrix(self, n_frames: int, device: torch.device) -> FramesToImages:
-        """Return the transform of the frames into images: the identity."""
-        one = torch.ones(n_frames, device=device)
-        return FramesToImages.of(torch.eye(n_frames, device=device), one, torch.zeros_like(one), one)
 
 
 class WholeVideoDenoiser:
@@ -125,17 +80,6 @@ class TemporalDctDenoiser:
         bands = [_Band(torch.tensor(rows), length**-0.5, 0.0, length**-0.25) for length, rows in means.items()]
         bands.append(_Band(torch.tensor(changes, dtype=torch.long), 1.0, _MIDDLE, 1.0))
         self._bands = [band._replace(rows=band.rows.to(device)) for band in bands if len(band.rows)]
-
-    def as_matrix(self, n_frames: int, device: torch.device) -> FramesToImages:
-        """Return the transform of the frames into images, as one matrix of all groups."""
-        matrix = torch.zeros(n_frames, n_frames, device=device)
-        for frames, transform in self._groups:
-            matrix[frames, frames] = transform
-        scale, offset, level = (torch.ones(n_frames, device=device) for _ in range(3))
-        for band in self._bands:
-            for values, value in ((scale, band.scale), (offset, band.offset), (level, band.sigma)):
-                values[band.rows] = value
-        return FramesToImages.of(matrix, scale, offset, level)
 
     def __call__(self, x: torch.Tensor, sigma: Sigma, *relative: torch.Tensor) -> torch.Tensor:
         """Denoise (…, B, H, W) float32, not modified; returns a new tensor."""
