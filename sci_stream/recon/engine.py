@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -22,9 +23,9 @@ from sci_stream.recon.algorithms.admm import admm
 from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, gap, noise_variance_ratio
 from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget, SigmaSchedule
 from sci_stream.recon.backend.async_solve import AsyncSolve
-from sci_stream.recon.backend.cuda_graph import MAX_PIXELS, Graphs, RecordedSolves, Recorder, record_cuda_graph
+from sci_stream.recon.backend.cuda_graph import MAX_PIXELS, Graphs, Recorder, record_cuda_graph, rungs
 from sci_stream.recon.backend.memory import within_memory
-from sci_stream.recon.backend.transfers import Stopwatch, Transfers, solve_clock
+from sci_stream.recon.backend.transfers import Stopwatch, Transfers
 from sci_stream.recon.denoisers.temporal import cycled_denoisers, ending_on_frames
 from sci_stream.recon.initialization.error_map import InitialErrorMap
 from sci_stream.recon.initialization.initializer import REASONS, Initializer, InitialState, Past
@@ -117,17 +118,16 @@ class Engine:
         self._recordable = isinstance(denoiser, RecordableDenoiser) and denoiser.recordable
         if recorder is None and cuda_graphs and device.type == "cuda":
             recorder = record_cuda_graph(device)
-        self._recorded: RecordedSolves | None = None
+        self._graphs: Graphs | None = None
         if recorder is not None and self._recordable and calibration.phi.size <= MAX_PIXELS:
-            self._recorded = RecordedSolves(Graphs(recorder), settings.iterations, settings.min_iterations)
+            self._graphs = Graphs(recorder)
         self._transfers = Transfers(device)
         self._video_dtype = video_dtype
         self._between = between
         self._iteration_s: float | None = None
         self._initializer = Initializer(settings)
-        self._start_s = 0.0
         with within_memory(calibration, device):
-            self._masks = MaskStack(calibration, device, in_place=self._recorded is not None)
+            self._masks = MaskStack(calibration, device, in_place=self._graphs is not None)
         self._solving = False
         self._correction: MaskCorrection | None = None
 
@@ -153,9 +153,8 @@ class Engine:
 
         Solves are recorded again when the next one is due.
         """
-        if self._recorded is not None and settings != self.settings:
-            self._recorded.graphs.clear()
-            self._recorded = RecordedSolves(self._recorded.graphs, settings.iterations, settings.min_iterations)
+        if self._graphs is not None and settings != self.settings:
+            self._graphs.clear()
         self.settings = settings
 
     def reduce_memory(self) -> bool:
@@ -166,8 +165,8 @@ class Engine:
         Whether anything was released; if so, another call may release more.
         """
         released = self._initializer.forget("memory")
-        if self._recorded is not None:
-            released |= self._recorded.graphs.give_up("memory ran out")
+        if self._graphs is not None:
+            released |= self._graphs.give_up("memory ran out")
         if isinstance(self._denoiser, MemoryReducible):
             released |= self._denoiser.reduce_memory()
         if self.device.type == "cuda":
@@ -177,12 +176,7 @@ class Engine:
     @property
     def fault(self) -> str:
         """Why the engine runs below full speed; empty if it does not."""
-        return "" if self._recorded is None else self._recorded.graphs.fault
-
-    @property
-    def start_s(self) -> float:
-        """Seconds spent on the start of the last snapshot, if the device was idle."""
-        return self._start_s
+        return "" if self._graphs is None else self._graphs.fault
 
     def forget(self, reason: str = "first") -> None:
         """Start the next snapshot cold, for this reason."""
@@ -191,7 +185,7 @@ class Engine:
     @property
     def recordings(self) -> int:
         """Number of recordings that can be replayed."""
-        return 0 if self._recorded is None else len(self._recorded.graphs)
+        return 0 if self._graphs is None else len(self._graphs)
 
     def warm_up(self) -> float:
         """Solve two snapshots of a moving pattern, so that the first real one finds everything prepared.
@@ -203,9 +197,8 @@ class Engine:
         -------
         Seconds that one iteration takes, measured when everything is prepared.
         """
-        counts = [self.settings.min_iterations]
-        if self._recorded is not None:
-            counts = [*self._recorded.rungs, self.settings.iterations]
+        # The most iterations twice where they are recorded: the first time, the solve is recorded.
+        counts = (*self._rungs, self.settings.iterations) if self._rungs else (self.settings.min_iterations,)
         for iterations in counts:
             self.forget()
             for seq in range(2):
@@ -254,9 +247,7 @@ class Engine:
             correction, self._correction = self._correction, None
             self.correct_masks(correction)
         stopwatch, began_s = Stopwatch(self.device), time.perf_counter()
-        budget = budget or Budget(self.settings.iterations)
-        if self._recorded is not None:
-            budget = self._recorded.planned(budget, self._iteration_s)
+        budget = self._planned(budget or Budget(self.settings.iterations))
         on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
         self._solving = True
         try:
@@ -265,12 +256,10 @@ class Engine:
                 y, saturated, saturated_fraction = self._upload(snapshot)
                 past, reason = self._initializer.past(snapshot)
                 tensors = (y, saturated, *(past or (None, None)))
-                replay = None
-                if self._recorded is not None and watch is None:
-                    replay = self._recorded.replay(budget, partial(self._solved, budget, None, None))
-                if replay is not None:
+                if self._graphs is not None and watch is None and budget.iterations in self._rungs:
                     self._between()
-                    estimate = replay(*tensors)
+                    solve = partial(self._solved, budget, None, None)
+                    estimate = self._graphs.call(budget.iterations, solve, *tensors)
                 else:
                     estimate = self._solved(budget, began_s, watch, *tensors)
                 self._initializer.keep(snapshot, estimate.planes, estimate.finite)
@@ -290,6 +279,23 @@ class Engine:
         )
         reasons = REASONS if past is not None else (reason,)
         return AsyncSolve(arrival, report, snapshot.truth, stopwatch, self._record_duration, reasons)
+
+    @property
+    def _rungs(self) -> tuple[int, ...]:
+        """Numbers of iterations of which whole solves are recorded, from low to high; empty if none are."""
+        if self._graphs is None or self._graphs.fault:
+            return ()
+        return rungs(self.settings.iterations, self.settings.min_iterations)
+
+    def _planned(self, budget: Budget) -> Budget:
+        """Return a time limit on a GPU as a number of iterations, the least where it is not known what each takes.
+
+        A GPU takes the same time for each: asking it how far it is would make it wait for the host.
+        """
+        if budget.time_s is None or (self._graphs is None and self.device.type != "cuda"):
+            return budget
+        fitting = budget.planned(self._iteration_s or math.inf, self.settings.min_iterations).iterations
+        return Budget(max((rung for rung in self._rungs if rung <= fitting), default=fitting))
 
     def _record_duration(self, solve_s: float, report: SolveReport) -> None:
         """Store the duration of an iteration, to plan the next solve."""
@@ -368,11 +374,8 @@ class Engine:
 
     def initialize(self, measurement: Measurement, past: Past | None = None, iterations: int = 0) -> InitialState:
         """Find the start of a solve of this many iterations at most, or the settings': warm, or cold without past."""
-        began_s = time.perf_counter()
         iterations = iterations or self.settings.iterations
-        start = self._initializer.begin(measurement, self._masks.linear, past, iterations)
-        self._start_s = time.perf_counter() - began_s
-        return start
+        return self._initializer.begin(measurement, self._masks.linear, past, iterations)
 
     def solve(
         self,
@@ -420,7 +423,6 @@ class Engine:
             budget,
             min_iterations=self.settings.min_iterations,
             iteration_s=self._iteration_s,
-            clock=solve_clock(self.device),
             started_s=began_s,
         )
 

@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
 from sci_stream.recon.backend.device import computes_bfloat16
-from sci_stream.recon.backend.network_stack import in_layers
-from sci_stream.recon.denoisers.ffdnet import run_network
+from sci_stream.recon.denoisers.ffdnet import in_layers, run_network
 from sci_stream.recon.denoisers.weights import SUBPIXELS, VIDEO_INPUTS, FfdnetWeights
 from sci_stream_lab.training.data import Samples, SamplesT, WeightsT
 from sci_stream_lab.training.muon import Muon

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import logging
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -18,11 +17,8 @@ from sci_stream.errors import ConfigError
 from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import Denoiser
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.registry import DENOISERS, chosen_denoiser, make_denoiser
 from sci_stream.recon.settings import SolverSettings, default_settings
-
-log = logging.getLogger(__name__)
 
 _ID_DIGITS = 12
 # The identity denoiser, for tests.
@@ -59,10 +55,7 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoi
             hint="Convert them, with sci-stream-lab: sci-stream weights import FILE.mat FILE.safetensors",
         )
     precision = Precision(section.precision)
-    prior = make_denoiser(name, device, weights, precision)
-    if isinstance(prior, FfdnetDenoiser) and prior.stack_trials:
-        log.info("ways to run the network, the first is in use: %s", "; ".join(map(str, prior.stack_trials)))
-    return prior, settings
+    return make_denoiser(name, device, weights, precision), settings
 
 
 def describe_solver(section: ReconstructSection, prior: str, settings: SolverSettings) -> dict[str, int | float | str]:

@@ -4,16 +4,14 @@ A GPU runs the kernels of a solve in less time than the host takes to launch the
 all, with the addresses they read and write. So whatever changes from one replay to the next lives in tensors that stay
 where they are.
 
-Work that a graph cannot hold is found before it is captured: it is first done step by step under `CaptureGuard`. A
-capture that fails all the same can leave torch's allocator in a state in which every later call fails; that is
-`CaptureError`, after which the process has to end.
+Work that waits for the device cannot be captured: it is first done step by step where torch raises on a wait. A capture
+that fails all the same can leave torch's allocator in a state in which every later call fails; that is `CaptureError`,
+after which the process has to end.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Hashable
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -21,7 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from sci_stream.errors import CaptureError
-from sci_stream.recon.algorithms.schedule import Budget
 
 Replay = Callable[[], None]
 Recorder = Callable[[Callable[[], None]], Replay]
@@ -41,31 +38,10 @@ _RUNG = 0.8
 _T = TypeVar("_T")
 
 
-class UnrecordableError(RuntimeError):
-    """The work waits for the device or takes data from the host, which a graph cannot hold."""
+class OutsideTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the tensors from outside that some work reads, in ``held``.
 
-
-# Operations that make the host wait for a value on the device, or that bring values from the host to the device. In
-# inference mode torch passes many on before it takes them apart: `item` as well as `_local_scalar_dense`.
-_WAITS = {
-    **dict.fromkeys(("item", "_local_scalar_dense", "is_nonzero"), "a value is read back (item, float, bool, tolist)"),
-    **dict.fromkeys(("equal", "allclose"), "tensors are compared by the host"),
-    **dict.fromkeys(
-        ("nonzero", "masked_select", "bincount", "histc", "_unique2", "unique_dim", "unique_consecutive"),
-        "the size of the result, or of its steps, depends on values",
-    ),
-    "lift_fresh": "a tensor is made of numbers of the host",
-}
-# Of linear algebra all but these: its libraries check their results on the host, or cannot be captured (cuSOLVER).
-_LINEAR_ALGEBRA = re.compile(r"(_?linalg_(?!vector_norm|vecdot|matrix_norm|cross)\w+|cholesky\w*|inverse|lu_solve|svd)")
-# Copies, which also wait for a single number of the other device; elsewhere one is an argument of the kernel.
-_COPIES = frozenset({"to", "_to_copy", "copy", "copy_", "type_as", "where", "cpu", "cuda", "pin_memory"})
-
-
-class CaptureGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Raise on work that a graph cannot hold; note the tensors from outside that the work reads.
-
-    ``held`` are those tensors: a graph has their addresses and no reference, so that a recording has to keep them.
+    A graph has their addresses and no reference, so that a recording has to keep them.
     """
 
     def __init__(self) -> None:
@@ -76,52 +52,24 @@ class CaptureGuard(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        read = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        why = wait_of(func, args, kwargs or {})
-        if why:
-            raise UnrecordableError(f"{func}: {why}")
-        for tensor in read:
-            if self._is_new(tensor):
+        for tensor in _tensors((args, kwargs)):
+            if (address := _address(tensor)) not in self._known:
+                self._known.add(address)
                 self.held.append(tensor)
         out = func(*args, **(kwargs or {}))
         # Not kept: all that a whole solve makes would not fit into memory. What later lies at the address of something
         # that is gone was made here too, since tensors from outside were there before.
-        self._known.update(_address(leaf) for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor))
+        self._known.update(map(_address, _tensors(out)))
         return out
 
-    def _is_new(self, tensor: torch.Tensor) -> bool:
-        key = _address(tensor)
-        new = key not in self._known
-        self._known.add(key)
-        return new
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def _address(tensor: torch.Tensor) -> int:
     address: int = tensor.untyped_storage()._cdata
     return address
-
-
-def wait_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return why an operation of torch makes the host wait or takes data from it; empty if it does neither."""
-    leaves = tree_leaves((args, kwargs))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    name, overload = func._schema.name.removeprefix("aten::"), func._overloadname
-    if name in _WAITS:
-        return _WAITS[name]
-    if _LINEAR_ALGEBRA.fullmatch(name):
-        return "a library of linear algebra is used"
-    by_value = (
-        (name.startswith("index") and any(tensor.dtype is torch.bool for tensor in tensors[1:]))
-        or (name == "where" and overload == "default")
-        or (name == "repeat_interleave" and overload != "self_int")
-    )
-    if by_value:
-        return "the size of the result depends on values (an index of booleans, where, repeat_interleave)"
-    copies = name in _COPIES
-    devices = {tensor.device.type for tensor in tensors if tensor.ndim > 0 or copies}
-    if copies:
-        devices |= {leaf.type for leaf in leaves if isinstance(leaf, torch.device)}
-    return "data are copied between host and device" if len(devices) > 1 else ""
 
 
 class _Recording(NamedTuple):
@@ -224,10 +172,10 @@ class Graphs:
                 if isinstance(leaf, torch.Tensor):
                     place.copy_(leaf)
 
-        with CaptureGuard() as guard:
+        with OutsideTensors() as outside:
             work()
         inputs = tuple(argument for argument in arguments if argument is not None)
-        return _Recording(self._recorder(work), inputs, tree_unflatten(places, structure), guard.held)
+        return _Recording(self._recorder(work), inputs, tree_unflatten(places, structure), outside.held)
 
     def _placed(self, name: Hashable, like: torch.Tensor) -> torch.Tensor:
         """Return the tensor of this name, shape and dtype that all recordings share."""
@@ -237,40 +185,16 @@ class Graphs:
         return self._memory[key]
 
 
-class RecordedSolves:
-    """Whole solves as recordings, of a ladder of numbers of iterations: under load the next lower one is used.
+def rungs(iterations: int, min_iterations: int) -> tuple[int, ...]:
+    """Return the numbers of iterations that solves are recorded for, from low to high: under load a lower one is used.
 
-    Parameters
-    ----------
-    graphs
-        The recordings.
-    iterations, min_iterations
-        The ends of the ladder.
+    >>> rungs(20, 4)
+    (4, 5, 6, 8, 10, 12, 16, 20)
     """
-
-    def __init__(self, graphs: Graphs, iterations: int, min_iterations: int) -> None:
-        self.graphs = graphs
-        rungs = [iterations]
-        while rungs[-1] > min_iterations:
-            rungs.append(max(min_iterations, int(_RUNG * rungs[-1])))
-        self.rungs = tuple(reversed(rungs))
-        """Numbers of iterations, from low to high."""
-
-    def planned(self, budget: Budget, iteration_s: float | None) -> Budget:
-        """Return a budget with a time limit as a number of iterations, if the seconds that each takes are known.
-
-        A GPU takes the same time for each iteration: asking it how far it is would make it wait for the host.
-        """
-        if budget.time_s is None or not iteration_s:
-            return budget
-        fitting = budget.planned(iteration_s, self.rungs[0]).iterations
-        return Budget(max((rung for rung in self.rungs if rung <= fitting), default=fitting))
-
-    def replay(self, budget: Budget, solve: Callable[..., _T]) -> Callable[..., _T] | None:
-        """Return a solve with this budget, a function of tensors, as one replay; None if it is not to be recorded."""
-        if self.graphs.fault or budget.time_s is not None or budget.iterations not in self.rungs:
-            return None
-        return partial(self.graphs.call, budget.iterations, solve)
+    ladder = [iterations]
+    while ladder[-1] > min_iterations:
+        ladder.append(max(min_iterations, int(_RUNG * ladder[-1])))
+    return tuple(reversed(ladder))
 
 
 def overwrite(held: Any, fresh: Any) -> None:
@@ -302,8 +226,9 @@ def record_cuda_graph(device: torch.device) -> Recorder:
         with torch.cuda.device(device):
             side.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(side):
-                for _ in range(3):  # libraries load, choose algorithms and allocate, none of which can be recorded
+                for _ in range(2):  # libraries load, choose algorithms and allocate, none of which can be recorded
                     work()
+                _without_waits(work)
             torch.cuda.current_stream(device).wait_stream(side)
             graph = torch.cuda.CUDAGraph()
             torch.cuda.synchronize(device)  # what fails up to here is no fault of the capture
@@ -321,3 +246,13 @@ def record_cuda_graph(device: torch.device) -> Recorder:
         return graph.replay
 
     return record
+
+
+def _without_waits(work: Callable[[], None]) -> None:
+    """Do work; torch raises RuntimeError where the host would wait for the device."""
+    mode = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        work()
+    finally:
+        torch.cuda.set_sync_debug_mode(mode)

@@ -8,8 +8,7 @@ page-locked buffers once they are unreferenced and their copy is complete. On a 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,63 +100,3 @@ class Stopwatch:
             return self._read_s[-1] - self._read_s[-2]
         self._events[-1].synchronize()
         return float(self._events[-2].elapsed_time(self._events[-1])) / 1e3
-
-
-class Marker(Protocol):
-    """Interface of the timing events that `RunAheadClock` uses."""
-
-    def record(self) -> None:
-        """Insert it into the device's queue."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until the device reaches it."""
-        ...
-
-    def elapsed_time(self, end_event: Any) -> float:
-        """Return the milliseconds from this one to a later one."""
-        ...
-
-
-class RunAheadClock:
-    """Measure a solve's time on a device with a queue, keeping one iteration in that queue.
-
-    Read before each iteration. Waiting for the whole queue would leave the device idle while the host prepares the next
-    iteration; not waiting would measure when work is issued, not when it is done. So each reading waits for the
-    iteration before the last one issued, and adds its duration for the one that is still running.
-
-    Parameters
-    ----------
-    mark
-        Makes timing events for the device.
-    now
-        Monotonic seconds.
-    """
-
-    def __init__(self, mark: Callable[[], Marker], now: Callable[[], float] = time.perf_counter) -> None:
-        self._mark = mark
-        self._now = now
-        self._marks: list[Marker] = []
-
-    def __call__(self) -> float:
-        """Return the time, s, at which all work issued so far will be done."""
-        mark = self._mark()
-        mark.record()
-        self._marks = [*self._marks[-2:], mark]
-        if len(self._marks) == 1:
-            mark.synchronize()
-            return self._now()
-        self._marks[-2].synchronize()
-        now = self._now()
-        if len(self._marks) == 2:
-            # The first iteration: its duration cannot be predicted yet.
-            mark.synchronize()
-            return self._now()
-        return now + self._marks[-3].elapsed_time(self._marks[-2]) / 1e3
-
-
-def solve_clock(device: torch.device) -> Callable[[], float]:
-    """Return the clock by which a solve with limited time is planned."""
-    if device.type != "cuda":
-        return time.perf_counter
-    return RunAheadClock(lambda: torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]

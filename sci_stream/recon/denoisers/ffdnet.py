@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,16 +13,6 @@ from sci_stream.recon.algorithms.noise_level import Sigma, sigma_map
 from sci_stream.recon.backend.device import half_dtype, prepare_libraries
 from sci_stream.recon.backend.half_precision import Precision, round_network, scale_to_exact_biases
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
-from sci_stream.recon.backend.network_stack import (
-    Layers,
-    Stack,
-    StackTrial,
-    convolve_mixed,
-    fastest_stack,
-    in_layers,
-    pad_channels,
-    ways_to_try,
-)
 from sci_stream.recon.denoisers.weights import SUBPIXELS, FfdnetWeights
 
 # Root mean square error of 16-bit arithmetic, as a fraction of σ, up to which it is used
@@ -38,21 +29,21 @@ _PROBED_SIGMAS = tuple(level / 255 for level in (50, 35, 25, 18, 12, 9, 6, 4, 2.
 # input, so that float16, which ends at 65504, is safe by a wide margin.
 _INPUT_LIMIT = 16.0
 
+Stack = Callable[[torch.Tensor], torch.Tensor]
+"""The convolutions of a network: (N, C, h, w), channels last, in the dtype of the first kernel → (N, 4, h, w)."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Network:
-    """The convolutions on the device, with the channels and the dtype that they take.
+    """The convolutions on the device, with the dtype that they take.
 
-    ``limit``: brightness beyond which the input is clipped; ``gives_noise`` as in `FfdnetWeights`; ``trials``: the ways
-    that were tried to run them.
+    ``limit``: brightness beyond which the input is clipped; ``gives_noise`` as in `FfdnetWeights`.
     """
 
     stack: Stack
-    channels: int
     dtype: torch.dtype
-    limit: float = math.inf
-    gives_noise: bool = False
-    trials: tuple[StackTrial, ...] = ()
+    limit: float
+    gives_noise: bool
 
 
 class FfdnetDenoiser:
@@ -98,13 +89,13 @@ class FfdnetDenoiser:
         self.pixels_per_chunk = pixels_per_chunk or PIXELS_PER_CHUNK[device.type]
         """Pixels that go through the network at once."""
         self._frame_pixels = 0
-        self._full = _full_network(weights, device)
+        self._full = _network(weights, device, torch.float32)
         self.half: torch.dtype | None = half_dtype(device)
         if precision is Precision.HALF:
             self.half = self.half or torch.bfloat16
         if precision is Precision.FLOAT32:
             self.half = None
-        self._half = self._full if self.half is None else _half_network(weights, device, self.half)
+        self._half = self._full if self.half is None else _network(weights, device, self.half)
         self.half_from_sigma = 0.0 if precision is Precision.HALF else math.inf
         if precision is Precision.AUTO and self.half is not None:
             self.half_from_sigma = self._lowest_sigma_in_half(device)
@@ -152,11 +143,6 @@ class FfdnetDenoiser:
         name = str(self.half).removeprefix("torch.")
         return f"{name} from σ = {255 * self.half_from_sigma:.3g}/255" if self.half_from_sigma > 0 else name
 
-    @property
-    def stack_trials(self) -> tuple[StackTrial, ...]:
-        """The ways in which the convolutions in 16 bits were tried on a GPU, the fastest first, which is in use."""
-        return self._half.trials
-
     def _denoise(self, x: torch.Tensor, sigma: torch.Tensor, network: Network) -> torch.Tensor:
         height, width = x.shape[-2:]
         return self._run(self._inputs(padded_to_even(x.unsqueeze(1)), sigma), network)[:, :height, :width]
@@ -169,14 +155,7 @@ class FfdnetDenoiser:
         """Return the denoised frames, (N, H, W)."""
         if math.isfinite(network.limit):
             inputs = inputs.clamp(-network.limit, network.limit)
-        clean = run_network(
-            inputs,
-            network.stack,
-            gives_noise=network.gives_noise,
-            channels=network.channels,
-            dtype=network.dtype,
-        )
-        return clean[:, 0]
+        return run_network(inputs, network.stack, gives_noise=network.gives_noise, dtype=network.dtype)[:, 0]
 
     @torch.inference_mode()
     def _lowest_sigma_in_half(self, device: torch.device) -> float:
@@ -208,12 +187,7 @@ def frame_input(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
 
 
 def run_network(
-    inputs: torch.Tensor,
-    stack: Stack,
-    *,
-    gives_noise: bool,
-    channels: int = 0,
-    dtype: torch.dtype = torch.float32,
+    inputs: torch.Tensor, stack: Stack, *, gives_noise: bool, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
     """Denoise by FFDNet of any number of layers and channels; the one definition of the network, for use and training.
 
@@ -226,52 +200,54 @@ def run_network(
         The convolutions, on the device of ``inputs``.
     gives_noise
         As in `FfdnetWeights`.
-    channels, dtype
-        That the stack takes; 0 for as many channels as ``inputs`` has, those beyond are 0.
+    dtype
+        That the stack takes.
 
     Returns
     -------
     (N, 1, H, W), the denoised frames.
     """
-    image, missing = inputs[:, :SUBPIXELS], max(0, channels - inputs.shape[1])
-    features = F.pad(inputs, (0, 0, 0, 0, 0, missing)) if missing else inputs
-    h = stack(features.to(dtype, memory_format=torch.channels_last))
-    h = h[:, :SUBPIXELS]  # more where a device wants its channels in eights
-    return F.pixel_shuffle(image - h if gives_noise else h, 2)
+    h = stack(inputs.to(dtype, memory_format=torch.channels_last))
+    return F.pixel_shuffle(inputs[:, :SUBPIXELS] - h if gives_noise else h, 2)
 
 
-def _full_network(weights: FfdnetWeights, device: torch.device) -> Network:
-    # Channels last is the layout in which convolution libraries run without reordering.
-    kernels = [kernel.to(device, memory_format=torch.channels_last) for kernel in weights.kernels]
-    biases = [bias.to(device) for bias in weights.biases]
-    return Network(in_layers(kernels, biases), kernels[0].shape[1], torch.float32, gives_noise=weights.gives_noise)
+def in_layers(kernels: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], *, mixed: bool = False) -> Stack:
+    """Return 3×3 convolutions with ReLU between them as one; gradients pass.
 
-
-def _half_network(weights: FfdnetWeights, device: torch.device, dtype: torch.dtype) -> Network:
-    """Round the weights. On a CPU the layers that the image itself passes, 3 % of the work, stay in float32.
-
-    These are the first one, and the last one if it gives the image. On a GPU they would cost far more, and float16 has
-    three bits more than bfloat16: there they are rounded like the others, and filled up to eights of channels.
+    ``mixed``: kernels differ in dtype, and each takes features in its own.
     """
-    kernels, biases = round_network(weights.kernels, weights.biases, dtype)
-    limit = _INPUT_LIMIT if dtype is torch.float16 else math.inf
-    if device.type == "cuda":
-        padded = [pad_channels(kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)]
-        layers = Layers(
-            [kernel.to(device, memory_format=torch.channels_last) for kernel, _ in padded],
-            [bias.to(device) for _, bias in padded],
-        )
-        stack, trials = fastest_stack(layers, ways_to_try())
-        return Network(stack, layers.kernels[0].shape[1], dtype, limit, weights.gives_noise, trials)
-    if len(kernels) > 1:
+    last = len(kernels) - 1
+
+    def run(h: torch.Tensor) -> torch.Tensor:
+        for n, (kernel, bias) in enumerate(zip(kernels, biases, strict=True)):
+            h = F.conv2d(h.to(kernel.dtype) if mixed else h, kernel, bias, padding=1)
+            if n < last:
+                h.relu_()
+        return h
+
+    return run
+
+
+def _network(weights: FfdnetWeights, device: torch.device, dtype: torch.dtype) -> Network:
+    """Return the network in a dtype.
+
+    In 16 bits on a CPU the layers that the image itself passes stay in float32: the first one, and the last one if it
+    gives the image, 3 % of the work. On a GPU they would cost far more, and float16 has three bits more than bfloat16.
+    """
+    kernels, biases = list(weights.kernels), list(weights.biases)
+    if dtype is not torch.float32:
+        kernels, biases = round_network(weights.kernels, weights.biases, dtype)
+    mixed = dtype is not torch.float32 and device.type == "cpu" and len(kernels) > 1
+    if mixed:
         # Scaled as the rounded layer was, so that what follows it fits.
-        ends = (0, -1) if not weights.gives_noise else (0,)
         exact = scale_to_exact_biases(weights.kernels, weights.biases, dtype)
-        for end in ends:
+        for end in (0,) if weights.gives_noise else (0, -1):
             kernels[end], biases[end] = (value.float() for value in exact[end])
+    # Channels last is the layout in which convolution libraries run without reordering.
     kernels = [kernel.to(device, memory_format=torch.channels_last) for kernel in kernels]
-    stack = in_layers(kernels, [bias.to(device) for bias in biases], convolve_mixed)
-    return Network(stack, kernels[0].shape[1], kernels[0].dtype, limit, weights.gives_noise)
+    stack = in_layers(kernels, [bias.to(device) for bias in biases], mixed=mixed)
+    limit = _INPUT_LIMIT if dtype is torch.float16 else math.inf
+    return Network(stack, kernels[0].dtype, limit, weights.gives_noise)
 
 
 def _test_picture() -> tuple[torch.Tensor, torch.Tensor]:

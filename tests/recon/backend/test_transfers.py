@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sci_stream.recon.backend.transfers import RunAheadClock, Stopwatch, Transfers, solve_clock
+from sci_stream.recon.backend.transfers import Stopwatch, Transfers
 
 DEVICES = [
     torch.device("cpu"),
@@ -50,55 +50,3 @@ def test_stopwatch_measures_between_laps(device: torch.device) -> None:
     for _ in range(3):
         watch.lap()
     assert 0 <= watch.seconds() < 10
-    assert solve_clock(device)() <= solve_clock(device)()
-
-
-class Queue:
-    """A device that works through a queue while its host runs ahead: seconds on the host's clock."""
-
-    def __init__(self, iteration_s: float) -> None:
-        self.iteration_s = iteration_s
-        self.host_s = 100.0
-        self.busy_until_s = 100.0
-        self.idle_s = 0.0
-
-    def ask(self, preparing_s: float) -> None:
-        """Let the host prepare an iteration, which the device executes in its turn."""
-        self.host_s += preparing_s
-        self.idle_s += max(0.0, self.host_s - self.busy_until_s)
-        self.busy_until_s = max(self.busy_until_s, self.host_s) + self.iteration_s
-
-    def mark(self) -> Mark:
-        return Mark(self)
-
-
-class Mark:
-    def __init__(self, queue: Queue) -> None:
-        self._queue = queue
-        self.reached_s = 0.0
-
-    def record(self) -> None:
-        self.reached_s = max(self._queue.busy_until_s, self._queue.host_s)
-
-    def synchronize(self) -> None:
-        self._queue.host_s = max(self._queue.host_s, self.reached_s)
-
-    def elapsed_time(self, end_event: Mark) -> float:
-        return 1e3 * (end_event.reached_s - self.reached_s)
-
-
-def test_run_ahead_clock_predicts_completion_with_busy_device() -> None:
-    device = Queue(iteration_s=1.0)
-    clock = RunAheadClock(device.mark, lambda: device.host_s)
-    began = clock()
-    found = []
-    for k in range(8):
-        device.ask(preparing_s=0.1)
-        if k == 2:
-            device.idle_s = 0.0  # the clock waits for the first iterations: their duration is unknown
-        found.append(clock() - began)
-    ends = [1.1, 2.2, 3.2, 4.2, 5.2, 6.2, 7.2, 8.2]
-    assert found == pytest.approx(ends, abs=0.15)
-    assert device.idle_s == pytest.approx(0.0)
-    # The host is one iteration ahead and no more.
-    assert device.busy_until_s - device.host_s == pytest.approx(1.0, abs=0.15)

@@ -9,6 +9,7 @@ prediction included.
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine
+from sci_stream.recon.initialization.initializer import InitialState, Past
+from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.reports import Start
 from sci_stream_lab.bench.datasets import Footage, psnr_of
@@ -243,18 +246,30 @@ class _Comparison:
             reaches["warm"] = min((run.iterations for run in runs if run.warm_db >= enough_db), default=None)
         return SetComparison(footage.name, len(footage.snapshots), reference_db, reaches, tuple(runs))
 
-    def _engine(self, footage: Footage, settings: SolverSettings, *, warm_start: bool) -> Engine:
+    def _engine(self, footage: Footage, settings: SolverSettings, *, warm_start: bool) -> _TimedEngine:
         most = max(*self.iterations, self.reference, settings.iterations)
         settings = dataclasses.replace(settings, iterations=most, min_iterations=1, warm_start=warm_start)
-        return Engine(footage.calibration, self.prior, self.device, settings)
+        return _TimedEngine(footage.calibration, self.prior, self.device, settings)
+
+
+class _TimedEngine(Engine):
+    """Measures the start of each solve, ``start_s``, on a device that was idle."""
+
+    start_s = 0.0
+
+    def initialize(self, measurement: Measurement, past: Past | None = None, iterations: int = 0) -> InitialState:
+        began_s = time.perf_counter()
+        start = super().initialize(measurement, past, iterations)
+        self.start_s = time.perf_counter() - began_s
+        return start
 
 
 class _Engines(NamedTuple):
     """The engines that solve each snapshot: from ȳ, from the cold start, and warm."""
 
-    still: Engine
-    cold: Engine
-    warm: Engine
+    still: _TimedEngine
+    cold: _TimedEngine
+    warm: _TimedEngine
 
 
 def _run(footage: Footage, engines: _Engines, count: int) -> RunComparison:

@@ -19,7 +19,6 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.async_solve import AsyncSolve
-from sci_stream.recon.backend.network_stack import WAYS, Layers, StackTrial, fastest_stack, pad_channels
 from sci_stream.recon.backend.transfers import Stopwatch
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.weights import FfdnetWeights
@@ -27,6 +26,7 @@ from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings
 from sci_stream_lab.bench.environment import matrix_rate
 from sci_stream_lab.bench.result import Progress
+from sci_stream_lab.bench.speed.network_ways import Layers, WayTrial, time_ways
 
 _SIZE = re.compile(r"(?P<height>\d+)x(?P<width>\d+)x(?P<frames>\d+)(?P<bayer>:bayer)?")
 
@@ -310,15 +310,14 @@ def _memory_mib(device: torch.device) -> float:
 
 def time_stacks(
     weights: FfdnetWeights, device: torch.device, dtype: torch.dtype, progress: Progress
-) -> tuple[StackTrial, ...]:
+) -> tuple[WayTrial, ...]:
     """Time the convolutions of a network in every way that there is, the fastest first."""
-    padded = [pad_channels(kernel, bias) for kernel, bias in zip(weights.kernels, weights.biases, strict=True)]
     layers = Layers(
-        [kernel.to(device, dtype, memory_format=torch.channels_last) for kernel, _ in padded],
-        [bias.to(device, dtype) for _, bias in padded],
+        [kernel.to(device, dtype, memory_format=torch.channels_last) for kernel in weights.kernels],
+        [bias.to(device, dtype) for bias in weights.biases],
     )
     progress("trying the ways to run the network; those that compile take minutes")
-    trials = fastest_stack(layers, tuple(WAYS))[1]
+    trials = time_ways(layers)
     for trial in trials:
         progress(f"  {trial}")
     return trials

@@ -14,7 +14,6 @@ from sci_stream.errors import ConfigError
 from sci_stream.ports import Denoiser
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.backend.network_stack import CHOICE, StackTrial
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.denoisers.variants import shipped_weights
@@ -23,6 +22,7 @@ from sci_stream.recon.settings import default_settings
 from sci_stream_lab.bench.environment import environment
 from sci_stream_lab.bench.result import BenchResult, Progress, ResultColumn, ResultTable, figure_file, solver_settings
 from sci_stream_lab.bench.speed import solve_times
+from sci_stream_lab.bench.speed.network_ways import WayTrial
 from sci_stream_lab.bench.speed.solve_times import SIZES, ChunkSpeed, Size, SizeSpeed, Speeds
 from sci_stream_lab.bench.speed.time_to_quality import TimeToQuality, read_shots, time_to_reach
 from sci_stream_lab.training.convert import read_any
@@ -71,7 +71,7 @@ class SpeedResult(BenchResult):
     matrix_dtype: str = ""
     arithmetic: str = ""
     chunks: tuple[ChunkSpeed, ...] = ()
-    stacks: tuple[StackTrial, ...] = ()
+    stacks: tuple[WayTrial, ...] = ()
     reach: TimeToQuality | None = None
 
 
@@ -119,7 +119,7 @@ def bench(plan: SpeedPlan, device_name: str, progress: Progress) -> SpeedResult:
     speeds = solve_times.bench(
         prior, network, timed, device=device, sizes=plan.sizes, progress=progress, most_seconds=plan.most_seconds
     )
-    stacks: tuple[StackTrial, ...] = ()
+    stacks: tuple[WayTrial, ...] = ()
     chunks: tuple[ChunkSpeed, ...] = ()
     reach = None
     if network is not None and plan.stacks:
@@ -134,7 +134,7 @@ def bench(plan: SpeedPlan, device_name: str, progress: Progress) -> SpeedResult:
     if speeds.sizes or reach is None:
         tables.append(_size_table(speeds, prior.name, on))
     if stacks:
-        title = f"Ways to run the network, eight frames of 256×256 pixels; {CHOICE} names one for a node"
+        title = "Ways to run the network, eight frames of 256×256 pixels; a node runs the plain one"
         tables.append(ResultTable(title, _STACK_COLUMNS, stacks))
     if reach is not None:
         tables.append(_reach_table(reach))
