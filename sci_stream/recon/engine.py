@@ -119,8 +119,10 @@ class Engine:
         if recorder is None and cuda_graphs and device.type == "cuda":
             recorder = record_cuda_graph(device)
         self._graphs: Graphs | None = None
-        if recorder is not None and self._recordable and calibration.phi.size <= MAX_PIXELS:
+        if recorder is not None and calibration.phi.size <= MAX_PIXELS:
             self._graphs = Graphs(recorder)
+            if not self._recordable:
+                self._graphs.give_up(f"the denoiser {denoiser.name} reads each σ as a number")
         self._transfers = Transfers(device)
         self._video_dtype = video_dtype
         self._between = between
@@ -336,7 +338,9 @@ class Engine:
         before = None if past is None or past_finite is None else Past(past, past_finite)
         start = self.initialize(measurement, before, budget.iterations)
         still, reason = start.still, start.reason
-        progress = self._schedule(budget, began_s)
+        progress = AnytimeSchedule(
+            budget, min_iterations=self.settings.min_iterations, iteration_s=self._iteration_s, started_s=began_s
+        )
         live = progress if began_s is None else self._interruptible(progress)
         iterates = self.solve(measurement, start, live, budget.iterations)
         del start  # a whole video, which only the first iteration needs
@@ -415,15 +419,6 @@ class Engine:
             noise_ratio=noise_variance_ratio(noise, measurement.r_inv, relative),
             correlated=correlated,
             relative=relative if isinstance(self._denoiser, LocalDenoiser) else None,
-        )
-
-    def _schedule(self, budget: Budget, began_s: float | None) -> AnytimeSchedule:
-        """Return the progress of each iteration until the budget is spent, from the clock ``began_s`` on."""
-        return AnytimeSchedule(
-            budget,
-            min_iterations=self.settings.min_iterations,
-            iteration_s=self._iteration_s,
-            started_s=began_s,
         )
 
     def _interruptible(self, progress: Iterable[float]) -> Iterator[float]:

@@ -26,8 +26,6 @@ from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 
 GROUP = "sci_stream.denoisers"
-# Modules that another package has.
-_MOVED = "sci_stream.bridges."
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ def load_plugin(name: str) -> DenoiserSpec | None:
             f"Cannot import the denoiser {name!r}",
             expected="module:Class of a module that Python finds",
             got=error if absent else repr(error),
-            hint=_hint(name) if absent else None,
+            hint="Install its package into this environment, or add its folder to PYTHONPATH." if absent else None,
         ) from error
     defaults = getattr(factory, "defaults", DenoiserDefaults())
     if not isinstance(defaults, DenoiserDefaults):
@@ -142,12 +140,6 @@ def load_plugin(name: str) -> DenoiserSpec | None:
         return made if isinstance(made, VideoDenoiser) else CallableDenoiser(made, device, name)
 
     return DenoiserSpec(make, defaults, takes_weights)
-
-
-def _hint(name: str) -> str:
-    if name.startswith(_MOVED):
-        return f"It is {name.replace(_MOVED, 'sci_stream_bridges.')} now, of the package sci-stream-bridges."
-    return "Install its package into this environment, or add its folder to PYTHONPATH."
 
 
 def _parameters(name: str, factory: Any) -> tuple[bool, bool]:

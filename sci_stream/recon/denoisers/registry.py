@@ -108,8 +108,6 @@ def denoiser_spec(name: str) -> DenoiserSpec:
     hint = None
     if name in _IN_LAB:
         hint = "It is in another package: pip install sci-stream-lab, or `make install` in a checkout."
-    elif "+" in name:
-        hint = "Two denoisers in sequence: sci_stream_lab.paper.sequence, in Python, of the package sci-stream-lab."
     names = sorted({*DENOISERS, *plugin_names()})
     raise ConfigError(
         "Unknown denoiser", expected=f"one of {', '.join(names)}, or module:Class", got=repr(name), hint=hint

@@ -6,20 +6,16 @@ from its dual, ``u = x + div q`` with |q| ≤ w, by projected gradient steps ``q
 
 from __future__ import annotations
 
-import sys
-
 import torch
 
 from sci_stream.recon.algorithms.noise_level import Sigma, on_device
+from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
 
 WEIGHT_PER_SIGMA = 0.65
 """w/σ. Best mean PSNR on photographs with white noise of σ 15–50 (of 255) lies between 0.5 and 0.7."""
 
 # τ. Converges below 1/4, as ‖div ∇‖ ≤ 8 in two dimensions.
 _STEP = 0.24
-
-# On a CPU few frames at a time stay in its cache between steps; on a GPU all of them go at once, if they fit.
-_FRAMES_PER_CHUNK_CPU = 2
 
 
 class TvDenoiser:
@@ -43,24 +39,15 @@ class TvDenoiser:
         if steps < 1:
             raise ValueError(f"TV needs at least one inner step, got {steps}")
         self._steps = steps
-        self._most_frames = sys.maxsize
-        self._frames = 0
 
     def __call__(self, x: torch.Tensor, sigma: Sigma) -> torch.Tensor:
         """Denoise (N, H, W) with the weight 0.65 σ; see `sci_stream.ports.Denoiser`."""
         out = torch.empty_like(x)
         weight = WEIGHT_PER_SIGMA * on_device(sigma, x)
-        chunk = self._frames = min(self._most_frames, _FRAMES_PER_CHUNK_CPU if x.device.type == "cpu" else x.shape[0])
-        for frames, result in zip(torch.split(x, chunk), torch.split(out, chunk), strict=True):
+        sizes = plan_chunks(x.shape[0], x.shape[1] * x.shape[2], PIXELS_PER_CHUNK[x.device.type])
+        for frames, result in zip(torch.split(x, sizes), torch.split(out, sizes), strict=True):
             _denoise(frames, weight, self._steps, out=result)
         return out
-
-    def reduce_memory(self) -> bool:
-        """Take half as many frames at a time; see `sci_stream.ports.MemoryReducible`."""
-        more_than_one = self._frames > 1
-        if more_than_one:
-            self._most_frames = self._frames = self._frames // 2
-        return more_than_one
 
 
 def _denoise(x: torch.Tensor, weight: torch.Tensor, steps: int, *, out: torch.Tensor) -> None:

@@ -117,12 +117,9 @@ def save_ffdnet(
     for n, (kernel, bias) in enumerate(zip(weights.kernels, weights.biases, strict=True)):
         tensors[f"conv.{n}.weight"] = kernel.detach().cpu().to(kernel_dtype).contiguous()
         tensors[f"conv.{n}.bias"] = bias.detach().cpu().contiguous()
-    layout = {"layout": LAYOUT, "output": "noise" if weights.gives_noise else "image", **_shape_metadata(weights)}
+    shape = {"layers": str(weights.layers), "channels": str(weights.channels)}
+    layout = {"layout": LAYOUT, "output": "noise" if weights.gives_noise else "image", **shape}
     safetensors.torch.save_file(tensors, path, {**(about or {}), **layout})
-
-
-def _shape_metadata(weights: FfdnetWeights) -> dict[str, str]:
-    return {"layers": str(weights.layers), "channels": str(weights.channels)}
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -220,15 +217,7 @@ def _from_own(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], 
             f"Weights file {path} does not state the output of its last layer", expected="image or noise", got=output
         )
     layers = _by_layer(tensors, _OWN_KEY, path)
-    weights = _assembled(layers.values(), gives_noise=output == "noise", origin="own", path=path)
-    stated = {key: metadata[key] for key in ("layers", "channels") if key in metadata}
-    if not stated.items() <= _shape_metadata(weights).items():
-        raise WeightsError(
-            f"The shape of the weights file {path} contradicts its metadata",
-            expected=stated,
-            got=_shape_metadata(weights),
-        )
-    return weights
+    return _assembled(layers.values(), gives_noise=output == "noise", origin="own", path=path)
 
 
 def _from_kair(tensors: Mapping[str, torch.Tensor], path: Path) -> FfdnetWeights:

@@ -123,7 +123,6 @@ def test_reconstruct_runs_a_plugin_by_name() -> None:
     [
         ("shrank", "Unknown denoiser; expected one of .*ffdnet, .*shrink.*module:Class"),
         ("absent_module:Net", "Cannot import the denoiser 'absent_module:Net'.*No module named.*PYTHONPATH"),
-        ("sci_stream.bridges.deepinv:DRUNet", r"It is sci_stream_bridges\.deepinv:DRUNet now, .* sci-stream-bridges"),
         ("shrinking:Shrunk", "Cannot import the denoiser 'shrinking:Shrunk'.*has no attribute"),
         ("shrinking:needy", r"needs arguments that are not known.*needy\(device, size\)"),
         ("shrinking:nothing", "returned no denoiser; expected a callable; got NoneType"),
