@@ -21,7 +21,7 @@ from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser, LocalDenoiser, MemoryReducible, RecordableDenoiser
 from sci_stream.recon.algorithms.admm import admm
 from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, gap, noise_variance_ratio
-from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget, SigmaSchedule
+from sci_stream.recon.algorithms.schedule import Budget, SigmaSchedule, anytime_progress
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.cuda_graph import MAX_PIXELS, Graphs, Recorder, record_cuda_graph, rungs
 from sci_stream.recon.backend.memory import within_memory
@@ -33,7 +33,7 @@ from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.noise_estimation import estimate_noise
 from sci_stream.recon.settings import SolverSettings
-from sci_stream.reports import SolveReport, Start
+from sci_stream.reports import SolveReport
 
 Watch = Callable[[torch.Tensor], None]
 """Called with the video after each iteration; must not write to it."""
@@ -269,13 +269,10 @@ class Engine:
                 arrival = self._transfers.download(estimate.video, estimate.facts)
         finally:
             self._solving = False
-        report = SolveReport(
+        report = partial(
+            SolveReport,
             iterations=estimate.iterations,
-            start=Start.COLD,
-            start_reason="",
             budget_limited=estimate.iterations < self.settings.iterations,
-            solve_ns=0,
-            residual=0.0,
             saturated_fraction=saturated_fraction,
             masks_at=self._masks.correction.to_text,
         )
@@ -299,9 +296,9 @@ class Engine:
         fitting = budget.planned(self._iteration_s or math.inf, self.settings.min_iterations).iterations
         return Budget(max((rung for rung in self._rungs if rung <= fitting), default=fitting))
 
-    def _record_duration(self, solve_s: float, report: SolveReport) -> None:
+    def _record_duration(self, report: SolveReport) -> None:
         """Store the duration of an iteration, to plan the next solve."""
-        self._iteration_s = solve_s / report.iterations
+        self._iteration_s = report.solve_ns / 1e9 / report.iterations
 
     def _upload(self, snapshot: Snapshot) -> tuple[torch.Tensor, torch.Tensor | None, float]:
         """Start copying a snapshot to the device.
@@ -338,13 +335,13 @@ class Engine:
         before = None if past is None or past_finite is None else Past(past, past_finite)
         start = self.initialize(measurement, before, budget.iterations)
         still, reason = start.still, start.reason
-        progress = AnytimeSchedule(
+        progress = anytime_progress(
             budget, min_iterations=self.settings.min_iterations, iteration_s=self._iteration_s, started_s=began_s
         )
         live = progress if began_s is None else self._interruptible(progress)
         iterates = self.solve(measurement, start, live, budget.iterations)
         del start  # a whole video, which only the first iteration needs
-        for estimate in iterates:
+        for taken, estimate in enumerate(iterates, 1):  # noqa: B007 - the last ones are used after the loop
             if watch is not None:
                 watch(self._masks.merged(estimate))
         # A diverged solve returns the still image, and its report says so, instead of NaN.
@@ -354,7 +351,7 @@ class Engine:
         video = self._masks.merged(planes).to(self._video_dtype, copy=True)
         noise, mismatch, residual = measurement.figures(planes)
         facts = torch.stack((residual, finite.to(residual.dtype), reason, noise, mismatch))
-        return Estimate(planes, video, finite, facts, progress.taken)
+        return Estimate(planes, video, finite, facts, taken)
 
     def prepare(self, y: torch.Tensor, saturated: torch.Tensor | None = None) -> Measurement:
         """Find the valid pixels of counts as y, (H, W), and the noise.

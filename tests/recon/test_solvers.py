@@ -21,6 +21,7 @@ from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings, default_settings
 from sci_stream.tools.replay.solver import as_settings
+from tests.recon.ladder import ladder
 
 CPU = torch.device("cpu")
 PLAIN = SolverSettings(iterations=3, min_iterations=3, weigh_noise=False)
@@ -40,10 +41,8 @@ def _solved(settings: SolverSettings) -> torch.Tensor:
 def test_gap_receives_relaxation_and_admm_gamma() -> None:
     settings = dataclasses.replace(PLAIN, relaxation=1.4, gamma=0.7)
     problem = Problem(Y, PHI, inverse_gram(gram_diag(PHI)), (TvDenoiser(),))
-    start, sigmas = (
-        cold_start(Y, PHI, problem.r_inv),
-        SigmaSchedule(settings.sigma_first, settings.sigma_last).ladder(3),
-    )
+    start = cold_start(Y, PHI, problem.r_inv)
+    sigmas = ladder(SigmaSchedule(settings.sigma_first, settings.sigma_last), 3)
     *_, accelerated = gap(start, problem._replace(relaxation=1.4), sigmas)
     *_, plain = gap(start, problem._replace(relaxation=0.0), sigmas)
     *_, weighted = admm(start, problem._replace(gamma=0.7), sigmas)

@@ -11,7 +11,7 @@ import torch
 
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.schedule import AnytimeSchedule, Budget
+from sci_stream.recon.algorithms.schedule import Budget, anytime_progress
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
@@ -28,7 +28,7 @@ def test_stages_give_the_video_of_the_engine(
     engine = Engine(calibration, TvDenoiser(), CPU, SETTINGS)
     measurement = engine.prepare(torch.from_numpy(calibration.measurement(snapshot.counts)))
     start = engine.initialize(measurement)
-    *_, last = engine.solve(measurement, start, AnytimeSchedule(Budget(5)), 5)
+    *_, last = engine.solve(measurement, start, anytime_progress(Budget(5)), 5)
     np.testing.assert_array_equal(last[0].numpy(), engine.reconstruct(snapshot)[0])
 
 
@@ -60,7 +60,7 @@ def test_gradients_pass_through_the_iterations(
 
     def error() -> torch.Tensor:
         measurement = engine.prepare(y)
-        *_, last = engine.solve(measurement, engine.initialize(measurement), AnytimeSchedule(Budget(5)), 5)
+        *_, last = engine.solve(measurement, engine.initialize(measurement), anytime_progress(Budget(5)), 5)
         return (last[0] - truth).square().mean()
 
     error().backward()

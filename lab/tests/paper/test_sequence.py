@@ -11,6 +11,7 @@ from sci_stream.recon.denoisers.registry import IdentityDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.testing.denoisers import DenoiserContract
 from sci_stream_lab.paper.sequence import SequenceDenoiser
+from tests.recon.ladder import ladder
 
 FRAMES = torch.rand(3, 12, 10, generator=torch.Generator().manual_seed(0))
 
@@ -35,7 +36,7 @@ class TestSequence(DenoiserContract):
 def test_first_prior_gets_its_share_at_any_budget(iterations: int, by_first: int) -> None:
     schedule = SigmaSchedule(0.2, 0.02)
     denoiser = SequenceDenoiser(TvDenoiser(), IdentityDenoiser(), schedule.sigma(0.5))
-    changed = [not torch.equal(denoiser(FRAMES, s), FRAMES) for s in schedule.ladder(iterations)]
+    changed = [not torch.equal(denoiser(FRAMES, s), FRAMES) for s in ladder(schedule, iterations)]
     assert changed == [True] * by_first + [False] * (iterations - by_first)
 
 

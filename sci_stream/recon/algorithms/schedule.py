@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,14 +29,6 @@ class SigmaSchedule:
             return self.last
         level: Sigma = self.first * (self.last / self.first) ** progress
         return level
-
-    def ladder(self, iterations: int) -> tuple[Sigma, ...]:
-        """Return σ of every iteration of a solve of known length; the last one is `last`.
-
-        >>> SigmaSchedule(0.4, 0.1).ladder(3)
-        (0.4, 0.2, 0.1)
-        """
-        return tuple(self.sigma(k / (iterations - 1) if iterations > 1 else 1.0) for k in range(iterations))
 
 
 MIN_SIGMA = 1 / 255
@@ -76,13 +69,20 @@ class Budget:
         return Budget(min(self.iterations, fitting))
 
 
-class AnytimeSchedule(Iterator[float]):
+def anytime_progress(
+    budget: Budget,
+    *,
+    min_iterations: int = 1,
+    iteration_s: float | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    started_s: float | None = None,
+) -> Iterator[float]:
     r"""Yield the progress p of each iteration, 0 to 1, re-planned before each so that a solve always ends at 1.
 
-    With m iterations left, by count or by time, whichever ends first, p grows by (1 − p)/m: with unlimited time that
-    is exactly `SigmaSchedule.ladder`; when time runs out faster than planned, the remaining levels are passed
-    through in longer strides. If an iteration took so much longer than those before that the time is up with the lowest
-    σ not yet reached, one more iteration is spent on it: a budget is overrun by one iteration at most.
+    With m iterations left, by count or by time, whichever ends first, p grows by (1 − p)/m: with unlimited time, in
+    equal steps; when time runs out faster than planned, the remaining levels are passed through in longer strides. If
+    an iteration took so much longer than those before that the time is up with the lowest σ not yet reached, one more
+    iteration is spent on it: a budget is overrun by one iteration at most.
 
     Parameters
     ----------
@@ -93,68 +93,32 @@ class AnytimeSchedule(Iterator[float]):
     iteration_s
         Expected time of an iteration, from earlier snapshots; None to measure the first one.
     clock
-        Monotonic seconds. Must wait for the device where the device runs asynchronously.
+        Monotonic seconds. Without a time limit it is not read: a recorded solve cannot.
     started_s
         The clock's reading when the solve began; None for now.
     """
-
-    def __init__(
-        self,
-        budget: Budget,
-        *,
-        min_iterations: int = 1,
-        iteration_s: float | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-        started_s: float | None = None,
-    ) -> None:
-        self._budget = budget
-        self._min_iterations = min(max(min_iterations, 1), budget.iterations)
-        self._expected_s = iteration_s
-        self._clock = clock
-        if started_s is None:  # a recorded solve has no time limit and cannot read a clock
-            started_s = 0.0 if budget.time_s is None else clock()
-        self._started_s = started_s
-        self._first_iteration_s = self._started_s
-        self._progress = 0.0
-        self._taken = 0
-
-    @property
-    def taken(self) -> int:
-        """Number of iterations yielded."""
-        return self._taken
-
-    def __next__(self) -> float:
-        remaining = self._iterations_left()
-        if remaining <= 0:
-            # The lowest σ is always reached: stopping at a high one leaves an over-smoothed video, worse than one
-            # overrun.
-            if self._progress >= 1.0:
-                raise StopIteration
-            remaining = 1
-        if self._taken > 0:
-            self._progress = min(self._progress + (1.0 - self._progress) / remaining, 1.0)
-        if remaining == 1:
-            self._progress = 1.0
-        self._taken += 1
-        return self._progress
-
-    def _iterations_left(self) -> int:
-        """Return the number of iterations that still fit, this one included."""
-        by_count = self._budget.iterations - self._taken
-        if self._budget.time_s is None or by_count <= 0:
-            return by_count
-        now = self._clock()
-        if self._taken == 0:
-            self._first_iteration_s = now
-            each_s = self._expected_s
-        else:
+    least = min(max(min_iterations, 1), budget.iterations)
+    progress = first_s = 0.0
+    for taken in itertools.count():
+        remaining = budget.iterations - taken
+        if budget.time_s is not None and remaining > 0:
+            now = clock()
+            if taken == 0:
+                first_s, started_s = now, now if started_s is None else started_s
             # Of this solve alone: the device may be shared, and what earlier snapshots took says little about now.
-            each_s = (now - self._first_iteration_s) / self._taken
-        remaining_s = self._budget.time_s - (now - self._started_s)
-        if remaining_s <= 0:
-            by_time = 0
-        elif not each_s:
-            by_time = by_count
-        else:
-            by_time = int(min(remaining_s / each_s, by_count))
-        return max(min(by_count, by_time), self._min_iterations - self._taken)
+            each_s = (now - first_s) / taken if taken else iteration_s
+            fitting: float = remaining
+            if (left_s := budget.time_s - (now - (started_s or 0.0))) <= 0:
+                fitting = 0
+            elif each_s:
+                fitting = min(left_s / each_s, remaining)
+            remaining = max(int(fitting), least - taken)
+        if remaining <= 0:
+            if progress >= 1.0:
+                return
+            remaining = 1  # stopping at a high σ leaves an over-smoothed video, worse than one overrun
+        if taken > 0:
+            progress = min(progress + (1.0 - progress) / remaining, 1.0)
+        if remaining == 1:
+            progress = 1.0
+        yield progress

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,22 +27,22 @@ class AsyncSolve:
         The video, (B, H, W), and five numbers: its residual, 1 if the solve came out finite, else 0, the place of the
         reason for its start in ``reasons``, and the estimated noise and mismatch, NaN if unknown.
     report
-        Fields known so far; `finish` sets the others.
+        Makes the report of the fields that only the device knows.
     truth
         The true video, if known.
     watch
         With its last two laps around the solve.
     finished
-        Called once, with the duration of the solve, s, and the completed report.
+        Called once, with the report.
     reasons
         Why the solve may have begun as it did; ``"warm"`` for a warm start.
     """
 
     arrival: Arrival
-    report: SolveReport
+    report: Callable[..., SolveReport]
     truth: Array | None
     watch: Stopwatch
-    finished: Callable[[float, SolveReport], None]
+    finished: Callable[[SolveReport], None]
     reasons: Sequence[str]
 
     @property
@@ -62,19 +61,16 @@ class AsyncSolve:
         video, facts = self.arrival.arrays()
         residual, finite, which, noise, mismatch = (float(fact) for fact in facts)
         reason = self.reasons[int(which)] if finite else "diverged"
-        solve_s = self.watch.seconds()
-        report = dataclasses.replace(
-            self.report,
-            # Known only now: looking at the figures earlier would make the host wait for the device.
+        report = self.report(
             start=Start.WARM if reason == "warm" else Start.COLD,
             start_reason=reason,
-            solve_ns=int(solve_s * 1e9),
+            solve_ns=int(self.watch.seconds() * 1e9),
             residual=residual,
             noise=None if math.isnan(noise) else noise,
             mismatch=None if math.isnan(mismatch) else mismatch,
             psnr_db=None if self.truth is None else _psnr(video, self.truth),
         )
-        self.finished(solve_s, report)
+        self.finished(report)
         return video, report
 
 

@@ -35,6 +35,7 @@ from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import load_ffdnet
 from tests.recon.backend.stand_in import Device
 from tests.recon.backend.test_memory import Tracker
+from tests.recon.ladder import ladder
 
 CPU = torch.device("cpu")
 PHI = torch.rand(2, 4, 18, 15, generator=torch.Generator().manual_seed(9))
@@ -69,7 +70,7 @@ def solver(
 
     def solve(y: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
         problem = Problem(y, phi, r_inv, (prior,), **how)
-        *_, last = algorithm(cold_start(y, phi, r_inv), problem, SigmaSchedule(first, first / 4).ladder(5))
+        *_, last = algorithm(cold_start(y, phi, r_inv), problem, ladder(SigmaSchedule(first, first / 4), 5))
         found: torch.Tensor = last
         return found
 

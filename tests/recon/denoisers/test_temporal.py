@@ -26,6 +26,7 @@ from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import load_ffdnet
 from sci_stream.recon.metrics import psnr
+from tests.recon.ladder import ladder
 
 CPU = torch.device("cpu")
 
@@ -114,7 +115,7 @@ def _scene(speed: float) -> tuple[torch.Tensor, torch.Tensor]:
 def _solved(speed: float, *, along_time: bool) -> float:
     phi, truth = _scene(speed)
     y, r_inv = forward(phi, truth), inverse_gram(gram_diag(phi))
-    sigmas = SigmaSchedule(50 / 255, 10 / 255).ladder(12)
+    sigmas = ladder(SigmaSchedule(50 / 255, 10 / 255), 12)
     priors = cycled_denoisers(lite(), 8, CPU, along_time=along_time)
     start = cold_start(y, phi, r_inv)
     iterates = gap(start, Problem(y, phi, r_inv, priors, relaxation=1.5), sigmas)
