@@ -32,7 +32,7 @@ MAX_LAUNCHES, MAX_WAITS = 200, 2
 MAX_QUALITY_LOSS_DB = 0.1
 # Minutes of the sessions that train `video` once its pace is known, and the share of them that is planned with.
 VIDEO_MINUTES_LEFT, VIDEO_SHARE_PLANNED = 16.0, 0.93
-# Beginnings of the calls to CUDA that launch work (Triton's is cuLaunchKernelEx), and those with which the host waits.
+# Beginnings of the calls to CUDA that launch work, and those with which the host waits.
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 

@@ -66,7 +66,7 @@ piece() {
 }
 
 tests() {
-    # Warnings are no errors here: those of torch and Triton on a GPU are not known beforehand.
+    # Warnings are no errors here: those of torch on a GPU are not known beforehand.
     $python -m pytest -q -m "gpu and $1" -W default -p no:cacheprovider tests/recon tests/optics tests/transport tests/nodes/reconstruct
     status=$?
     [ $status -eq 5 ] && status=0 # nothing was selected

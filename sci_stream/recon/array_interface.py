@@ -16,7 +16,7 @@ import torch
 
 from sci_stream.calibration.diagnosis import findings, is_withheld, withhold
 from sci_stream.calibration.monitor import CalibrationMonitor
-from sci_stream.errors import CalibrationError, InputError
+from sci_stream.errors import InputError
 from sci_stream.model import Array, BayerPhase, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.white import brightness_percentile, fit_white, white_level
@@ -263,36 +263,35 @@ class ArraySolver:
 
     def __init__(self, masks: AnyArray | Calibration, options: ArrayOptions) -> None:
         noise, white = options.noise, options.white
-        self._given = masks if isinstance(masks, Calibration) else None
-        if self._given is not None and (white is not None or options.bayer is not None):
-            raise InputError(
-                "white and bayer are part of the calibration", hint="Omit them, or pass masks as an array."
-            )
-        self._masks_max, self._phi = (1.0, masks.phi) if isinstance(masks, Calibration) else _transmission(masks)
-        self._bayer = _phase(options.bayer, self._phi.shape)
         for name, value, least in (("white", white, 0.0), ("noise", noise, -1.0)):
             if value is not None and not (np.isfinite(value) and value > least and value >= 0):
                 raise InputError(
                     f"{name} is invalid", expected="a finite number " + ("≥ 0" if least else "> 0"), got=value
                 )
-        self._noise = noise
-        self.white = 0.0 if white is None else float(white)
+        if isinstance(masks, Calibration):
+            if white is not None or options.bayer is not None:
+                raise InputError(
+                    "white and bayer are part of the calibration", hint="Omit them, or pass masks as an array."
+                )
+            if noise is not None:
+                masks = dataclasses.replace(masks, read_noise_dn=noise, gain_e_per_dn=None)
+            self.calibration, self.white = masks, masks.full_scale_dn
+        else:
+            self._masks_max, phi = _transmission(masks)
+            self.white = 0.0 if white is None else float(white)
+            self.calibration = Calibration(
+                phi=phi, full_scale_dn=self.white or 1.0, read_noise_dn=noise, bayer=_phase(options.bayer)
+            )
         self.device = pick_device(options.device)
         self._denoiser, settings = _prior(options.denoiser, options.weights, self.device)
         self.settings = _adjusted(settings, options)
         self._engine: Engine | None = None
-        self._warned = False
+        self._warned = noise is not None
         self._checks = options.check_masks
         self._monitor: CalibrationMonitor | None = None
         self._withholds = False
         self.faults: dict[str, str] = {}
         """Faults of the masks found so far: sentences by name."""
-
-    @property
-    def calibration(self) -> Calibration:
-        """The calibration in use, after `scale`."""
-        assert self._engine is not None
-        return self._engine.calibration
 
     @property
     def denoiser_name(self) -> str:
@@ -301,7 +300,7 @@ class ArraySolver:
 
     def require_fit(self, y: Array) -> None:
         """Raise unless y, (…, H, W), has as many pixels as the masks."""
-        masks = self._phi.shape
+        masks = self.calibration.phi.shape
         if y.shape[-2:] == masks[1:]:
             return
         hint = None
@@ -320,7 +319,7 @@ class ArraySolver:
 
     def truth(self, truth: AnyArray, count: int) -> npt.NDArray[np.float32]:
         """Return the true frames as (N, B, H, W), 0–1."""
-        frames, (B, H, W) = real_array(truth, "truth"), self._phi.shape
+        frames, (B, H, W) = real_array(truth, "truth"), self.calibration.phi.shape
         if frames.size != count * B * H * W or frames.shape[-2:] != (H, W):
             raise InputError(
                 "The truth does not fit y and the masks",
@@ -333,25 +332,18 @@ class ArraySolver:
 
     def scale(self, y: Array, truth: Array | None) -> None:
         """Determine the scale of y, (N, H, W), and create the engine."""
-        if self._given is not None:
-            calibration = self._given
-            if self._noise is not None:
-                calibration = dataclasses.replace(calibration, read_noise_dn=self._noise, gain_e_per_dn=None)
-            self.white = calibration.full_scale_dn
-        else:
-            self.white = self.white or self._found_white(y, truth)
-            calibration = Calibration(
-                phi=self._phi, full_scale_dn=self.white, read_noise_dn=self._noise, bayer=self._bayer
-            )
-        self._engine = Engine(calibration, self._denoiser, self.device, self.settings)
+        if not self.white:
+            self.white = self._estimated_white(y, truth)
+            self.calibration = dataclasses.replace(self.calibration, full_scale_dn=self.white)
+        self._engine = Engine(self.calibration, self._denoiser, self.device, self.settings)
         if self._checks:
-            self._monitor = CalibrationMonitor(calibration, self.device, every=_CHECK_EVERY, shuffled=True)
+            self._monitor = CalibrationMonitor(self.calibration, self.device, every=_CHECK_EVERY, shuffled=True)
 
-    def _found_white(self, y: Array, truth: Array | None) -> float:
+    def _estimated_white(self, y: Array, truth: Array | None) -> float:
         if truth is not None:
-            white, _ = fit_white(y, self._phi, truth)
+            white, _ = fit_white(y, self.calibration.phi, truth)
         else:
-            white = brightness_percentile(y, self._phi)
+            white = brightness_percentile(y, self.calibration.phi)
             normalised = np.issubdtype(y.dtype, np.floating) and 0 < white <= _MAX_NORMALISED * self._masks_max
             white = self._masks_max if normalised else white
         if not white > 0:
@@ -391,7 +383,7 @@ class ArraySolver:
         return self.calibration.snapshot("arrays", seq, counts, truth)
 
     def _warn_if_unexplained(self, report: SolveReport) -> None:
-        if self._warned or self._noise is not None or report.residual < _MAX_RESIDUAL:
+        if self._warned or report.residual < _MAX_RESIDUAL:
             return
         self._warned = True
         _LOG.warning(
@@ -467,16 +459,11 @@ def _transmission(masks: AnyArray) -> tuple[float, npt.NDArray[np.float32]]:
     return peak, np.asarray(array / peak, np.float32)
 
 
-def _phase(bayer: BayerPhase | str | None, shape: tuple[int, ...]) -> BayerPhase | None:
-    if bayer is None:
-        return None
+def _phase(bayer: BayerPhase | str | None) -> BayerPhase | None:
     try:
-        phase = BayerPhase(bayer)
+        return None if bayer is None else BayerPhase(bayer)
     except ValueError:
         raise InputError("Unknown Bayer phase", expected=", ".join(BayerPhase), got=repr(bayer)) from None
-    if shape[1] % 2 or shape[2] % 2:
-        raise CalibrationError("A Bayer mosaic needs even height and width", got=f"{shape[1]}×{shape[2]}")
-    return phase
 
 
 def _prior(denoiser: AnyDenoiser, weights: str | Path | None, device: torch.device) -> tuple[Denoiser, SolverSettings]:

@@ -7,7 +7,7 @@ import torch
 
 from sci_stream.ports import RecordableDenoiser, VideoDenoiser
 from sci_stream.recon.algorithms.schedule import SigmaSchedule
-from sci_stream.recon.denoisers.registry import IdentityDenoiser
+from sci_stream.recon.denoisers.registry import IdentityDenoiser, make_denoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.testing.denoisers import DenoiserContract
 from sci_stream_lab.paper.sequence import SequenceDenoiser
@@ -29,7 +29,7 @@ class TemporalMean(IdentityDenoiser):
 class TestSequence(DenoiserContract):
     def make(self, device: torch.device) -> SequenceDenoiser:
         assert device.type == "cpu"
-        return SequenceDenoiser(TvDenoiser(), TvDenoiser(), 0.1)
+        return SequenceDenoiser(TvDenoiser(), make_denoiser("ffdnet-lite", device), 0.1)
 
 
 @pytest.mark.parametrize(("iterations", "by_first"), [(10, 5), (4, 2), (3, 1), (1, 0)])

@@ -13,8 +13,9 @@ from sci_stream.recon.algorithms.gap import CorrelatedResidual, Denoise, Problem
 from sci_stream.recon.algorithms.schedule import SigmaSchedule
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.metrics import psnr
+from tests.recon.ladder import ladder
 
-SIGMAS = SigmaSchedule(0.16, 0.024).ladder(20)
+SIGMAS = ladder(SigmaSchedule(0.16, 0.024), 20)
 
 
 def shrink(x: torch.Tensor, sigma: float) -> torch.Tensor:
