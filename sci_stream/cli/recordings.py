@@ -68,9 +68,6 @@ def replay(
     calibration: Annotated[Path | None, typer.Option(help="A better calibration than the recorded one.")] = None,
     first: First = None,
     last: Last = None,
-    live: Annotated[
-        bool, typer.Option("--live", help="At the recorded pace, with the iterations that fit it.")
-    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue stopped replays; complete replays are kept.")
     ] = False,
@@ -90,7 +87,6 @@ def replay(
         device=device,
         first=first,
         last=last,
-        live=live,
         resume=resume,
     )
     if len(files) == 1 and not (out is not None and out.is_dir()):

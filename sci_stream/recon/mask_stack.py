@@ -34,11 +34,14 @@ class MaskStack:
         """(P, B, h, w)."""
         self.r_inv = torch.empty(0)
         """(P, h, w), (ΦΦᵀ)⁻¹, 0 at pixels that are never valid."""
+        self.correction = NO_CORRECTION
         self.correct(NO_CORRECTION)
 
     def correct(self, correction: MaskCorrection) -> None:
         """Take the masks with this correction of the calibrated ones, to the precision of its text."""
         calibration, correction = self._calibration, correction.rounded()
+        if correction == self.correction and self.phi.numel():
+            return
         # A copy: the calibration's arrays are read-only, which torch does not support.
         phi = torch.from_numpy(calibration.phi.copy()).to(self._device)
         phi = self.planes(phi if correction.is_none else corrected_masks(phi, correction))

@@ -329,15 +329,6 @@ def test_range_is_inclusive(recorded: Path) -> None:
         replay(recorded, ReplayPlan(first=7, last=9))
 
 
-def test_live_replay_keeps_the_recorded_pace(recorded: Path) -> None:
-    done = replay(recorded, ReplayPlan(live=True))
-    assert done.complete
-    assert done.seconds >= 6 * 0.02
-    with sci_stream.open(done.path) as again:
-        assert again.parent is not None
-        assert again.parent["replayed_with"]["live"]
-
-
 def test_unfit_options_are_refused(recorded: Path, tmp_path: Path, calibration: Calibration) -> None:
     other = Calibration(calibration.phi[:2], dark=64.0, full_scale_dn=900.0, bayer=BayerPhase.RGGB)
     save_calibration(tmp_path / "two.h5", other)

@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,8 @@ from sci_stream.errors import CalibrationError, FileFormatError, InputError, Sto
 from sci_stream.model import Json, Reconstruction, Snapshot, SnapshotId, StageTimes
 from sci_stream.nodes.runtime.process import versions
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import describe_device, pick_device
-from sci_stream.recon.budget import BudgetController
 from sci_stream.recon.engine import Engine
 from sci_stream.recording import RecordingWriter
 from sci_stream.recording.calibration_file import load_calibration
@@ -31,7 +28,7 @@ from sci_stream.recording.columns import START, recorded_chunks
 from sci_stream.recording.series import RecordedSeries
 from sci_stream.recording.virtual_dataset import write_virtual_recording
 from sci_stream.reports import SolveReport, Start
-from sci_stream.tools.replay.solver import ReplaySolver, SolverChanges, SolverSetup, replay_masks, replay_solver
+from sci_stream.tools.replay.solver import ReplaySolver, SolverChanges, SolverSetup, replay_solver
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +47,7 @@ Progress = Callable[[int, int, SolveReport], None]
 class ReplayPlan:
     """Options of a replay.
 
-    ``out`` None for ``<name>_replay.h5`` beside the recording; ``first`` and ``last`` seq, both included; ``live`` to
-    replay at the recorded rate with as many iterations as fit, instead of at full speed with all of them; ``resume`` an
+    ``out`` None for ``<name>_replay.h5`` beside the recording; ``first`` and ``last`` seq, both included; ``resume`` an
     interrupted replay.
     """
 
@@ -61,7 +57,6 @@ class ReplayPlan:
     device: str = "auto"
     first: int | None = None
     last: int | None = None
-    live: bool = False
     resume: bool = False
 
 
@@ -172,9 +167,9 @@ def replay(
         seqs = _chosen(series, plan)
         calibration = _calibration(series, plan.calibration)
         device = pick_device(plan.device)
-        solver = replay_solver(series, plan.solver, device)
+        solver = replay_solver(series, plan.solver, calibration, device)
         out = plan.out or default_output(source)
-        parent = _parent(series, calibration, solver, plan)
+        parent = _parent(series, calibration, solver)
         done = _done_before(out, parent, plan)
         # Not an error: a recording from before solver ids, or one whose notes were cut, is still replayed.
         if solver.unknown:
@@ -182,7 +177,7 @@ def replay(
                 "%s: solver settings of %d snapshots are unknown; using those of the previous snapshots",
                 source, solver.unknown,
             )  # fmt: skip
-        run = _Run(series, calibration, device, solver, live=plan.live)
+        run = _Run(series, calibration, device, solver)
         began_s = time.monotonic()
         open_seqs = [seq for seq in seqs if seq not in done]
         before = len(seqs) - len(open_seqs)
@@ -228,9 +223,7 @@ def _calibration(series: RecordedSeries, file: Path | None) -> Calibration:
     return calibration
 
 
-def _parent(
-    series: RecordedSeries, calibration: Calibration, solver: ReplaySolver, plan: ReplayPlan
-) -> dict[str, Json]:
+def _parent(series: RecordedSeries, calibration: Calibration, solver: ReplaySolver) -> dict[str, Json]:
     return {
         "file": series.path.name,
         "series": series.info.series,
@@ -238,9 +231,8 @@ def _parent(
         "calibration_hash": series.info.calibration_hash,
         "replayed_with": {
             "solvers": solver.described,
-            "iterations_as_recorded": solver.as_recorded and not plan.live,
+            "iterations_as_recorded": solver.as_recorded,
             "calibration_hash": calibration.hash,
-            "live": plan.live,
             "versions": versions(),
         },
     }
@@ -265,35 +257,18 @@ def _done_before(out: Path, parent: dict[str, Json], plan: ReplayPlan) -> set[in
         return set(earlier.video.seqs.tolist())
 
 
-@dataclass(slots=True)
-class _RunningEngine:
-    """An engine, its budgets, and the correction of the masks that it uses."""
-
-    engine: Engine
-    controller: BudgetController
-    masks_at: MaskCorrection = NO_CORRECTION
-
-
 class _Run:
     """Solve snapshots in order and write them."""
 
     def __init__(
-        self,
-        series: RecordedSeries,
-        calibration: Calibration,
-        device: torch.device,
-        solver: ReplaySolver,
-        *,
-        live: bool,
+        self, series: RecordedSeries, calibration: Calibration, device: torch.device, solver: ReplaySolver
     ) -> None:
         self._series = series
         self._calibration = calibration
         self._device = device
         self._device_name = describe_device(device)
         self._solver = solver
-        self._masks = replay_masks(series, calibration)
-        self._pace = _Pace(series) if live else None
-        self._running: dict[str, _RunningEngine] = {}
+        self._engines: dict[str, Engine] = {}
         self.done = 0
 
     def write(
@@ -320,7 +295,7 @@ class _Run:
             for index, seq in enumerate(seqs):
                 if stop():
                     break
-                reconstruction = self._solve(seq, self._budget(seqs, index))
+                reconstruction = self._solve(seq)
                 writer.write_reconstruction(reconstruction)
                 self.done += 1
                 ledger.settle(before + index, Outcome.RECONSTRUCTED)
@@ -342,50 +317,45 @@ class _Run:
 
     def _solve_preceding(self, first: int) -> None:
         """Solve the directly preceding snapshots, so that the first one starts as in an uninterrupted run."""
-        if not self._solver.of(first).settings.warm_start or self._pace is not None:
+        if not self._solver.of(first).settings.warm_start:
             return
         stored = set(self._series.raw.seqs.tolist())
         start = first
         # Back to the last cold start, whose result does not depend on what came before.
         while start > first - _MAX_PRECEDING and start - 1 in stored and not self._recorded_cold(start):
             start -= 1
-        seqs = list(range(start, first))
-        for index, seq in enumerate(seqs):
-            self._solve(seq, self._budget(seqs, index))
+        for seq in range(start, first):
+            self._solve(seq)
 
     def _recorded_cold(self, seq: int) -> bool:
         """Whether a snapshot starts cold because it did when recorded."""
         cold = START.word_of(self._series.row(seq)["start"]) == Start.COLD
-        return cold and self._solver.as_recorded and self._pace is None
+        return cold and self._solver.as_recorded
 
-    def _running_engine(self, setup: SolverSetup) -> _RunningEngine:
+    def _engine(self, setup: SolverSetup) -> Engine:
         """Return the engine of a prior with these settings, created on first use."""
-        name, settings = setup.denoiser.name, setup.settings
-        running = self._running.get(name)
-        if running is None:
-            engine = Engine(self._calibration, setup.denoiser, self._device, settings)
-            running = self._running[name] = _RunningEngine(engine, BudgetController(settings, engine.warm_up()))
-        elif running.engine.settings is not settings:
-            running.engine.change_settings(settings)
-            running.controller = BudgetController(settings, running.controller.iteration_s)
-        return running
+        engine = self._engines.get(setup.denoiser.name)
+        if engine is None:
+            engine = Engine(self._calibration, setup.denoiser, self._device, setup.settings)
+            self._engines[setup.denoiser.name] = engine
+            engine.warm_up()
+        elif engine.settings is not setup.settings:
+            engine.change_settings(setup.settings)
+        return engine
 
-    def _solve(self, seq: int, budget: Budget) -> Reconstruction:
+    def _solve(self, seq: int) -> Reconstruction:
         setup = self._solver.of(seq)
-        running = self._running_engine(setup)
-        engine = running.engine
-        snapshot = self._snapshot(seq, self._series.row(seq))
+        engine = self._engine(setup)
+        row = self._series.row(seq)
+        snapshot = self._snapshot(seq, row)
         if self._recorded_cold(seq):
             # If another node or none solved the previous snapshot, this one was not started from it.
             engine.forget()
-        masks_at = self._masks.of(seq)
-        if masks_at != running.masks_at:
-            engine.correct_masks(masks_at)
-            running.masks_at = masks_at
+        engine.correct_masks(self._solver.masks_of(seq))
+        recorded = int(row["iterations"]) if self._solver.as_recorded else 0
         started_ns = unix_ns()
-        video, report = engine.reconstruct(snapshot, budget)
-        running.controller.record(iterations=report.iterations, solve_ns=report.solve_ns)
-        if self._masks.withholds(seq):
+        video, report = engine.reconstruct(snapshot, Budget(recorded or setup.settings.iterations))
+        if self._solver.withholds(seq):
             video, report = withhold(video, report, snapshot, self._calibration)
         return Reconstruction(
             id=snapshot.id,
@@ -402,15 +372,6 @@ class _Run:
             chunks=snapshot.chunks,
         )
 
-    def _budget(self, seqs: list[int], index: int) -> Budget:
-        if self._pace is not None:
-            backlog = self._pace.wait(seqs, index)
-            controller = self._running_engine(self._solver.of(seqs[index])).controller
-            return controller.next_budget(period_ns=self._pace.period_ns, backlog=backlog)
-        recorded = int(self._series.row(seqs[index])["iterations"])
-        as_recorded = self._solver.as_recorded and recorded > 0
-        return Budget(recorded if as_recorded else self._solver.of(seqs[index]).settings.iterations)
-
     def _snapshot(self, seq: int, row: Mapping[str, Any]) -> Snapshot:
         info, calibration = self._series.info, self._calibration
         return Snapshot(
@@ -426,29 +387,3 @@ class _Run:
             dropped_before=int(row["dropped_before"]),
             chunks=recorded_chunks(row),
         )
-
-
-class _Pace:
-    """Pace snapshots at their recorded intervals."""
-
-    def __init__(self, series: RecordedSeries) -> None:
-        self._series = series
-        self.period_ns = int(series.period_ns or 0)
-        self._offset_ns: int | None = None
-
-    def wait(self, seqs: list[int], index: int) -> int:
-        """Wait until a snapshot is due; return how many later ones are already due."""
-        now_ns = time.monotonic_ns()
-        due_ns = self._captured_ns(seqs[index])
-        if self._offset_ns is None:
-            self._offset_ns = now_ns - due_ns
-        time.sleep(max(0, due_ns + self._offset_ns - now_ns) / 1e9)
-        backlog = 0
-        for seq in islice(seqs, index + 1, None):
-            if self._captured_ns(seq) + self._offset_ns > time.monotonic_ns():
-                break
-            backlog += 1
-        return backlog
-
-    def _captured_ns(self, seq: int) -> int:
-        return int(self._series.rows["host_time_ns"][seq - self._series.first_seq])

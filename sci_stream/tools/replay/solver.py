@@ -56,15 +56,18 @@ class SolverSetup:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplaySolver:
-    """Solver settings of each snapshot of a recording.
+    """How each snapshot of a recording is solved.
 
-    ``setups`` are the different settings of the recorded run, at least one; ``chosen`` is the index into them by row.
-    With ``as_recorded`` each snapshot gets its recorded number of iterations; ``unknown`` counts the snapshots whose
-    settings are not in the recording.
+    ``setups`` are the different settings of the recorded run, at least one. By row, ``chosen`` is the index into them,
+    ``corrections`` the correction of the masks as text, and ``withheld`` says where the snapshot itself was recorded in
+    place of a video. With ``as_recorded`` each snapshot gets its recorded number of iterations; ``unknown`` counts the
+    snapshots whose settings are not in the recording.
     """
 
     setups: Sequence[SolverSetup]
     chosen: npt.NDArray[np.intp]
+    corrections: Array
+    withheld: npt.NDArray[np.bool_]
     first_seq: int
     as_recorded: bool
     unknown: int
@@ -78,9 +81,19 @@ class ReplaySolver:
         """Return the settings of a snapshot."""
         return self.setups[int(self.chosen[seq - self.first_seq])]
 
+    def masks_of(self, seq: int) -> MaskCorrection:
+        """Return the correction of the masks for a snapshot."""
+        return MaskCorrection.from_text(self.corrections[seq - self.first_seq].decode())
 
-def replay_solver(series: RecordedSeries, changes: SolverChanges, device: torch.device) -> ReplaySolver:
-    """Return the solver settings of a recording's snapshots.
+    def withholds(self, seq: int) -> bool:
+        """Return whether the video of a snapshot is withheld."""
+        return bool(self.withheld[seq - self.first_seq])
+
+
+def replay_solver(
+    series: RecordedSeries, changes: SolverChanges, calibration: Calibration, device: torch.device
+) -> ReplaySolver:
+    """Return how a recording's snapshots are solved.
 
     The recording contains the complete settings reported by the reconstruct nodes, and each row names its own, since
     they may change during a run. A recording without them uses its rig file.
@@ -103,6 +116,7 @@ def replay_solver(series: RecordedSeries, changes: SolverChanges, device: torch.
     return ReplaySolver(
         [_setup(section, one, changes, device) for one in used or (None,)],
         _chosen(cells, named),
+        *_corrections(series, calibration),
         series.first_seq,
         as_recorded=not changes.another_prior and changes.iterations is None,
         unknown=int(np.sum((cells != b"") & ~np.isin(cells, [name.encode() for name in named]))) if recorded else 0,
@@ -150,37 +164,16 @@ def _last(known: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
     return np.maximum.accumulate(np.where(known, np.arange(len(known)), 0))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ReplayMasks:
-    """Correction of the masks for each snapshot of a recording, as text (`MaskCorrection.to_text`), by row.
-
-    ``withheld`` says where the snapshot itself was recorded in place of a video.
-    """
-
-    described: Array
-    withheld: npt.NDArray[np.bool_]
-    first_seq: int
-
-    def of(self, seq: int) -> MaskCorrection:
-        """Return the correction of the masks for a snapshot."""
-        return MaskCorrection.from_text(self.described[seq - self.first_seq].decode())
-
-    def withholds(self, seq: int) -> bool:
-        """Return whether the video of a snapshot is withheld."""
-        return bool(self.withheld[seq - self.first_seq])
-
-
-def replay_masks(series: RecordedSeries, calibration: Calibration) -> ReplayMasks:
-    """Return the recorded corrections of the masks; none for another calibration.
+def _corrections(series: RecordedSeries, calibration: Calibration) -> tuple[Array, npt.NDArray[np.bool_]]:
+    """Return the recorded correction of the masks by row, and whether the video is withheld; none if recalibrated.
 
     A raw-only snapshot gets the value of the last reconstructed one before it.
     """
     corrections = series.rows["masks_at"]
     if calibration.hash != series.info.calibration_hash:
-        return ReplayMasks(np.zeros_like(corrections), np.zeros(len(corrections), np.bool_), series.first_seq)
+        return np.zeros_like(corrections), np.zeros(len(corrections), np.bool_)
     last = _last(series.rows["outcome"] == OUTCOME_CODES["reconstructed"])
-    withheld = series.rows["start_reason"] == WITHHELD.encode()
-    return ReplayMasks(corrections[last], withheld[last], series.first_seq)
+    return corrections[last], (series.rows["start_reason"] == WITHHELD.encode())[last]
 
 
 def _setup(
