@@ -149,9 +149,9 @@ class RigInProcess(RigFiles):
 
     def wait_for_reconstructed(self, snapshots: int) -> None:
         """Wait until this many more snapshots are reconstructed."""
-        series, least = self.series, self.counts().reconstructed + snapshots
+        series, least = self.series, self.counts()["reconstructed"] + snapshots
         self.wait_for(
-            lambda: (series is not None and self.series is not series) or self.counts().reconstructed >= least,
+            lambda: (series is not None and self.series is not series) or self.counts()["reconstructed"] >= least,
             f"{snapshots} more snapshots reconstructed",
         )
 

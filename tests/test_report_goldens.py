@@ -121,7 +121,7 @@ def test_reports_are_written_as_before_they_were_declared(
             book.add(done, stage_seconds(times), float(seq))
             ledger.settle(seq, Outcome.RECONSTRUCTED)
         ledger.end(8)
-        writer.close(ledger.counts().to_json())
+        writer.close(ledger.counts())
     require_same_summary(path, name)
     summary = book.summary({"v": "1"}, Counter(crc=2), {"enabled": False})
     require_part(json.loads(golden(f"{name}.summary.json")), json.loads(json.dumps(summary)))

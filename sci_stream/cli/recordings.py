@@ -25,7 +25,7 @@ from sci_stream.cli.common import (
 from sci_stream.errors import InputError
 
 if TYPE_CHECKING:
-    from sci_stream.delivery.ledger import StoredLedger
+    from sci_stream.delivery.ledger import LedgerCounts
     from sci_stream.tools.replay.jobs import JobResult
 
 RecordingPath = Annotated[Path, typer.Argument(metavar="FILE", help="A recording.", show_default=False)]
@@ -212,6 +212,6 @@ def compare(
         table_console().print(comparison_table(comparison, str(reference), str(other)))
 
 
-def _account(ledger: StoredLedger) -> str:
+def _account(ledger: LedgerCounts) -> str:
     dropped = "".join(f", {count} {reason}" for reason, count in ledger["dropped"].items())
     return f"{ledger['reconstructed']} reconstructed, {ledger['raw_only']} raw only{dropped}"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TypedDict, cast
+from typing import TypedDict
 
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.errors import LedgerError
@@ -55,8 +54,11 @@ MAX_REASONS = 32
 _REASONS = frozenset(DropReason)
 
 
-class StoredLedger(TypedDict, total=False):
-    """`LedgerCounts` as JSON: in status, recording and summary; in a recording also as counted by its repair."""
+class LedgerCounts(TypedDict, total=False):
+    """The counts of a `Ledger` at one moment, ``dropped`` by reason: in status, recording and summary.
+
+    Ledgers of older recordings may lack some; ``repaired`` marks one that `repair` counted from the rows.
+    """
 
     acquired: int
     reconstructed: int
@@ -69,26 +71,6 @@ class StoredLedger(TypedDict, total=False):
     camera_missed: int
     unrecorded: int
     repaired: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerCounts:
-    """The counts of a `Ledger` at one moment; ``dropped`` by reason."""
-
-    acquired: int
-    reconstructed: int
-    raw_only: int
-    dropped: Mapping[str, int]
-    in_flight: int
-    closed: bool
-    duplicates: int
-    redelivered: int
-    camera_missed: int
-    unrecorded: int
-
-    def to_json(self) -> StoredLedger:
-        """Return the counts as JSON."""
-        return cast(StoredLedger, asdict(self))
 
 
 @dataclass

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.calibration.diagnosis import WITHHELD
-from sci_stream.delivery.ledger import StoredLedger
+from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.model import Array, Json, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
@@ -225,7 +225,7 @@ class RecordingSummary:
     series: SeriesInfo
     segments: tuple[SegmentSummary, ...]
     stored: StoredData
-    ledger: StoredLedger | None
+    ledger: LedgerCounts | None
     rows: OutcomeCounts
     gaps: RecordingGaps
     rates: SnapshotRates

@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 import h5py
 import numpy as np
 
-from sci_stream.delivery.ledger import StoredLedger
+from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import require_optional
 from sci_stream.file_guard import reading
 from sci_stream.model import Array, BayerPhase, Json, Policy, SeriesInfo
@@ -120,11 +120,11 @@ def describe_frames(node: h5py.Dataset) -> None:
 
 
 class LedgerDocument(TypedDict, total=False):
-    """The dataset ``ledger``: `StoredLedger`, and how the file was closed."""
+    """The dataset ``ledger``: `LedgerCounts`, and how the file was closed."""
 
     clean: bool
     time_ns: int
-    ledger: StoredLedger | None
+    ledger: LedgerCounts | None
     continued: str
     repaired: bool
 

@@ -20,7 +20,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.delivery.ledger import StoredLedger
+from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import FileFormatError
 from sci_stream.file_guard import reading
 from sci_stream.model import Array, Json, SeriesInfo
@@ -203,7 +203,7 @@ class Recording:
         return self._rows
 
     @property
-    def ledger(self) -> StoredLedger | None:
+    def ledger(self) -> LedgerCounts | None:
         """The last stored ledger, None if there is none; final if `clean`."""
         ledger = self._ledger.get("ledger")
         return ledger if _is_ledger(ledger) else None
@@ -387,7 +387,7 @@ def _ledger_document(file: h5py.File) -> dict[str, Json]:
     return document if isinstance(document, dict) else {}
 
 
-def _is_ledger(stored: object) -> TypeGuard[StoredLedger]:
+def _is_ledger(stored: object) -> TypeGuard[LedgerCounts]:
     """Return whether a stored ledger has counts where readers print and add them up."""
     if not isinstance(stored, dict) or not isinstance(dropped := stored.get("dropped", {}), dict):
         return False

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.clock import unix_ns
-from sci_stream.delivery.ledger import DropReason, StoredLedger
+from sci_stream.delivery.ledger import DropReason, LedgerCounts
 from sci_stream.errors import FileFormatError, StorageError
 from sci_stream.model import Array
 from sci_stream.recording.columns import OUTCOME_CODES, cell_text, columns_of
@@ -42,7 +42,7 @@ class Repaired:
     path: Path
     original: Path
     snapshots: int
-    ledger: StoredLedger
+    ledger: LedgerCounts
 
 
 def repair_recording(path: Path, progress: Progress = lambda _done, _total: None) -> Repaired | None:
@@ -109,7 +109,7 @@ class _OtherSegments:
     settled: npt.NDArray[np.bool_]
 
 
-def _settled_columns(old: Recording) -> tuple[dict[str, Array], StoredLedger]:
+def _settled_columns(old: Recording) -> tuple[dict[str, Array], LedgerCounts]:
     """Return the columns, cut to the rows in use, with an outcome for every snapshot; and the ledger.
 
     A snapshot with raw counts in an earlier segment but without an outcome in any gets its outcome here: the

@@ -7,11 +7,10 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import h5py
 
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.errors import FileFormatError, InputError, StorageError
@@ -21,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 DAMAGE = (FileFormatError, OSError, RuntimeError, ValueError, KeyError)
 """Errors of reading a recording: h5py's depends on the damaged place."""
 # Bounds the search for a free name in a folder that another program fills.
-_MAX_SEGMENTS = 100_000
+MAX_SEGMENTS = 100_000
 # File systems limit a name to 255 bytes; the remainder is for the segment number and suffixes.
 _MAX_NAME_BYTES = 200
 
@@ -40,6 +39,17 @@ class WrittenRows:
     def first_unsettled(self, otherwise: int) -> int:
         """Return the first snapshot from `first` up without an outcome; without earlier segments start at another."""
         return self.settled.first_missing(otherwise if self.first is None else self.first)
+
+    def add_segment(self, path: Path, series: str) -> None:
+        """Add the rows of a segment, unless it is damaged or of another series."""
+        if (segment := _open_segment(path, series, only_outcomes=True)) is None:
+            return
+        with segment:
+            self.first = segment.first_seq if self.first is None else min(self.first, segment.first_seq)
+            for seq in segment.raw_seqs:
+                self.raw.add(seq)
+            for seq in segment.settled_seqs:
+                self.settled.add(seq)
 
 
 def free_bytes(path: Path) -> int:
@@ -77,74 +87,26 @@ def first_segment(path: Path) -> Path:
     return base if base.exists() else path
 
 
-def create_segment(
-    path: Path,
-    series: str,
-    written: WrittenRows,
-    build: Callable[[WrittenRows], bytes],
-    begin: Callable[[Path, Path], h5py.File],
-    *,
-    segment: int = 0,
-) -> int:
-    """Create the first segment that does not exist yet, complete and open, or not at all; return its number.
+@contextmanager
+def new_segment(path: Path) -> Iterator[Path]:
+    """Provide a hidden path, whose file takes the name ``path`` at the end; it is removed on an error.
 
     HDF5 marks a file as being written a moment before it allows concurrent readers; a writer killed between the two
-    leaves a file that no reader can open. So the file is created under a hidden name and renamed once both are set.
-
-    Parameters
-    ----------
-    path, series
-        Path of the first segment; name of the series.
-    written
-        Rows in the segments before number ``segment``; those of later ones, which exist, are added.
-    build
-        Makes the initial bytes of the file, given the rows of earlier segments.
-    begin
-        Opens the file under the hidden name for writing; the second argument is its final name.
-    segment
-        Number to begin with.
+    leaves a file that no reader can open. So a segment gets its name once it is open for both.
 
     Raises
     ------
-    StorageError
-        If the file cannot be created.
+    FileExistsError
+        If the name is taken. Existing files are never opened for writing: the end-of-file mark of a crashed one may be
+        stale, and writing could overwrite its data.
     """
-    for number in range(segment, _MAX_SEGMENTS):
-        candidate = segment_path(path, number)
-        try:
-            # Existing files are never opened for writing: the end-of-file mark of a crashed one may be stale, and
-            # writing could overwrite its data.
-            if candidate.exists():
-                raise FileExistsError
-            _begin_new(candidate, build(written), begin)
-            return number
-        except FileExistsError:
-            _add_rows(candidate, series, written)
-        except OSError as error:
-            raise StorageError(
-                f"The recording {candidate} cannot be created",
-                got=error.strerror or error,
-                hint="Its folder must exist, be writable and have free space.",
-            ) from error
-    raise StorageError(
-        f"The recording {path} has too many segments", expected=f"at most {_MAX_SEGMENTS}", hint="Move them away."
-    )
-
-
-def _begin_new(path: Path, image: bytes, begin: Callable[[Path, Path], h5py.File]) -> None:
+    if path.exists():
+        raise FileExistsError
     _remove_left_behind(path)
     hidden = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        # A new file: through a symbolic link of this name another one would be overwritten.
-        hidden.unlink(missing_ok=True)
-        with hidden.open("xb") as new:
-            new.write(image)
-        file = begin(hidden, path)
-        try:
-            _publish(hidden, path)
-        except OSError:
-            file.close()
-            raise
+        yield hidden
+        _publish(hidden, path)
     except (OSError, StorageError):
         hidden.unlink(missing_ok=True)
         raise
@@ -184,17 +146,6 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def _add_rows(path: Path, series: str, written: WrittenRows) -> None:
-    if (segment := _open_segment(path, series, only_outcomes=True)) is None:
-        return
-    with segment:
-        written.first = segment.first_seq if written.first is None else min(written.first, segment.first_seq)
-        for seq in segment.raw_seqs:
-            written.raw.add(seq)
-        for seq in segment.settled_seqs:
-            written.settled.add(seq)
-
-
 def _open_segment(path: Path, series: str, *, only_outcomes: bool = False) -> Recording | None:
     """Open a segment; None if it is of another series or, with a warning, damaged."""
     try:
@@ -208,16 +159,8 @@ def _open_segment(path: Path, series: str, *, only_outcomes: bool = False) -> Re
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedCount:
-    """Snapshots whose reconstruction can be read back from the segments of a series, and the errors of these."""
-
-    reconstructed: int
-    problems: tuple[str, ...]
-
-
-def count_recorded(path: Path, series: str) -> RecordedCount:
-    """Open every segment of ``path`` as a reader would, and count the reconstructed snapshots in them."""
+def count_recorded(path: Path, series: str) -> tuple[int, list[str]]:
+    """Open every segment of ``path`` as a reader would; return the number of reconstructed snapshots, and errors."""
     problems: list[str] = []
     reconstructed = IntervalSet()
     # By number and not by file: a deleted segment in the middle would go unnoticed.
@@ -236,7 +179,7 @@ def count_recorded(path: Path, series: str) -> RecordedCount:
                     problems.append(f"{candidate} holds another series, {recording.info.series}")
         except DAMAGE as error:
             problems.append(f"{candidate} cannot be read: {error}")
-    return RecordedCount(len(reconstructed), tuple(problems))
+    return len(reconstructed), problems
 
 
 def _segment_numbers(path: Path) -> Iterator[int]:
@@ -249,7 +192,7 @@ def _segment_numbers(path: Path) -> Iterator[int]:
 
 def existing_segments(path: Path) -> Iterator[Path]:
     """Yield the existing files of ``path``'s segments, in order, without opening them."""
-    for segment in range(_MAX_SEGMENTS):
+    for segment in range(MAX_SEGMENTS):
         candidate = segment_path(path, segment)
         if not candidate.exists():
             return

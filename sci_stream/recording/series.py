@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.delivery.ledger import StoredLedger
+from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.file_guard import require_memory
 from sci_stream.model import Array, Json, SeriesInfo
 from sci_stream.optics.calibration import Calibration
@@ -166,7 +166,7 @@ class RecordedSeries:
         return self.segments[0].parent
 
     @property
-    def ledger(self) -> StoredLedger | None:
+    def ledger(self) -> LedgerCounts | None:
         """The last stored ledger, final if `finished`; None if there is none."""
         return next((s.ledger for s in reversed(self.segments) if s.ledger is not None), None)
 

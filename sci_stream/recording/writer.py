@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.interval_set import IntervalSet
-from sci_stream.delivery.ledger import StoredLedger
+from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import InputError, SciStreamError, StorageError
 from sci_stream.model import Array, Json, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
@@ -42,7 +42,7 @@ from sci_stream.recording.layout import (
     raw_dtype,
 )
 from sci_stream.recording.nexus import create_nexus
-from sci_stream.recording.segments import WrittenRows, create_segment, free_bytes
+from sci_stream.recording.segments import MAX_SEGMENTS, WrittenRows, free_bytes, new_segment, segment_path
 
 _LOG = logging.getLogger(__name__)
 # Free space reserved for HDF5 to write its indices on closing.
@@ -119,25 +119,41 @@ class RecordingWriter:
         self._failure: str | None = None
         self._closed = False
         self._filled = IntervalSet()  # rows with content in this segment
-
-        def image(written: WrittenRows) -> bytes:
-            # Late results may belong to snapshots whose raw counts are in an earlier segment, so the default first row
-            # is the first snapshot without an outcome, not the next one to arrive.
-            self.first_seq = written.first_unsettled(settled_below) if first_seq is None else first_seq
-            layout = dataclasses.replace(self._layout, first_seq=self.first_seq)
-            return build_image(lambda file: create_recording(file, self.info, self._calibration, layout))
-
-        series = self.info.series
-        self.segment = create_segment(self._first_path, series, self._written, image, self._begin, segment=segment)
+        for number in range(segment, MAX_SEGMENTS):
+            self.path, self.segment = segment_path(self._first_path, number), number
+            try:
+                # Late results may belong to snapshots whose raw counts are in an earlier segment, so the default first
+                # row is the first snapshot without an outcome, not the next one to arrive.
+                self.first_seq = self._written.first_unsettled(settled_below) if first_seq is None else first_seq
+                with ExitStack() as opened:
+                    with new_segment(self.path) as hidden:
+                        opened.callback(self._open(hidden).close)
+                    opened.pop_all()
+                break
+            except FileExistsError:
+                self._written.add_segment(self.path, self.info.series)
+            except OSError as error:
+                raise StorageError(
+                    f"The recording {self.path} cannot be created",
+                    got=error.strerror or error,
+                    hint="Its folder must exist, be writable and have free space.",
+                ) from error
+        else:
+            raise StorageError(
+                f"The recording {self.path} has too many segments",
+                expected=f"at most {MAX_SEGMENTS}",
+                hint="Move them away.",
+            )
         if self._written.first is None:
             self._written.first = self.first_seq
         self._identity = self._on_disk()
 
-    def _begin(self, hidden: Path, named: Path) -> h5py.File:
-        """Open the new file under its hidden name for writing with live readers."""
-        self.path = named
+    def _open(self, hidden: Path) -> h5py.File:
+        """Make the new file under its hidden name, and open it for writing with live readers."""
+        layout = dataclasses.replace(self._layout, first_seq=self.first_seq)
+        # Written as plain bytes: creating it through HDF5 on a full disk crashed the process in close.
+        hidden.write_bytes(build_image(lambda file: create_recording(file, self.info, self._calibration, layout)))
         with self._guard("started"):
-            # The file was written as plain bytes: creating it through HDF5 on a full disk crashed the process in close.
             self._file = h5py.File(hidden, "r+", libver=LIBVER)
             self._rows = RowTable(self._file["rows"], self.info)
             self._frames = {
@@ -329,7 +345,7 @@ class RecordingWriter:
                 frames.flush()
             self._rows.flush()
 
-    def write_ledger(self, ledger: StoredLedger | None, *, clean: bool = False, continued: str | None = None) -> None:
+    def write_ledger(self, ledger: LedgerCounts | None, *, clean: bool = False, continued: str | None = None) -> None:
         """Store the ledger of the series and the `notes`, replacing earlier ones.
 
         ``clean`` marks a clean end; ``continued`` names the segment that continues the series.
@@ -344,7 +360,7 @@ class RecordingWriter:
             self._ledger.id.write_direct_chunk((0,), padded)
             self._ledger.flush()
 
-    def close(self, ledger: StoredLedger | None = None, *, continued: str | None = None) -> None:
+    def close(self, ledger: LedgerCounts | None = None, *, continued: str | None = None) -> None:
         """Flush, store the final ledger, truncate the datasets to their rows and close. May be called again.
 
         ``continued`` names the segment that continues the series, for all but the last.
@@ -365,7 +381,7 @@ class RecordingWriter:
         finally:
             self._close_file()
 
-    def _finish(self, ledger: StoredLedger | None, continued: str | None) -> None:
+    def _finish(self, ledger: LedgerCounts | None, continued: str | None) -> None:
         self.flush()
         if continued is not None:
             self.write_ledger(ledger, continued=continued)

@@ -35,14 +35,14 @@ def test_ledger_closes_when_every_snapshot_has_an_outcome() -> None:
     assert ledger.closed
     ledger.check()
     counts = ledger.counts()
-    assert counts.acquired == counts.reconstructed + counts.raw_only + sum(counts.dropped.values())
+    assert counts["acquired"] == counts["reconstructed"] + counts["raw_only"] + sum(counts["dropped"].values())
 
 
 def test_second_outcome_counts_as_duplicate_only() -> None:
     ledger = Ledger()
     assert ledger.settle(0, Outcome.RECONSTRUCTED)
     assert not ledger.settle(0, Outcome.DROPPED, "queue_full")
-    assert ledger.counts().dropped == {}
+    assert ledger.counts()["dropped"] == {}
     assert ledger.duplicates == 1
 
 

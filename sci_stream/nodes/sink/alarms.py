@@ -147,13 +147,13 @@ def _problems(status: SinkStatus, active: set[str]) -> Iterator[_Problem]:
     elif recording.warning:
         yield _Problem("disk", "warn", recording.warning)
     ledger = series.ledger
-    dropped = sum(ledger.dropped.values())
+    dropped = sum(ledger["dropped"].values())
     if dropped:
-        text = f"{dropped:,} of {ledger.acquired:,} snapshots dropped"
+        text = f"{dropped:,} of {ledger['acquired']:,} snapshots dropped"
         yield _Problem(f"dropped {series.series}", "warn", text, dropped)
-    if ledger.camera_missed:
-        text = f"the camera missed {ledger.camera_missed:,} frames"
-        yield _Problem(f"missed {series.series}", "warn", text, ledger.camera_missed)
+    if ledger["camera_missed"]:
+        text = f"the camera missed {ledger['camera_missed']:,} frames"
+        yield _Problem(f"missed {series.series}", "warn", text, ledger["camera_missed"])
     if not running:
         return
     for text in series.calibration_alerts:

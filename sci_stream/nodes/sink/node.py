@@ -8,9 +8,9 @@ import logging
 import os
 import time
 from collections import Counter, deque
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from sci_stream.clock import host_s, unix_ns
 from sci_stream.config import Rig
@@ -146,7 +146,7 @@ class SinkNode:
         self._ledger_file = LedgerFile.of(rig)
         for name, account in self._accounts.items():
             if (saved := self._ledger_file.read(name)) is not None:
-                account["ledger"] = asdict(saved.ledger.counts())
+                account["ledger"] = cast(Json, saved.ledger.counts())
         self._calibrations: dict[str, Calibration] = {}
         self._announced: tuple[bytes, SeriesInfo] | None = None
         self._early = EarlyMessages(_MAX_EARLY, _EARLY_BYTES)
@@ -338,7 +338,7 @@ class SinkNode:
         self._publish_status(time.monotonic())
         if series.ended_by is not None:
             self._server.reply(series.ended_by, Accepted(series=series.name, seq=0, of="series_end"))
-        log.info("series %s ended: %s", series.name, series.ledger.counts().to_json())
+        log.info("series %s ended: %s", series.name, series.ledger.counts())
 
     def _write_summary(self, series: SeriesSession, recording: dict[str, Json]) -> None:
         if self._summary is None:

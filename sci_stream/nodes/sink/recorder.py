@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from queue import SimpleQueue
 
 from sci_stream.clock import unix_ns
-from sci_stream.delivery.ledger import StoredLedger
+from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import InputError, StorageError
 from sci_stream.model import Json, SeriesInfo
 from sci_stream.nodes.sink.series_recording import (
@@ -97,7 +97,7 @@ class Recorder:
         self._thread: threading.Thread | None = None
         self._recording: SeriesRecording | None = None
         self._ending = False
-        self._final_ledger: StoredLedger | None = None
+        self._final_ledger: LedgerCounts | None = None
         self._failure = ""
         self._switched: list[RecordingChange] = []
         self._again_s = 0.0
@@ -194,7 +194,7 @@ class Recorder:
             return
         log.warning("the disk has room again: the recording continues in %s", file)
 
-    def stop(self, ledger: StoredLedger) -> str:
+    def stop(self, ledger: LedgerCounts) -> str:
         """Close the file once all accepted items are written, without waiting; return its name.
 
         ``ledger`` is the current ledger, stored in the file.
@@ -243,12 +243,12 @@ class Recorder:
             self._queue_bytes -= sum(item.n_bytes for item in batch)
             return batch
 
-    def _end(self, ledger: StoredLedger | None) -> None:
+    def _end(self, ledger: LedgerCounts | None) -> None:
         with self._changed:
             self._ending, self._final_ledger = True, ledger
             self._changed.notify_all()
 
-    def close(self, ledger: StoredLedger | None = None) -> None:
+    def close(self, ledger: LedgerCounts | None = None) -> None:
         """Write the queue, store the ledger in file and journal unless `stop` did, and wait until both are closed.
 
         Without a ledger, as after an error, the file is not marked clean.

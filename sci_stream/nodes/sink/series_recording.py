@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from sci_stream.delivery.ledger import StoredLedger
+from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.delivery.throughput import ThroughputMeter
 from sci_stream.errors import InputError, SciStreamError, StorageError
@@ -93,7 +93,7 @@ class RecorderOptions:
 class LedgerNote:
     """The ledger at this moment, so that a crash leaves a recent one in the file, with ``notes`` next to it."""
 
-    ledger: StoredLedger
+    ledger: LedgerCounts
     notes: dict[str, Json] = field(default_factory=dict)
 
 
@@ -161,7 +161,7 @@ class SeriesRecording:
         self._lines = TokenBucket(1.0, 20)
         self._began_s = time.monotonic()
         self._rate.update(self._began_s, 0)
-        self.ledger: StoredLedger | None = None
+        self.ledger: LedgerCounts | None = None
         self.whole: Path | None = None
         self._closed_bytes = 0
         self._closed_rows = 0
@@ -354,7 +354,7 @@ class SeriesRecording:
         except StorageError as error:  # keep it and retry with the next batch
             _LOG.error("%s", error)
 
-    def finish(self, ledger: StoredLedger | None) -> None:
+    def finish(self, ledger: LedgerCounts | None) -> None:
         """Close recording and journal with the final ledger."""
         error: StorageError | None = None
         try:

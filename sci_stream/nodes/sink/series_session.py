@@ -370,10 +370,7 @@ class SeriesSession:
         InputError, StorageError
             If it is already in that state, or fails.
         """
-        if on:
-            file = self.recorder.start(self.ledger.settled_below)
-        else:
-            file = self.recorder.stop(self.ledger.counts().to_json())
+        file = self.recorder.start(self.ledger.settled_below) if on else self.recorder.stop(self.ledger.counts())
         self.recorder.note_switch(on=on, file=file)
         self._save()
         return file
@@ -400,7 +397,7 @@ class SeriesSession:
     def close(self) -> RecordingStatus:
         """Display the remaining results and close the recording with its ledger; return its status."""
         self._show(self._reorder.flush())
-        self.recorder.close(self.ledger.counts().to_json())
+        self.recorder.close(self.ledger.counts())
         self._save()
         self._unreadable = self._missing_from_disk()
         if self._unreadable:
@@ -410,14 +407,14 @@ class SeriesSession:
     def _missing_from_disk(self) -> str:
         """Read back which snapshots are in the recording; return why it has fewer than the ledger, ``""`` if not."""
         counts = self.ledger.counts()
-        recorded = counts.reconstructed - counts.unrecorded
+        recorded = counts["reconstructed"] - counts["unrecorded"]
         if recorded <= 0:
             return ""
-        on_disk = count_recorded(self._file_path, self.name)
-        if on_disk.reconstructed >= recorded:
+        on_disk, problems = count_recorded(self._file_path, self.name)
+        if on_disk >= recorded:
             return ""
-        causes = "; ".join(on_disk.problems) or "their rows are missing"
-        return f"{recorded - on_disk.reconstructed} of {recorded} recorded snapshots cannot be read back: {causes}"
+        causes = "; ".join(problems) or "their rows are missing"
+        return f"{recorded - on_disk} of {recorded} recorded snapshots cannot be read back: {causes}"
 
     def abandon(self) -> None:
         """Close the recording without a ledger, after an error."""
@@ -452,7 +449,7 @@ class SeriesSession:
         """Write the current ledger and solver settings to the recording, where they survive a crash."""
         self.recorder.try_again(self.ledger.settled_below, time.monotonic())
         notes = {"solvers": dict(self._solvers), **_changes_note(self.statistics.changes)}
-        self.recorder.submit(LedgerNote(self.ledger.counts().to_json(), notes))
+        self.recorder.submit(LedgerNote(self.ledger.counts(), notes))
 
     def status(self, now_s: float) -> SeriesStatus:
         """Return the status of the series for the page."""

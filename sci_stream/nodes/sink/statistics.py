@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -165,7 +166,7 @@ class SeriesStatistics:
             "camera": {"model": self.info.camera_model, "serial": self.info.camera_serial},
             "shape": [self.info.n_frames, self.info.height_px, self.info.width_px],
             "ended": self.end_reason,
-            "ledger": asdict(self.ledger.counts()),
+            "ledger": cast(Json, self.ledger.counts()),
             "latency_ms": self.latency_ms(),
             "psnr_db": {**psnr_db, "per_snapshot": listed} if listed else None,
             "iterations": {**iterations, "budget_limited": self._budget_limited},

@@ -84,8 +84,8 @@ class SeriesStatus:
     def heartbeat_figures(self) -> dict[str, StatusValue]:
         """Return the figures that fit a heartbeat: ``ledger.acquired``, ``rate.video_fps``, ``latency_ms.p50``, …."""
         figures: dict[str, StatusValue] = {"series": self.series, "rig": self.rig, "policy": self.policy}
-        for name, value in asdict(self.ledger).items():
-            figures[f"ledger.{name}"] = sum(value.values()) if isinstance(value, dict) else int(value)
+        figures |= {f"ledger.{name}": int(value) for name, value in self.ledger.items() if isinstance(value, int)}
+        figures["ledger.dropped"] = sum(self.ledger["dropped"].values())
         figures |= {f"rate.{name}": float(value) for name, value in asdict(self.rates).items()}
         figures |= {f"latency_ms.{name}": float(value) for name, value in self.latency_ms.get("total", {}).items()}
         calibration = self.calibration.to_json() or {}
@@ -179,13 +179,13 @@ def sink_metrics(status: SinkStatus) -> dict[str, Value]:
     ledger, recording = series.ledger, series.recording
     figures |= {
         "snapshots": {
-            "reconstructed": ledger.reconstructed,
-            "raw_only": ledger.raw_only,
-            **{f"dropped: {reason}": count for reason, count in ledger.dropped.items()},
+            "reconstructed": ledger["reconstructed"],
+            "raw_only": ledger["raw_only"],
+            **{f"dropped: {reason}": count for reason, count in ledger["dropped"].items()},
         },
-        "ledger_acquired": ledger.acquired,
-        "ledger_in_flight": ledger.in_flight,
-        "duplicates": ledger.duplicates,
+        "ledger_acquired": ledger["acquired"],
+        "ledger_in_flight": ledger["in_flight"],
+        "duplicates": ledger["duplicates"],
     }
     if recording.enabled:
         figures |= {

@@ -305,10 +305,10 @@ class _Run:
                 progress(before + self.done, reconstruction.report)
             if self.done < len(seqs):
                 # Marked as continued, not finished: `--resume` recognises it by that.
-                writer.close(ledger.counts().to_json(), continued="")  # when it is resumed
+                writer.close(ledger.counts(), continued="")  # when it is resumed
                 return
             ledger.end(before + self.done)
-            writer.close(ledger.counts().to_json())
+            writer.close(ledger.counts())
         if writer.segment:
             try:
                 write_virtual_recording(out)

@@ -58,7 +58,7 @@ class Sink:
         status = self.session.close()
         for left in self._left:
             left.abandon()
-        return self.session.ledger.counts().to_json(), status.incomplete_reason
+        return self.session.ledger.counts(), status.incomplete_reason
 
     def wait_until_recording_failed(self) -> str:
         deadline_s = time.monotonic() + PATIENCE_S
@@ -131,7 +131,7 @@ def test_ledger_of_another_series_is_not_restored(sink: MakeSink) -> None:
     assert saved.read("another") is None
     found = saved.read(running.session.name)
     assert found is not None
-    assert found.ledger.counts().reconstructed == 3
+    assert found.ledger.counts()["reconstructed"] == 3
     saved.delete()
     assert saved.read(running.session.name) is None
     running.end(3)
