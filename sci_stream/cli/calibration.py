@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
-from sci_stream.cli.common import Force, JsonPath, RigPath, app, new_console, start_logging
+from sci_stream.cli.common import Force, JsonPath, RigPath, app, echo, new_console, start_logging
 from sci_stream.errors import CalibrationError, ConfigError, StorageError
 from sci_stream.file_guard import writing
 from sci_stream.model import BayerPhase
@@ -86,52 +85,23 @@ def calibrate(
         ),
     )
     console = new_console(stderr=True)
-    with _Operator(console) as operator:
-        try:
-            calibration, measured = take(camera, plan, operator.ask, operator.progress)
-        except (KeyboardInterrupt, EOFError):
-            operator.stop()
-            console.print("stopped: the camera is closed, nothing was written")
-            raise typer.Exit(_INTERRUPTED) from None
+
+    def ask(words: str) -> None:
+        console.print(f"[bold]{escape(words)}[/], then press Enter (Ctrl-C to stop) ", end="", highlight=False)
+        console.input()
+
+    def progress(words: str, done: int, total: int) -> None:
+        if done == 0:
+            echo(f"{words.partition(':')[0]}: {total} frames")
+
+    try:
+        calibration, measured = take(camera, plan, ask, progress)
+    except (KeyboardInterrupt, EOFError):
+        echo("stopped: the camera is closed, nothing was written")
+        raise typer.Exit(_INTERRUPTED) from None
     save_calibration(output, calibration, measured, overwrite=force)
     figures = assess(calibration, measured)
     _finish(output, calibration, measured, figures, report)
-
-
-class _Operator:
-    """Prompts and progress on the terminal."""
-
-    def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._console = console
-        self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console
-        )
-        self._task = self._bar.add_task("", visible=False, total=1)
-
-    def __enter__(self) -> _Operator:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def ask(self, words: str) -> None:
-        """Prompt and wait for Enter."""
-        self.stop()
-        self._console.print(f"[bold]{escape(words)}[/], then press Enter (Ctrl-C to stop) ", end="", highlight=False)
-        self._console.input()
-
-    def progress(self, words: str, done: int, total: int) -> None:
-        """Advance the progress bar."""
-        self._bar.start()
-        name = words.partition(":")[0]
-        self._bar.update(self._task, description=escape(name), completed=done, total=total, visible=True)
-
-    def stop(self) -> None:
-        """Restore the terminal."""
-        if self._bar.live.is_started:  # otherwise it prints an empty line
-            self._bar.stop()
 
 
 @calibration_app.command("import")

@@ -87,8 +87,17 @@ def resize(image: U8, height: int, width: int) -> U8:
 
 def encode_jpeg(image: U8, quality: int = 85) -> bytes:
     """Encode an image, (H, W) grey or (H, W, 3) RGB, as JPEG."""
+    return _encoded(".jpg", image, cv2.IMWRITE_JPEG_QUALITY, quality)
+
+
+def encode_png(image: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]) -> bytes:
+    """Encode an image, (H, W) grey of 8 or 16 bits or (H, W, 3) RGB, as PNG, without loss."""
+    return _encoded(".png", image)
+
+
+def _encoded(suffix: str, image: Array, *parameters: int) -> bytes:
     stored = image if image.ndim == 2 else cv2.cvtColor(image, cv2.COLOR_RGB2BGR)
-    done, data = cv2.imencode(".jpg", stored, [cv2.IMWRITE_JPEG_QUALITY, quality])
+    done, data = cv2.imencode(suffix, stored, parameters)
     if not done:
         raise ValueError(f"cannot encode an image of shape {image.shape}, dtype {image.dtype}")
     return bytes(data)
@@ -100,14 +109,6 @@ def decode_jpeg(jpeg: bytes) -> U8:
     if image is None:
         raise ValueError("cannot decode the JPEG")
     return np.ascontiguousarray(image[..., ::-1], np.uint8)
-
-
-def encode_png(image: npt.NDArray[np.uint8] | npt.NDArray[np.uint16]) -> bytes:
-    """Encode an image, (H, W) grey of 8 or 16 bits or (H, W, 3) RGB, as PNG, without loss."""
-    done, data = cv2.imencode(".png", image if image.ndim == 2 else image[..., ::-1])
-    if not done:
-        raise ValueError(f"cannot encode an image of shape {image.shape}, dtype {image.dtype}")
-    return bytes(data)
 
 
 def no_data_jpeg(last: bytes | None) -> bytes:
