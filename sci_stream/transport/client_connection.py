@@ -65,8 +65,6 @@ class PeerEvent(enum.Enum):
     """Welcomed by a peer for the first time, or by a restarted one, which has no state."""
     BACK = "back"
     """The connection was interrupted and restored: messages in flight may be lost."""
-    LOST = "lost"
-    """The peer timed out."""
 
 
 class ClientConnection:
@@ -156,7 +154,10 @@ class ClientConnection:
         return True
 
     def receive(self, now_s: float) -> tuple[list[Message], list[PeerEvent]]:
-        """Receive pending data: messages for the node, and liveness events of the peer."""
+        """Receive pending data: messages for the node, and liveness events of the peer. Send what is due.
+
+        Call it every few tens of milliseconds.
+        """
         messages: list[Message] = []
         events: list[PeerEvent] = []
         pause_s = self._pauses.pause_s(now_s)
@@ -166,7 +167,7 @@ class ClientConnection:
         connected, disconnected, refused = self.monitor.drain()
         if refused:
             self._retry_refused_s = min(self._retry_refused_s, now_s + _RETRY_REFUSED_S)
-            log.error("cannot connect to %s: %s", self.endpoint, refused)
+            log.error("cannot connect to %s: %s", self.endpoint, refused[-1])
         # Order matters: a reconnection within one call ends as connected, but counts as interrupted.
         if disconnected:
             self._interrupted = True
@@ -193,6 +194,7 @@ class ClientConnection:
                 messages.append(message)
         if self._heard_s == now_s:
             self._note_tcp_progress(now_s)  # so that these bytes do not count as activity later
+        self._send_due(now_s)
         return messages, events
 
     def _read(self, incoming: ReceivedMessage) -> Message | None:
@@ -233,9 +235,8 @@ class ClientConnection:
             return PeerEvent.BACK if interrupted else None
         return None
 
-    def tick(self, now_s: float) -> list[PeerEvent]:
-        """Send due HELLOs and heartbeats, and detect silence. Call every few tens of milliseconds."""
-        events: list[PeerEvent] = []
+    def _send_due(self, now_s: float) -> None:
+        """Send due HELLOs and heartbeats, and detect silence."""
         if now_s >= self._retry_refused_s:
             # ZeroMQ never retries a connection whose key was refused, but the key may be allowed by now.
             self._retry_refused_s = float("inf")
@@ -243,10 +244,7 @@ class ClientConnection:
         beat_due = now_s - self._sent_s >= self._heartbeat_s
         if beat_due:
             self._note_tcp_progress(now_s)
-        silent = now_s - self._heard_s > MISSED_HEARTBEATS * self._heartbeat_s
-        if self._peer is not None and silent and not self._interrupted:
-            self._interrupted = True
-            events.append(PeerEvent.LOST)
+        self._interrupted |= now_s - self._heard_s > MISSED_HEARTBEATS * self._heartbeat_s
         if self.monitor.open and now_s - max(self._heard_s, self._opened_s) > self._reopen_after_s:
             # The network was cut or an address has changed: this connection would never notice.
             log.warning("no data from %s: reconnecting", self.endpoint)
@@ -260,7 +258,6 @@ class ClientConnection:
                 self.send_heartbeat()
             else:
                 self.try_send(encode(self.hello))
-        return events
 
     def send_heartbeat(self) -> None:
         """Send a heartbeat with the status and the clock offset."""

@@ -199,8 +199,8 @@ class MonitorEvents(NamedTuple):
 
     connected: bool
     disconnected: bool
-    refused: str
-    """Why a connection was refused in the handshake, ``""`` if none was."""
+    refused: list[str]
+    """Why connections were refused in the handshake."""
 
 
 class Monitor:
@@ -214,7 +214,6 @@ class Monitor:
         if limit is not None:
             seen |= zmq.EVENT_ACCEPTED | zmq.EVENT_CLOSED
         self.socket: zmq.Socket[bytes] = socket.get_monitor_socket(functools.reduce(operator.or_, _REFUSALS, seen))
-        self.refused = 0
         self.open = False
         """Whether the latest connection is open, for a socket with a single connection."""
         self._descriptor = -1
@@ -222,7 +221,7 @@ class Monitor:
     def drain(self) -> MonitorEvents:
         """Return the events since the last call."""
         connected = disconnected = False
-        refused = ""
+        refused: list[str] = []
         while readable(self.socket):
             # Not zmq.utils.monitor: it loads asyncio, 40 ms of the start of every process.
             code, value = _MONITOR_EVENT.unpack(self.socket.recv_multipart()[0])
@@ -242,19 +241,13 @@ class Monitor:
                 if self.limit is not None:
                     self.limit.disconnected(value)
             elif event in _REFUSALS:
-                refused = _REFUSALS[event]
-                self.refused += 1
+                refused.append(_REFUSALS[event])
                 self.mark_closed()
         return MonitorEvents(connected, disconnected, refused)
 
     def progress(self) -> TcpProgress | None:
         """Return the traffic of the latest connection, for a socket with a single connection; None if unknown."""
         return tcp_progress(self._descriptor)
-
-    def take_refused(self) -> int:
-        """Return the number of connections refused since the last call."""
-        refused, self.refused = self.refused, 0
-        return refused
 
     def mark_closed(self) -> None:
         """Record that there is no connection."""
@@ -299,16 +292,19 @@ class ServerSocket:
         self.connections = ConnectionLimit()
         self.monitor = Monitor(self.socket, self.connections)
 
-    def limit_connections(self, now_s: float, *, drained: bool) -> tuple[int, int]:
-        """Close connections over the limit; return the numbers refused in the handshake and closed, both counted.
+    def drain_monitor(self) -> MonitorEvents:
+        """Return the connection events since the last call, and count the connections refused in the handshake."""
+        events = self.monitor.drain()
+        if events.refused:
+            self.wire_errors["handshake"] += len(events.refused)
+        return events
 
-        ``drained`` as for `ConnectionLimit.enforce`.
-        """
-        refused, closed = self.monitor.take_refused(), self.connections.enforce(now_s, drained=drained)
-        for reason, count in (("handshake", refused), ("connections", closed)):
-            if count:
-                self.wire_errors[reason] += count
-        return refused, closed
+    def limit_connections(self, now_s: float, *, drained: bool) -> int:
+        """Close connections over the limit, and count them; ``drained`` as for `ConnectionLimit.enforce`."""
+        closed = self.connections.enforce(now_s, drained=drained)
+        if closed:
+            self.wire_errors["connections"] += closed
+        return closed
 
     def close(self) -> None:
         """Close the socket and its monitor."""

@@ -56,7 +56,7 @@ class TapPublisher(ServerSocket):
 
     def _receive_subscriptions(self) -> None:
         """Read the subscription messages of XPUB: the first subscription to each topic and the last cancellation."""
-        self.monitor.drain()  # first: a descriptor may belong to another connection by now
+        self.drain_monitor()  # first: a descriptor may belong to another connection by now
         for _ in range(_SUBSCRIPTIONS_WAITING):
             incoming = receive(self.socket)
             if incoming is None:

@@ -247,14 +247,7 @@ class RouterServer(ServerSocket, Generic[P]):
         Call once per loop iteration. A pause of this process, `_pause_s`, does not count as silence of its peers.
         """
         self._drain_monitor()
-        refused, closed = self.limit_connections(now_s, drained=not readable(self.socket))
-        if refused:
-            log.warning(
-                "%d connections to the %s address refused in the handshake: the other side expects another key here, "
-                "has no allowed key, does not encrypt, or is not a node",
-                *(self.wire_errors["handshake"], self.address),
-            )
-        if closed:
+        if closed := self.limit_connections(now_s, drained=not readable(self.socket)):
             log.warning(
                 "%d connections to the %s address closed: too many, or no message in time", closed, self.address
             )
@@ -265,7 +258,14 @@ class RouterServer(ServerSocket, Generic[P]):
         return [identity for identity, peer in self.peers.items() if now_s - peer.heard_s > timeout_s]
 
     def _drain_monitor(self) -> None:
-        self._disconnected |= self.monitor.drain().disconnected
+        events = self.drain_monitor()
+        self._disconnected |= events.disconnected
+        if events.refused:
+            log.warning(
+                "%d connections to the %s address refused in the handshake: the other side expects another key here, "
+                "has no allowed key, does not encrypt, or is not a node",
+                *(self.wire_errors["handshake"], self.address),
+            )
 
     # --- sending
 

@@ -34,7 +34,6 @@ class SinkClient:
     def poll(self, now_s: float) -> LinkNews:
         """Receive, and process acknowledgements. Never blocks."""
         received, events = self.connection.receive(now_s)
-        events += self.connection.tick(now_s)
         self.outbox.still_sending(self.connection.delivering_s)
         safe: list[Accepted] = []
         others: list[Message] = []

@@ -250,7 +250,6 @@ def test_node_survives_mutated_messages_from_sink(n: int) -> None:
         server.receive(now_s)
         server.tick(now_s)
         dealer.receive(now_s)
-        dealer.tick(now_s)
 
     try:
         until(lambda: dealer.connected, poll)

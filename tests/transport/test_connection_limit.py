@@ -84,7 +84,6 @@ class _Address:
             self._server.poll(now_s)
         if self._taps is None:
             self._peer.receive(now_s)
-            self._peer.tick(now_s)
 
     def reaches_peer(self) -> bool:
         if self._taps is None:

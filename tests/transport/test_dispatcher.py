@@ -64,7 +64,7 @@ class Bench:
         for name, node in self.nodes.items():
             messages, events = node.receive(now_s)
             self.got[name] += messages
-            self.events += events + node.tick(now_s)
+            self.events += events
 
     def seqs(self, name: str) -> list[int]:
         return [message.id.seq for message in self.got[name] if isinstance(message, Snapshot)]

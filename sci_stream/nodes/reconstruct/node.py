@@ -98,7 +98,6 @@ class ReconstructNode:
 
     def _step(self, now_s: float) -> None:
         messages, events = self._dispatch.receive(now_s)
-        events += self._dispatch.tick(now_s)
         if PeerEvent.NEW in events:
             # Another acquire process: it does not know the snapshots held here and will resend them.
             # Snapshots that wait for a calibration would never get one: drop them, they will be resent.
