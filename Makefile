@@ -7,14 +7,14 @@ BIN    := $(VENV)/bin
 # Modules marked `rig` start rigs or other processes, or wait for sockets and files. Chosen by file: no run imports the others.
 RIGS = $(sort $(shell grep -rl --include='test_*.py' '^pytestmark = .*mark\.rig' tests))
 
-.PHONY: lock audit demo test test-all test-unit test-rigs test-lab test-gentl test-bridges test-long test-lowest check lint types imports docs gentl install clean
+.PHONY: lock audit demo test test-all test-unit test-rigs test-lab test-gentl test-pylon test-bridges test-long test-lowest check lint types imports docs gentl install clean
 
 demo: install  ## Run the whole instrument on the simulated camera until Ctrl-C (ARGS="--snapshots 20 --no-browser")
 	$(BIN)/sci-stream demo $(ARGS)
 
 test: test-unit test-rigs  ## Every test of the instrument but the long ones
 
-test-all: test test-lab test-gentl test-bridges  ## And those of the other distributions in this repository
+test-all: test test-lab test-gentl test-pylon test-bridges  ## And those of the other distributions in this repository
 
 # One thread for each process: threads of several processes that wait for each other make solves many times slower.
 # Hundreds of processes import this package: its bytecode is kept, whatever the environment says.
@@ -31,6 +31,10 @@ test-lab: install  ## Tests of the laboratory
 
 test-gentl: install  ## The simulated GenTL camera, and the instrument on it; needs g++
 	$(PYTEST) -n 5 --dist loadfile --no-loadscope-reorder drivers/gentl_sim/tests $(ARGS)
+
+test-pylon: install  ## The driver for Basler cameras on pylon's emulator; skipped where its wheel of 88 MB cannot be had
+	@if $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[pylon]'; \
+	then $(PYTEST) -n 0 tests/drivers/pylon $(ARGS); else echo "skipped: pypylon cannot be installed here, for the reason above"; fi
 
 test-bridges: $(VENV)/.bridges  ## napari, EPICS, Bluesky, deepinv and Dask, against the real libraries
 	$(PYTEST) -n 2 --dist loadfile bridges/tests $(ARGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +15,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError, CameraLost
 from sci_stream.model import FoundCamera, FoundProducer
 from sci_stream_drivers.genicam.camera import GenicamCamera
+from sci_stream_drivers.genicam.chunks import Chunks
 from sci_stream_drivers.genicam.library import feature, library, message_of
 from sci_stream_drivers.genicam.options import CameraSelector, GenicamOptions
 from sci_stream_drivers.genicam.selection import interfaces, selected
@@ -49,12 +50,9 @@ class PylonCamera(GenicamCamera[GenicamOptions, "PylonDevice"]):
     def trigger(self) -> None:
         """Send one software trigger once the camera is ready: it ignores others. Raises `CameraLost`."""
         device = self._opened().connection
-        try:
-            with translated():
-                if device.camera.CanWaitForFrameTriggerReady():
-                    device.camera.WaitForFrameTriggerReady(_READY_MS, device.pylon.TimeoutHandling_Return)
-        except library().transport_errors as error:
-            raise CameraLost(f"The camera {device.name} does not respond", got=message_of(error)) from None
+        with _lost_if_failing(device):
+            if device.camera.CanWaitForFrameTriggerReady():
+                device.camera.WaitForFrameTriggerReady(_READY_MS, device.pylon.TimeoutHandling_Return)
         super().trigger()
 
     def _selection(self, connection: PylonDevice) -> dict[str, Any]:
@@ -77,10 +75,9 @@ def _cameras(pylon: Any) -> list[tuple[FoundCamera, Any]]:
     """Return the cameras that pylon finds, each with its description by pylon."""
     found = []
     for info in pylon.TlFactory.GetInstance().EnumerateDevices():
-        id_, serial, name = info.GetFullName(), info.GetSerialNumber(), info.GetUserDefinedName()
-        options = {"selector": {"serial": serial}}
-        camera = FoundCamera(id_, info.GetVendorName(), info.GetModelName(), serial, name, "unknown", options)
-        found.append((camera, info))
+        serial = info.GetSerialNumber()
+        texts = (info.GetFullName(), info.GetVendorName(), info.GetModelName(), serial, info.GetUserDefinedName())
+        found.append((FoundCamera(*texts, "unknown", {"selector": {"serial": serial}}), info))
     return found
 
 
@@ -111,11 +108,21 @@ class PylonDevice:
                 release()
 
 
+@contextlib.contextmanager
+def _lost_if_failing(device: PylonDevice) -> Iterator[None]:
+    """Raise errors of pylon as `CameraLost`."""
+    try:
+        with translated():
+            yield
+    except library().transport_errors as error:
+        raise CameraLost(f"The camera {device.name} is lost", got=message_of(error)) from None
+
+
 class PylonStream:
     """The acquisition of one camera. Satisfies `sci_stream_drivers.genicam.stream.Stream`."""
 
     def __init__(self, device: PylonDevice, image: ImageFormat, options: GenicamOptions, counts: Counter[str]) -> None:
-        self._pylon, self._camera, self._name = device.pylon, device.camera, device.name
+        self._device, self._pylon, self._camera = device, device.pylon, device.camera
         self._format, self._chunks, self._counts = image, options.chunks, counts
         self._camera.MaxNumBuffer.Value = options.buffers
         # GigE cameras count ticks, others nanoseconds.
@@ -123,25 +130,22 @@ class PylonStream:
 
     def start(self) -> None:
         """Start the acquisition. Raises `CameraLost`."""
-        try:
-            translated()(self._camera.StartGrabbing)(self._pylon.GrabStrategy_OneByOne)
-        except library().transport_errors as error:
-            raise CameraLost(f"The camera {self._name} does not start", got=message_of(error)) from None
+        with _lost_if_failing(self._device):
+            self._camera.StartGrabbing(self._pylon.GrabStrategy_OneByOne)
 
     def fetch(self) -> RawFrame | None:
         """Return the next complete frame, or None if there is none yet."""
-        try:
-            with translated(), self._camera.RetrieveResult(0, self._pylon.TimeoutHandling_Return) as result:
-                if result.IsValid():
-                    return self._copied(result)
-        except library().transport_errors as error:
-            raise CameraLost(f"The camera {self._name} is lost", got=message_of(error)) from None
-        if self._camera.IsCameraDeviceRemoved():
-            raise CameraLost(f"The camera {self._name} was unplugged")
+        with (
+            _lost_if_failing(self._device),
+            self._camera.RetrieveResult(0, self._pylon.TimeoutHandling_Return) as result,
+        ):
+            if result.IsValid():
+                return self._copied(result)
+            if self._camera.IsCameraDeviceRemoved():
+                raise CameraLost(f"The camera {self._device.name} was unplugged")
         return None
 
     def _copied(self, result: Any) -> RawFrame | None:
-        now_ns = unix_ns()
         if not result.GrabSucceeded():
             self._counts["incomplete"] += 1
             return None
@@ -153,21 +157,21 @@ class PylonStream:
             big_endian=False,
             frame_id=None if number == _NO_ID else number,
             camera_time_ns=round(result.GetTimeStamp() * self._tick_ns) or None,
-            host_time_ns=now_ns,
+            host_time_ns=unix_ns(),
             chunks=self._chunk_values(result) if self._chunks else {},
         )
 
-    def _chunk_values(self, result: Any) -> dict[str, Any]:
+    def _chunk_values(self, result: Any) -> Chunks:
         nodes = NodeMap(result.GetChunkDataNodeMap())
         values = {name: feature(nodes, f"Chunk{name}") for name in self._chunks}
-        values = {name: value for name, value in values.items() if value is not None}
-        self._counts["chunk_errors"] += not values
-        return values
+        self._counts["chunk_errors"] += all(value is None for value in values.values())
+        return {name: value for name, value in values.items() if value is not None}
 
     def stop(self, *, lost: bool) -> None:
         """Stop; frames that were not fetched are discarded."""
         del lost  # pylon does not wait for a camera that is gone
-        translated()(self._camera.StopGrabbing)()
+        with translated():
+            self._camera.StopGrabbing()
 
     def counters(self) -> dict[str, int]:
         """Return no counters."""

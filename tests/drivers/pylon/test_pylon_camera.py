@@ -17,10 +17,14 @@ from sci_stream.config import load_rig
 from sci_stream.errors import CameraError, ConfigError
 from sci_stream.model import CameraFrame
 from sci_stream.nodes.runtime.camera_drivers import make_camera
+from sci_stream.optics.calibration import Calibration
+from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.testing.cameras import CameraContract
 from sci_stream_drivers.genicam.options import GenicamOptions
 from sci_stream_drivers.pylon import PylonCamera
+from tests.e2e.kit import RunningRig, assert_accounted_for, camera_of
 
+pytestmark = pytest.mark.rig
 pytest.importorskip("genicam", reason="genicam is not installed: pip install '.[pylon]'")
 pytest.importorskip("pypylon", reason="pypylon is not installed: pip install '.[pylon]'")
 
@@ -67,15 +71,25 @@ class TestContract(CameraContract):
         return pylon_camera()
 
 
-def test_frames_are_exact(make: Make, tmp_path: Path) -> None:
-    shown = np.random.default_rng(3).integers(0, 256, (5, H, W)).astype(np.uint8)
-    for index, frame in enumerate(shown):
-        cv2.imwrite(str(tmp_path / f"{index}.png"), frame)
-    camera = make(["TestImageSelector", "Off"], ["ImageFilename", str(tmp_path)], ["ImageFileMode", "On"])
+SHOWN = np.random.default_rng(3).integers(0, 256, (5, H, W)).astype(np.uint8)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> list[list[Any]]:
+    """Return features that make the camera show `SHOWN`, in a loop."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for index, frame in enumerate(SHOWN):
+        cv2.imwrite(str(folder / f"{index}.png"), frame)
+    return [["TestImageSelector", "Off"], ["ImageFilename", str(folder)], ["ImageFileMode", "On"]]
+
+
+def test_frames_are_exact(make: Make, images: list[list[Any]]) -> None:
+    camera = make(*images)
     assert camera.open().pixel_format == "Mono8"
     camera.start()
     frames = read(camera, 20)
-    which = [next(k for k in range(5) if np.array_equal(frame.counts, shown[k])) for frame in frames]
+    which = [next(k for k in range(5) if np.array_equal(frame.counts, SHOWN[k])) for frame in frames]
     assert [(b - a) % 5 for a, b in pairwise(which)] == [1] * 19
     assert {b.frame_id - a.frame_id for a, b in pairwise(frames) if a.frame_id is not None} <= {1}
 
@@ -117,9 +131,9 @@ def test_camera_is_listed_inspected_and_selected(make: Make) -> None:
     assert features["Width"].maximum == 4096
     assert "Mono12" in features["PixelFormat"].choices
     assert features["TriggerMode"].value == "Off"
-    with pytest.raises(CameraError, match=r"No camera matches the selector.*0815-0000"):
+    with pytest.raises(CameraError, match=r"(?s)No camera matches the selector.*0815-0000"):
         make(selector={"serial": "another"}).open()
-    with pytest.raises(ConfigError, match="2 cameras match"):
+    with pytest.raises(ConfigError, match="2 cameras are found and none is selected"):
         make(selector={}).open()
     with pytest.raises(ConfigError, match="no feature Exposition"):
         make(["Exposition", 1]).open()
@@ -138,3 +152,38 @@ def test_config_init_writes_a_rig_for_the_camera(tmp_path: Path) -> None:
         assert made.open().serial == "0815-0001"
     finally:
         made.close()
+
+
+def test_frames_with_lost_packets_are_gaps_of_the_ids(make: Make) -> None:
+    camera = make()
+    ids = camera.open().frame_ids
+    camera.start()
+    (before,) = read(camera)
+    assert camera._camera is not None
+    nodes = camera._camera.connection.node_map
+    nodes.get_node("ForceFailedBufferCount").value = 3
+    nodes.get_node("ForceFailedBuffer").execute()
+    frames = [before, *read(camera, 30)]
+    pairs = [(a.frame_id, b.frame_id) for a, b in pairwise(frames)]
+    assert sum(ids.missed(a, b) for a, b in pairs if a is not None and b is not None) == 3
+    assert camera.counters()["incomplete"] == 3
+
+
+def test_rig_records_every_frame_that_is_complete(tmp_path: Path, images: list[list[Any]]) -> None:
+    phi = (np.random.default_rng(1).random((4, H, W)) < 0.5).astype(np.float32)
+    save_calibration(tmp_path / "calibration.h5", Calibration(phi=phi, full_scale_dn=60.0, bit_depth=8))
+    failing = [["ForceFailedBufferCount", 7], ["ForceFailedBuffer"]]
+    features = [*SIZE, *images, ["AcquisitionFrameRate", 20.0], *failing]
+    changes = {
+        "camera": camera_of("pylon", selector={"serial": "0815-0000"}, features=features),
+        "calibration": {"file": "calibration.h5"},
+        "policy": {"mode": "record"},
+    }
+    with RunningRig(tmp_path, changes, "--snapshots", "60") as run:
+        assert assert_accounted_for(run.finish())["acquired"] == 60
+        with run.recordings() as (recording,):
+            shown = [frame.tobytes() for frame in SHOWN]
+            which = [shown.index(recording.raw(seq).tobytes()) for seq in recording.raw_seqs]
+            assert recording.raw_seqs == list(range(60))
+            assert recording.camera_frame_id(0) == 7, "the first frames failed"
+            assert {(b - a) % 5 for a, b in pairwise(which)} == {1}
