@@ -59,9 +59,9 @@ def describe(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
             )
     yield "ledger", _ledger(recording)
     if stored.raw:
-        yield "raw gaps", _gaps(recording.gaps.raw)
+        yield "raw gaps", _gaps(recording.gaps["raw"])
     if stored.video:
-        yield "video gaps", _gaps(recording.gaps.video)
+        yield "video gaps", _gaps(recording.gaps["video"])
     if rates.snapshots_hz is not None and rates.interval_ms is not None:
         yield (
             "rates",

@@ -130,14 +130,6 @@ class OutcomeCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordingGaps:
-    """Runs of sequence numbers, between the first and last known, whose raw counts or video are missing."""
-
-    raw: Runs
-    video: Runs
-
-
-@dataclass(frozen=True, slots=True)
 class SnapshotRates:
     """Rates by host time; None with fewer than two snapshots."""
 
@@ -216,7 +208,8 @@ class CalibrationSummary:
 class RecordingSummary:
     """A recording, finished or not.
 
-    ``ledger`` is the last one stored, as JSON in the file; ``rows`` has the outcomes counted from the rows; ``health``
+    ``ledger`` is the last one stored, as JSON in the file; ``rows`` has the outcomes counted from the rows; ``gaps``
+    has the sequence numbers, between the first and last known, whose ``raw`` counts or ``video`` are missing; ``health``
     is None if the masks were not measured; ``parent`` describes the recording that a replay was made from.
     """
 
@@ -227,7 +220,7 @@ class RecordingSummary:
     stored: StoredData
     ledger: LedgerCounts | None
     rows: OutcomeCounts
-    gaps: RecordingGaps
+    gaps: dict[str, Runs]
     rates: SnapshotRates
     solving: SolvingSummary
     calibration: CalibrationSummary
@@ -320,16 +313,15 @@ def _outcomes(rows: Rows) -> OutcomeCounts:
     )
 
 
-def _gaps(series: RecordedSeries) -> RecordingGaps:
-    """Return the runs of sequence numbers, between the first and last known, whose raw counts or video are missing."""
+def _gaps(series: RecordedSeries) -> dict[str, Runs]:
     known = np.flatnonzero((series.rows["epoch"] >= 0) | (series.rows["outcome"] != 0))
     if not len(known):
-        return RecordingGaps([], [])
+        return {"raw": [], "video": []}
     span = (int(known[0]) + series.first_seq, int(known[-1]) + 1 + series.first_seq)
-    return RecordingGaps(
-        raw=_missing_runs(series.seqs_with(raw=True), *span),
-        video=_missing_runs(series.seqs_with(video=True), *span),
-    )
+    return {
+        "raw": _missing_runs(series.seqs_with(raw=True), *span),
+        "video": _missing_runs(series.seqs_with(video=True), *span),
+    }
 
 
 def _missing_runs(seqs: npt.NDArray[np.int64], start: int, stop: int) -> Runs:

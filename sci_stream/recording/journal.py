@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
 
 from sci_stream.clock import unix_ns
 from sci_stream.errors import StorageError
@@ -18,7 +17,7 @@ from sci_stream.model import Json
 
 
 class Journal:
-    """Append events to a file. Used from one thread; a context manager.
+    """Append events to a file. Used from one thread.
 
     The file is created if missing, appended to otherwise.
 
@@ -83,9 +82,3 @@ class Journal:
             self.sync()
         finally:
             self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

@@ -14,7 +14,6 @@ from sci_stream.recording import RecordingWriter
 from sci_stream.recording.inspection import (
     ChunkSummary,
     OutcomeCounts,
-    RecordingGaps,
     Spread,
     inspect_recording,
 )
@@ -44,7 +43,7 @@ def test_inspect_counts_stored_missing_and_dropped(tmp_path: Path, series) -> No
         camera_missed=4,
         epochs=1,
     )  # fmt: skip
-    assert found.gaps == RecordingGaps(raw=[(2, 3), (6, 7)], video=[(2, 3), (5, 8)])
+    assert found.gaps == {"raw": [(2, 3), (6, 7)], "video": [(2, 3), (5, 8)]}
     assert found.solving.quantities["iterations"] == Spread(12, 12, 12, 12)
     assert found.solving.quantities["starts"] == {"warm: motion": 3}
     assert found.solving.nodes == {"reconstruct-0": 3}
@@ -141,4 +140,4 @@ def test_empty_recording_is_summarised(tmp_path: Path, series) -> None:
     found = inspect_recording(tmp_path / "run.h5")
     assert found.rates.snapshots_hz is None
     assert found.solving.quantities["iterations"] is None
-    assert found.gaps == RecordingGaps([], [])
+    assert found.gaps == {"raw": [], "video": []}

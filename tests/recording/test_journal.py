@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.journals import read_journal
 
 
 def test_events_round_trip_in_order(tmp_path: Path) -> None:
-    with Journal(tmp_path / "j.jsonl") as journal:
+    with closing(Journal(tmp_path / "j.jsonl")) as journal:
         journal.append("outcome", {"seq": 3, "reason": "overrun"})
         journal.append("series_ended", {"ledger": {"acquired": 4}})
     first, second = read_journal(tmp_path / "j.jsonl")
@@ -24,7 +25,7 @@ def test_events_round_trip_in_order(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_before_sync(tmp_path: Path) -> None:
-    with Journal(tmp_path / "j.jsonl") as journal:
+    with closing(Journal(tmp_path / "j.jsonl")) as journal:
         journal.append("outcome")
         assert read_journal(tmp_path / "j.jsonl") == []
         journal.sync()
@@ -34,12 +35,12 @@ def test_nothing_is_written_before_sync(tmp_path: Path) -> None:
 @given(cut=st.integers(1, 200))
 def test_truncated_journal_loses_only_truncated_lines(tmp_path_factory, cut: int) -> None:
     path = tmp_path_factory.mktemp("j") / "j.jsonl"
-    with Journal(path) as journal:
+    with closing(Journal(path)) as journal:
         for seq in range(20):
             journal.append("outcome", {"seq": seq})
     path.write_bytes(path.read_bytes()[:-cut])
     whole = len(read_journal(path))
-    with Journal(path) as journal:
+    with closing(Journal(path)) as journal:
         journal.append("resumed")
     events = read_journal(path)
     assert [event["seq"] for event in events[:-1]] == list(range(whole))

@@ -21,23 +21,15 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Document:
-    """Content of the file."""
+class SavedLedger:
+    """Content of the file: the state of the ledger, and whether the recording was switched on."""
 
     series: str
     recording: bool
     ledger: LedgerState
 
 
-_DOCUMENT = TypeAdapter(_Document)
-
-
-@dataclass(frozen=True, slots=True)
-class SavedLedger:
-    """What an earlier process of the sink saved: the ledger, and whether the recording was switched on."""
-
-    ledger: Ledger
-    recording: bool
+_DOCUMENT = TypeAdapter(SavedLedger)
 
 
 class LedgerFile:
@@ -69,10 +61,9 @@ class LedgerFile:
         """Return the saved ledger of a series; None if there is none, or, with a warning, if it is damaged."""
         try:
             with os.fdopen(open_own(self._path, os.O_RDONLY), "rb") as file:
-                document = _DOCUMENT.validate_json(file.read())
-            if document.series != series:
-                return None
-            return SavedLedger(Ledger(document.ledger), document.recording)
+                saved = _DOCUMENT.validate_json(file.read())
+            Ledger(saved.ledger)  # raises ValueError if its runs are not ascending
+            return saved if saved.series == series else None
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -81,7 +72,7 @@ class LedgerFile:
 
     def write(self, series: str, ledger: Ledger, *, recording: bool) -> None:
         """Replace the file."""
-        document = _DOCUMENT.dump_json(_Document(series, recording, ledger.state()))
+        document = _DOCUMENT.dump_json(SavedLedger(series, recording, ledger.state()))
         new = self._path.with_suffix(".ledger.new")
         try:
             make_private_folder(self._path.parent)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 from sci_stream.clock import host_s, unix_ns
 from sci_stream.config import Rig
 from sci_stream.config.fields import expiry_s
+from sci_stream.delivery.ledger import Ledger
 from sci_stream.errors import LedgerError, SciStreamError, StorageError
 from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.runtime.health_reporter import HealthReporter
@@ -26,7 +27,7 @@ from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.operator_commands import OperatorCommands
 from sci_stream.nodes.sink.options import tone_settings
 from sci_stream.nodes.sink.recorder import RecordingStatus
-from sci_stream.nodes.sink.series_session import Callbacks, Receipt, SeriesSession
+from sci_stream.nodes.sink.series_session import Callbacks, SeriesSession
 from sci_stream.nodes.sink.status import SeriesStatus, SinkStatus, node_statuses, sink_metrics, solvers
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.pubsub import TapPublisher
@@ -146,7 +147,7 @@ class SinkNode:
         self._ledger_file = LedgerFile.of(rig)
         for name, account in self._accounts.items():
             if (saved := self._ledger_file.read(name)) is not None:
-                account["ledger"] = cast(Json, saved.ledger.counts())
+                account["ledger"] = cast(Json, Ledger(saved.ledger).counts())
         self._calibrations: dict[str, Calibration] = {}
         self._announced: tuple[bytes, SeriesInfo] | None = None
         self._early = EarlyMessages(_MAX_EARLY, _EARLY_BYTES)
@@ -260,7 +261,7 @@ class SinkNode:
             self._early.put(identity, message)
         elif mismatch := series.mismatch_reason(message):
             self._server.refuse(identity, "mismatch", f"series {name} has no {mismatch}")
-        elif series.receive(identity, message, now_s) is Receipt.ACKNOWLEDGED:
+        elif series.receive(identity, message, now_s):
             self._acknowledge(identity, message)
 
     def _handle_early(self, now_s: float) -> None:

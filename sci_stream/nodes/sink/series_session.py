@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 import json
 import logging
 import queue
@@ -36,8 +35,7 @@ log = logging.getLogger(__name__)
 
 # A result that a lost node still owes must not stop the live video.
 _REORDER_PATIENCE_S = 2.0
-# The ledger document of a recording has a fixed size; the journal has every change.
-_CHANGES_IN_FILE = 48
+# The ledger document of a recording has a fixed size.
 _SOLVERS_IN_FILE = 32
 _LONGEST_SOLVER = 1500
 # The acquire node reports its count with each heartbeat. In between, snapshots arrive with numbers beyond it: no camera
@@ -47,15 +45,6 @@ _MAX_COUNT = 2**48
 
 Solvers = Mapping[str, Mapping[str, int | float | str]]
 """Solver settings by id, as reconstruct nodes report them."""
-
-
-class Receipt(enum.Enum):
-    """Rights of the sender of a message."""
-
-    ACKNOWLEDGED = "acknowledged"
-    """The message is safe, or a duplicate of one that is: the sender may forget it."""
-    DEFERRED = "deferred"
-    """The message is being recorded: `SeriesSession.take_acknowledgements` returns it once it is safe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +145,7 @@ class SeriesSession:
         saved = None if file is None else file.read(info.series)
         if saved is not None:
             log.warning("series %s: the ledger of the sink's earlier process is continued", info.series)
-        ledger = Ledger() if saved is None else saved.ledger
+        ledger = Ledger(None if saved is None else saved.ledger)
         session = cls(info, calibration, rig, callbacks=callbacks or Callbacks(), file=file, ledger=ledger)
         session._restore_segments()
         if rig.record.enabled and saved is None:
@@ -211,8 +200,10 @@ class SeriesSession:
                 return f"a video of (B, H, W) = {message.video.shape}, expected {(info.n_frames, *shape)}"
         return ""
 
-    def receive(self, sender: bytes, message: Snapshot | Reconstruction | Dropped, now_s: float) -> Receipt:
-        """Take a message of the series that it `expects`.
+    def receive(self, sender: bytes, message: Snapshot | Reconstruction | Dropped, now_s: float) -> bool:
+        """Take a message of the series that it `expects`; return whether it is safe: its sender may forget it.
+
+        If not, `take_acknowledgements` returns its acknowledgement once it is.
 
         Parameters
         ----------
@@ -228,13 +219,13 @@ class SeriesSession:
             # Behind others that wait for room, so that the recorder receives messages in order.
             if self._deferred or not self._submit(key):
                 self._deferred.append(key)
-            return Receipt.DEFERRED
+            return False
         self.ledger.duplicates += key.of == "reconstruction"
         if pending is None:
-            return Receipt.ACKNOWLEDGED
+            return True
         if sender not in pending.senders:
             pending.senders.append(sender)
-        return Receipt.DEFERRED
+        return False
 
     def _is_safe(self, message: Snapshot | Reconstruction | Dropped) -> bool:
         match message:
@@ -448,7 +439,9 @@ class SeriesSession:
     def checkpoint(self) -> None:
         """Write the current ledger and solver settings to the recording, where they survive a crash."""
         self.recorder.try_again(self.ledger.settled_below, time.monotonic())
-        notes = {"solvers": dict(self._solvers), **_changes_note(self.statistics.changes)}
+        notes: dict[str, Json] = {"solvers": dict(self._solvers)}
+        if changes := self.statistics.changes:
+            notes["changes"] = [change.to_json() for change in changes]
         self.recorder.submit(LedgerNote(self.ledger.counts(), notes))
 
     def status(self, now_s: float) -> SeriesStatus:
@@ -492,12 +485,3 @@ def _brightness(last: Reconstruction | None, bit_depth: int | None) -> float | N
     if last is None or last.counts is None or bit_depth is None or last.counts.dtype.kind not in "iu":
         return None
     return float(last.counts[::4, ::4].mean()) / ((1 << bit_depth) - 1)
-
-
-def _changes_note(changes: list[SettingChange]) -> dict[str, Json]:
-    """Return the recent changes that fit next to the ledger; the journal has all of them."""
-    if not changes:
-        return {}
-    recent = [change.to_json() for change in changes[-_CHANGES_IN_FILE:]]
-    left_out = len(changes) - len(recent)
-    return {"changes": recent, **({"changes_left_out": left_out} if left_out else {})}

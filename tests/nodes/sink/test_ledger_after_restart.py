@@ -12,7 +12,7 @@ import pytest
 from sci_stream.config import Rig
 from sci_stream.delivery.ledger import Ledger, Outcome
 from sci_stream.nodes.sink.ledger_file import LedgerFile
-from sci_stream.nodes.sink.series_session import Receipt, SeriesSession
+from sci_stream.nodes.sink.series_session import SeriesSession
 from tests.series_fixtures import Series
 
 PATIENCE_S = 60.0
@@ -41,11 +41,7 @@ class Sink:
 
     def take(self, seqs: Iterable[int]) -> None:
         """Receive reconstructions and acknowledge them."""
-        waiting = {
-            seq
-            for seq in seqs
-            if self.session.receive(b"node", self._series.reconstruction(seq), 0.0) is Receipt.DEFERRED
-        }
+        waiting = {seq for seq in seqs if not self.session.receive(b"node", self._series.reconstruction(seq), 0.0)}
         deadline_s = time.monotonic() + PATIENCE_S
         while waiting:
             assert time.monotonic() < deadline_s
@@ -131,7 +127,7 @@ def test_ledger_of_another_series_is_not_restored(sink: MakeSink) -> None:
     assert saved.read("another") is None
     found = saved.read(running.session.name)
     assert found is not None
-    assert found.ledger.counts()["reconstructed"] == 3
+    assert found.ledger.outcomes[Outcome.RECONSTRUCTED] == 3
     saved.delete()
     assert saved.read(running.session.name) is None
     running.end(3)
