@@ -209,8 +209,8 @@ class RecordingSummary:
     """A recording, finished or not.
 
     ``ledger`` is the last one stored, as JSON in the file; ``rows`` has the outcomes counted from the rows; ``gaps``
-    has the sequence numbers, between the first and last known, whose ``raw`` counts or ``video`` are missing; ``health``
-    is None if the masks were not measured; ``parent`` describes the recording that a replay was made from.
+    are runs of known snapshots whose ``raw`` counts or ``video`` are missing; ``health`` is None if the masks were not
+    measured; ``parent`` describes the recording that a replay was made from.
     """
 
     file: str

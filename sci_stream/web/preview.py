@@ -6,6 +6,7 @@ import logging
 import socket
 import threading
 from collections import Counter
+from dataclasses import fields
 from pathlib import Path
 from urllib.parse import quote
 
@@ -31,6 +32,12 @@ _JOIN_S = 5.0
 _VISITS_PER_S, _VISITS_BURST = 100.0, 1000
 
 
+def rig_tone(section: PreviewSection) -> ToneSettings:
+    """Return the tone at the start, which the rig names."""
+    same = {field.name: getattr(section, field.name) for field in fields(ToneSettings) if field.name != "gains"}
+    return ToneSettings(gains=section.white_gains, **same)
+
+
 class WebPreview:
     """Serve the live page in one thread and encode images in another, only while there are viewers.
 
@@ -42,8 +49,6 @@ class WebPreview:
         Settings.
     recordings
         Folder whose files the page lists; snapshots are saved in its folder ``stills``.
-    tone
-        Tone settings at the start.
     ask
         Requests operations beyond the page: of the sink and of nodes. None if not available.
 
@@ -57,7 +62,6 @@ class WebPreview:
         self,
         section: PreviewSection,
         recordings: Path,
-        tone: ToneSettings | None = None,
         ask: Ask | None = None,
     ) -> None:
         if not is_loopback(section.host) and not section.token:
@@ -69,7 +73,7 @@ class WebPreview:
         self._section = section
         self._recordings = recordings
         self._ask = ask
-        self._rig_tone = tone or ToneSettings()
+        self._rig_tone = rig_tone(section)
         wants_h264 = section.h264_mbit_per_s > 0 and h264.available()
         self._h264 = h264.SnapshotEncoder(section.h264_mbit_per_s) if wants_h264 else None
         expires_s = expiry_s(section.token_expires)

@@ -25,7 +25,6 @@ from sci_stream.nodes.runtime.process import PARENT_VARIABLE, StopRequest, freez
 from sci_stream.nodes.sink.alarms import Alarms
 from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.operator_commands import OperatorCommands
-from sci_stream.nodes.sink.options import tone_settings
 from sci_stream.nodes.sink.recorder import RecordingStatus
 from sci_stream.nodes.sink.series_session import Callbacks, SeriesSession
 from sci_stream.nodes.sink.status import SeriesStatus, SinkStatus, node_statuses, sink_metrics, solvers
@@ -135,8 +134,7 @@ class SinkNode:
         if rig.preview.enabled:
             from sci_stream.web.preview import WebPreview  # noqa: PLC0415 - rigs without a page load no web server
 
-            tone = tone_settings(rig.preview)
-            self._preview = WebPreview(rig.preview, rig.record.folder, tone, ask=self._operators.ask)
+            self._preview = WebPreview(rig.preview, rig.record.folder, ask=self._operators.ask)
             self._operators.display = self._preview.display
         page_refused = None if self._preview is None else self._preview.refused
         self._health = HealthReporter(rig, "sink", page_refused=page_refused)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+from sci_stream.config import RecordSection
 from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.delivery.throughput import ThroughputMeter
@@ -24,8 +25,6 @@ from sci_stream.recording.virtual_dataset import write_virtual_recording
 from sci_stream.wire import Dropped, payload_bytes
 
 _LOG = logging.getLogger(__name__)
-# Interval at which the file on disk is compared with the open one.
-_WATCH_S = 0.5
 # Segment limit of a virtual dataset: its rows, 300 bytes each, are held in memory while it is written.
 _MAX_ROWS_JOINED = 2_000_000
 # A next segment that cannot be created (too many open files, folder missing) is tried again after this time.
@@ -87,6 +86,22 @@ class RecorderOptions:
     batch_items: int = 64
     warn_free_bytes: int = 5 << 30
     floor_free_bytes: int = 512 << 20
+
+    @classmethod
+    def of(cls, section: RecordSection) -> RecorderOptions:
+        """Return the options of a rig."""
+        warn_mib = 8 * section.min_free_mib if section.warn_free_mib is None else section.warn_free_mib
+        return cls(
+            folder=section.folder,
+            raw=section.raw,
+            video=section.video,
+            compression=Compression(section.compression),
+            video_dtype=section.video_dtype,
+            segment_bytes=section.segment_mib << 20,
+            segment_s=section.segment_minutes * 60,
+            warn_free_bytes=warn_mib << 20,
+            floor_free_bytes=section.min_free_mib << 20,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +183,6 @@ class SeriesRecording:
         self._segment_began_s = self._began_s
         self._next_segment_s = float("-inf")
         self._segment_problem = ""
-        self._watched_s = self._began_s
 
     @property
     def bytes_written(self) -> int:
@@ -311,11 +325,8 @@ class SeriesRecording:
 
     def _watch_file(self) -> None:
         """Stop if the file is no longer where its readers look for it: what follows would be lost without notice."""
-        now_s = time.monotonic()
-        if self.state is RecorderState.RECORDING and now_s - self._watched_s >= _WATCH_S:
-            self._watched_s = now_s
-            if reason := self.writer.displaced():
-                self._stop(RecorderState.FAILED, reason)
+        if self.state is RecorderState.RECORDING and (reason := self.writer.displaced()):
+            self._stop(RecorderState.FAILED, reason)
 
     def _watch_space(self) -> None:
         try:

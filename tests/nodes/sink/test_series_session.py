@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import threading
 import time
@@ -18,8 +17,7 @@ from sci_stream.delivery.ledger import DropReason, Ledger
 from sci_stream.errors import InputError
 from sci_stream.nodes.sink import node
 from sci_stream.nodes.sink.ledger_file import LedgerFile
-from sci_stream.nodes.sink.options import recorder_options
-from sci_stream.nodes.sink.series_recording import Item, SeriesRecording
+from sci_stream.nodes.sink.series_recording import Item, RecorderOptions, SeriesRecording
 from sci_stream.nodes.sink.series_session import Callbacks, SeriesSession
 from sci_stream.recording import Recording
 from sci_stream.wire import Accepted, Dropped, SeriesEnd
@@ -133,8 +131,9 @@ def test_full_recorder_stops_reception_and_keeps_the_order(
 
     monkeypatch.setattr(SeriesRecording, "write", hold)
     monkeypatch.setattr(
-        "sci_stream.nodes.sink.series_session.recorder_options",
-        lambda section: dataclasses.replace(recorder_options(section), queue_bytes=1, batch_items=1),
+        RecorderOptions,
+        "of",
+        lambda section: RecorderOptions(section.folder, floor_free_bytes=0, queue_bytes=1, batch_items=1),
     )
     opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
     for seq in range(6):

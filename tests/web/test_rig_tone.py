@@ -1,4 +1,4 @@
-"""Options of the sink's outputs follow the rig file."""
+"""The tone of the live page follows the rig file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from sci_stream.config import Rig
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.nodes.sink.options import tone_settings
+from sci_stream.web.preview import rig_tone
 
 
 def test_rig_tone_is_that_of_page() -> None:
@@ -24,7 +24,7 @@ def test_rig_tone_is_that_of_page() -> None:
             },
         }
     )
-    report = tone_settings(rig.preview).as_dict()
+    report = rig_tone(rig.preview).as_dict()
     assert report == {
         "exposure_ev": 1.5,
         "black": 0.02,
@@ -37,7 +37,7 @@ def test_rig_tone_is_that_of_page() -> None:
 
 
 def test_rig_without_tone_has_the_default() -> None:
-    assert tone_settings(Rig().preview) == ToneSettings()
+    assert rig_tone(Rig().preview) == ToneSettings()
 
 
 @pytest.mark.parametrize(
