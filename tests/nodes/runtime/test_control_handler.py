@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from sci_stream.errors import InputError
 from sci_stream.nodes.runtime.control_handler import MAX_UNDER_WAY, ControlHandler
 from sci_stream.parameters import Parameter, Value
@@ -33,7 +35,7 @@ def test_node_answers_with_current_values() -> None:
     node.ask("1", iterations=5)
     assert node.begun == [("1", {"iterations": 5})], "a repeated request is executed once"
     assert node.said == []
-    node.controls.done("1", [ITERATIONS.changed_to(5), PRIOR])
+    node.controls.done("1", [dataclasses.replace(ITERATIONS, value=5), PRIOR])
     assert node.said == [ControlResult("1", True, "", {"iterations": 5})]
 
 

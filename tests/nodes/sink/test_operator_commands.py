@@ -114,7 +114,7 @@ def test_request_to_kind_waits_for_every_node(bench: Bench) -> None:
 
 def test_change_reported_early_by_heartbeat_is_recorded(bench: Bench) -> None:
     answers = [bench.ask("reconstruct-0", iterations=value) for value in (5, 7)]
-    report = declared((ITERATIONS.changed_to(7), PRIOR))
+    report = declared((replace(ITERATIONS, value=7), PRIOR))
     bench.peers[b"reconstruct-0"].status = {"acquired": 1, **report}
     for _ in answers:
         bench.answer()
