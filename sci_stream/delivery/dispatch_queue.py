@@ -38,12 +38,7 @@ class DispatchQueue(Generic[T]):
     idle node takes over a block whose own node has no credit left while snapshots are queued. When the queue is full,
     the oldest queued snapshot is dropped, except redelivered ones: those were promised to a node already.
 
-    Parameters
-    ----------
-    capacity
-        Largest number of queued snapshots.
-    block
-        Consecutive snapshots that go to one node.
+    At most ``capacity`` snapshots are queued; ``block`` consecutive ones go to one node.
     """
 
     def __init__(self, capacity: int, block: int) -> None:

@@ -9,12 +9,8 @@ from collections.abc import Iterable
 class IntervalSet:
     """Set of non-negative integers that arrive nearly in order.
 
-    Stored as runs of consecutive numbers: memory grows with the number of gaps, not of snapshots.
-
-    Parameters
-    ----------
-    runs
-        The first members, as [start, stop), ascending and apart; ValueError otherwise.
+    Stored as runs of consecutive numbers: memory grows with the number of gaps, not of snapshots. ``runs`` are the
+    first members, as [start, stop), ascending and apart; ValueError otherwise.
     """
 
     def __init__(self, runs: Iterable[tuple[int, int]] = ()) -> None:

@@ -45,15 +45,7 @@ class TokenBucket:
 
 
 class KeyedRateLimiter(Generic[K]):
-    """One bucket per peer, for a bounded number of recent peers.
-
-    Parameters
-    ----------
-    per_s, burst
-        Of each peer.
-    max_peers
-        Number of peers stored. Peers beyond it share one bucket, so that invented names gain nothing.
-    """
+    """One bucket per peer, for ``max_peers`` recent peers; others share one, so that invented names gain nothing."""
 
     def __init__(self, per_s: float, burst: float, max_peers: int = _MAX_PEERS) -> None:
         self._per_s = per_s

@@ -10,12 +10,7 @@ T = TypeVar("T")
 class ReorderBuffer(Generic[T]):
     """Release items in order of seq; stop waiting for a missing one after a time or a number of held items.
 
-    Parameters
-    ----------
-    window
-        At most this many items are held back; one more releases up to the oldest held.
-    patience_s
-        An item is held back at most this long.
+    At most ``window`` items are held back, each for at most ``patience_s``; one more releases up to the oldest.
     """
 
     def __init__(self, window: int, patience_s: float) -> None:

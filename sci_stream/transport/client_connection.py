@@ -70,14 +70,8 @@ class PeerEvent(enum.Enum):
 class ClientConnection:
     """A DEALER socket that sends HELLO until it is welcomed, sends heartbeats and detects the loss of its peer.
 
-    Parameters
-    ----------
-    hello
-        Identity of this node; ``node`` and ``incarnation`` form the socket identity. Replace it with `handshake`.
-    configure
-        Configures the socket for encryption.
-    heartbeat_s
-        Interval of heartbeats; the peer is lost after `MISSED_HEARTBEATS` of them without a message.
+    ``node`` and ``incarnation`` of ``hello``, which `handshake` replaces, form the socket identity. The peer is lost
+    after `MISSED_HEARTBEATS` intervals of ``heartbeat_s`` without a message. ``configure`` encrypts the socket.
     """
 
     def __init__(
@@ -154,7 +148,7 @@ class ClientConnection:
         return True
 
     def receive(self, now_s: float) -> tuple[list[Message], list[PeerEvent]]:
-        """Receive pending data: messages for the node, and liveness events of the peer. Send what is due.
+        """Receive pending data: messages for the node, and liveness events of the peer. Send due messages.
 
         Call it every few tens of milliseconds.
         """

@@ -58,11 +58,7 @@ class PauseDetector:
     """Detect pauses of this process itself, so that its peers do not time out because of them.
 
     A process that was stopped or preempted finds its peers silent, although their messages wait in its own queues.
-
-    Parameters
-    ----------
-    heartbeat_s
-        A longer interval between two calls is a pause.
+    An interval between two calls that is longer than ``heartbeat_s`` is a pause.
     """
 
     def __init__(self, heartbeat_s: float) -> None:

@@ -82,16 +82,8 @@ class RouterServer(ServerSocket, Generic[P]):
     """A ROUTER socket that nodes connect to.
 
     Credit, the sender's queue and the camera limit snapshots, results and their acknowledgements. All other messages
-    are rate-limited here: requests over the limit are dropped and counted under ``rate``.
-
-    Parameters
-    ----------
-    welcome
-        Answer to HELLO: the identity of this node, and the interval of heartbeats.
-    configure
-        Configures the socket for encryption.
-    known
-        Names of the nodes of the rig: places are kept for them, also when many others connect.
+    are rate-limited here: requests over the limit are dropped and counted under ``rate``. Places are reserved for the
+    nodes of the rig, whose names are ``known``. ``welcome`` answers HELLO; ``configure`` encrypts the socket.
     """
 
     kind = zmq.ROUTER

@@ -137,13 +137,7 @@ def preferred_endpoint(endpoint: str) -> str:
 
 
 def bind_tcp_and_local(socket: zmq.Socket[bytes], endpoint: str, what: str) -> None:
-    """Bind an address of the rig, and the local socket for the nodes of the same supervisor.
-
-    Raises
-    ------
-    TransportError
-        As `bind`.
-    """
+    """Bind an address of the rig, and the local socket for the nodes of the same supervisor. Raises as `bind`."""
     bind(socket, endpoint, what)
     near = local_endpoint(endpoint)
     # The TCP address stays bound: nodes of other supervisors on this host use it.

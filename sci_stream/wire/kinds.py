@@ -23,18 +23,9 @@ _DESCRIPTION = MapSchema(types_of(PayloadDescription))
 class MessageKind:
     """One kind of message: the declared fields of a class in the header, its `Payload` arrays after it.
 
-    An ``id`` is sent as the fields of `SnapshotId`.
-
-    Parameters
-    ----------
-    name
-        Name, sent as the first frame.
-    type
-        Class of the value.
-    check
-        Raises `FieldError` if the parts of a value are inconsistent.
-    attributes
-        Names of computed attributes, sent in front of the fields; those of a received value must be the same.
+    An ``id`` is sent as the fields of `SnapshotId`. ``name`` is the first frame; ``check`` raises `FieldError` if the
+    parts of a value are inconsistent; ``attributes`` are computed, sent in front of the fields, and must be the same
+    for a received value.
     """
 
     def __init__(

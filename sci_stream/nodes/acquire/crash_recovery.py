@@ -16,17 +16,8 @@ log = logging.getLogger(__name__)
 class CrashRecovery:
     """The spool of a series across restarts of its acquire node.
 
-    Parameters
-    ----------
-    folder, rig
-        As for `spool_path`.
-
-    Attributes
-    ----------
-    spool
-        The spool of the running series; one that takes nothing without a folder, and before the series begins.
-    recovered
-        State recovered from a crashed predecessor; None if a new series begins.
+    ``spool`` takes nothing without a folder, and before the series begins; ``recovered`` is the state of a crashed
+    predecessor, None if a new series begins.
 
     Raises
     ------

@@ -64,12 +64,7 @@ class _Held:
 class InFlightSnapshots:
     """Snapshots in memory, each until its delivery is settled and, if recorded raw, its counts are safe.
 
-    Parameters
-    ----------
-    budget
-        Accounts for their memory.
-    recovery
-        Spools them for the same time.
+    ``budget`` accounts for their memory; they are spooled for the same time.
     """
 
     def __init__(self, budget: MemoryBudget, recovery: CrashRecovery) -> None:
@@ -125,14 +120,8 @@ class DropReports:
     """Reports to the sink of snapshots that were dropped.
 
     A camera can be faster than the sink acknowledges. So only a limited number of messages is under way;
-    later drops wait as runs of consecutive numbers, each of which is one message.
-
-    Parameters
-    ----------
-    series
-        Name of the series.
-    post
-        Sends a message until it is acknowledged.
+    later drops wait as runs of consecutive numbers, each of which is one message. ``post`` sends one until it is
+    acknowledged.
     """
 
     def __init__(self, series: str, post: Callable[[Dropped, float], None]) -> None:

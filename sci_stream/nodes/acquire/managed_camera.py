@@ -35,14 +35,7 @@ class ManagedCamera:
 
     Any exception that the port does not declare becomes a `CameraError` that names driver and call; `stop` and `close`
     never raise. The shape of each frame is checked; `sci_stream.testing.cameras` tests the rest of the contract. A call
-    that does not return cannot be interrupted: `overdue` reports it to another thread.
-
-    Parameters
-    ----------
-    camera
-        Not yet open.
-    driver
-        Name of its driver.
+    that does not return cannot be interrupted: `overdue` reports it to another thread. ``driver`` is the driver's name.
     """
 
     def __init__(self, camera: Camera, driver: str) -> None:

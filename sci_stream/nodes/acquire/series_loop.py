@@ -34,17 +34,7 @@ def acquire_series(
     Each series is complete: its snapshots are delivered and its ledger closes at the sink; the next one starts with
     seq 0 in epoch 0. The camera stays open in between. Main thread only.
 
-    Parameters
-    ----------
-    rig, camera, calibration, snapshots, duration_s
-        As for `AcquireNode`; the limits hold for each series.
-    stop
-        Ends the running series; no other follows.
-
-    Raises
-    ------
-    SciStreamError
-        As `AcquireNode.run`.
+    Parameters and errors are those of `AcquireNode`; the limits hold for each series. After ``stop`` no other follows.
     """
     requests = SeriesRequests(stop)
     with managed(camera, rig.camera.driver) as managed_camera, _on_signal(requests):

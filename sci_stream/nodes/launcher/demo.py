@@ -147,9 +147,7 @@ def demo_rig(
     weights
         FFDNet checkpoint; None for our own small network, or the TV prior on a device that is too slow for it.
     size
-        Height and width in pixels; 0 for the largest that this device reconstructs in the target time.
-    device, record, open_browser
-        As in the rig.
+        Height and width, px; 0 for the largest that this device reconstructs in the target time.
     report
         Receives a line before each measurement, which takes seconds on a busy machine.
     """

@@ -82,14 +82,7 @@ class Supervisor:
     The run is over when the acquire node ends. A crashed node is restarted, with backoff. A node that exits because its
     input is wrong, or at its first start because something is missing, is not restarted: the run ends with its status.
 
-    Parameters
-    ----------
-    rig_path
-        The rig file, given to every node.
-    report
-        Receives each line of output of a node.
-    program
-        Command of each node, before its arguments.
+    ``report`` receives each line of output of a node; ``program`` is the command of each, before its arguments.
     """
 
     def __init__(

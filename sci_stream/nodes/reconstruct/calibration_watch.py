@@ -21,15 +21,7 @@ _MAX_UNMEASURED = 0.01
 
 
 class CalibrationWatch:
-    """Monitor the calibration of one engine.
-
-    Parameters
-    ----------
-    section
-        ``[calibration]`` of the rig.
-    engine
-        Engine whose masks are corrected if the rig permits it.
-    """
+    """Monitor the calibration of one engine, whose masks are corrected if the rig permits it."""
 
     def __init__(self, section: CalibrationSection, engine: Engine) -> None:
         self._section = section

@@ -93,15 +93,7 @@ def _own_prior(rig: ReconstructSection, prior: str) -> str:
 def solver_parameters(
     rig: ReconstructSection, now: ReconstructSection, prior: str, settings: SolverSettings
 ) -> list[Parameter]:
-    """Declare the adjustable parameters.
-
-    Parameters
-    ----------
-    rig, now
-        ``[reconstruct]`` of the rig file, and with the changes since.
-    prior, settings
-        Current prior and settings.
-    """
+    """Declare the adjustable parameters; ``now`` is ``[reconstruct]`` of the rig file with the changes since."""
     return [
         declare(ReconstructSection, "denoiser", prior, choices=offered_priors(rig, prior)),
         declare(ReconstructSection, "iterations", settings.iterations),

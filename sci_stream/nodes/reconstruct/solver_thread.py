@@ -78,16 +78,7 @@ class SolverThread:
     """Run the engine in parallel with the node's poll loop.
 
     On a GPU the next solve starts before the previous video has been copied out, so that copies overlap with computing;
-    a video is passed on as soon as it arrives.
-
-    Parameters
-    ----------
-    section
-        ``[reconstruct]`` of the rig.
-    device
-        Device to compute on: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
-    calibration
-        ``[calibration]`` of the rig: how to monitor it.
+    a video is passed on as soon as it arrives. ``device`` is ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
 
     Raises
     ------

@@ -18,16 +18,8 @@ MAX_UNDER_WAY = 16
 class ControlHandler:
     """Execute `Control` messages and answer each with a `ControlResult`. Used from the node's loop.
 
-    Parameters
-    ----------
-    node
-        Name of the node.
-    send_result
-        Sends an answer.
-    change
-        Starts to set parameters, already checked one by one against their declarations; `done` follows, now or later.
-    actions
-        Other actions by name; each returns the answer or raises a `SciStreamError`.
+    ``change`` starts to set parameters, already checked one by one against their declarations; `done` follows, now or
+    later. Other ``actions`` return the answer or raise a `SciStreamError`.
     """
 
     def __init__(

@@ -30,12 +30,8 @@ _PERIOD_S = 0.2
 class HealthReporter:
     """The health of a node and, if the rig enables it, the server that publishes it.
 
-    Parameters
-    ----------
-    kind, index
-        Identity of the node; the index distinguishes reconstruct nodes.
-    page_refused
-        Requests refused by the live page, by reason, if this node serves it.
+    ``index`` distinguishes reconstruct nodes; ``page_refused`` counts the requests that the live page refused, by
+    reason, if this node serves it.
     """
 
     def __init__(
@@ -105,15 +101,10 @@ class HealthReporter:
 
 
 class SystemdNotifier:
-    """Client of the service manager's notification socket; does nothing without one.
+    """Client of the service manager's notification socket, sd_notify(3); does nothing without ``NOTIFY_SOCKET``.
 
     The watchdog is fed by progress, not by a timer: systemd restarts a node that hangs with work pending, but not an
     idle one.
-
-    Parameters
-    ----------
-    environment
-        Environment with ``NOTIFY_SOCKET``. See sd_notify(3).
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -121,27 +112,13 @@ class SystemdNotifier:
         # A leading @ denotes an abstract socket name.
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if address else None
-        self._ready = False
-        self._reported = ""
+        self._reported: str | None = None
         self._progress: int | None = None
 
     def report(self, words: str, *, progress: int, idle: bool) -> None:
-        """Send the status.
-
-        Parameters
-        ----------
-        words
-            Text shown by ``systemctl status``.
-        progress
-            Counter that grows with every step of a frame.
-        idle
-            Whether there is no work.
-        """
-        if self._socket is None:
-            return
+        """Send the text for ``systemctl status``; feed the watchdog if ``progress`` has grown, or if it is not due."""
         lines = []
-        if not self._ready:
-            self._ready = True
+        if self._reported is None:
             lines.append("READY=1")
         if words != self._reported:
             self._reported = words

@@ -96,14 +96,9 @@ _LOCK = "lock"
 
 
 class RunFolder:
-    """A new folder that lives as long as a run, within the user's own folder ``place``.
+    """A new folder that lives as long as a run, within this user's folder ``place``, which is created if missing.
 
     It is locked while its process lives, so that a later run recognises the folder of one that was killed.
-
-    Parameters
-    ----------
-    place
-        Created if missing; must belong to this user.
     """
 
     def __init__(self, place: Path) -> None:

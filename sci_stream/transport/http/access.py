@@ -46,14 +46,8 @@ _SECURITY_HEADERS = {
 class HttpAccessControl:
     """Admit requests by address and token; count refused ones by reason.
 
-    Parameters
-    ----------
-    token
-        The token; None to admit every request.
-    expires_s
-        Unix time at which the token expires; infinity for never.
-    per_s, burst
-        Rate limit of one address.
+    Without a ``token`` every request is admitted. It expires at the Unix time ``expires_s``; ``per_s`` and ``burst``
+    limit the rate of one address.
     """
 
     def __init__(self, token: str | None, expires_s: float = math.inf, *, per_s: float, burst: float) -> None:
@@ -78,14 +72,8 @@ class HttpAccessControl:
     def admit(self, address: str, tokens: Iterable[str], now_s: float, unix_s: float) -> str:
         """Check the tokens given with a request; return the reason of a refusal, ``""`` if it is accepted.
 
-        ``token``: no token, or a wrong one; ``expired``: the right one, but expired; ``rate``: too many wrong ones.
-
-        Parameters
-        ----------
-        address
-            Address of the client; after too many wrong tokens, its tokens are not even compared for a while.
-        now_s, unix_s
-            The time, monotonic and Unix.
+        ``token``: no token, or a wrong one; ``expired``: the right one, but expired; ``rate``: too many wrong ones from
+        this address, whose tokens are not even compared for a while. The times are monotonic and Unix.
         """
         if self._token is None:
             return ""
@@ -134,16 +122,8 @@ class AccessMiddleware:
     Without a token only loopback names are accepted as ``Host``: this refuses a page of another site that resolves its
     own name to 127.0.0.1 (DNS rebinding). WebSockets and requests that change something need the page's own origin.
 
-    Parameters
-    ----------
-    app
-        The wrapped application.
-    access
-        Limits the rate per address and checks the token, which is given as ``Authorization: Bearer``.
-    section
-        Section of the rig file with the token, for messages.
-    browser
-        Accept the token from browsers too; None for an address that only programs read.
+    The token, which ``section`` of the rig file sets, is given as ``Authorization: Bearer`` or, unless ``browser`` is
+    None, as browsers can.
     """
 
     def __init__(

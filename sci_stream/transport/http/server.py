@@ -129,22 +129,10 @@ def _limit_unread(transport: asyncio.Transport) -> None:
 
 
 class HttpServer:
-    """Serve an application until `close`.
+    """Serve an ASGI application in a thread until `close`, which also closes the ``listener``.
 
-    Parameters
-    ----------
-    app
-        The ASGI application.
-    listener
-        The listening socket; closed at the end.
-    name
-        Name of the thread.
-    connections
-        Class of the HTTP connections, which limits them.
-    websockets
-        Class of the WebSocket connections; None if there are none.
-    trust_proxy
-        Take the address of a client from the headers of a proxy on this host.
+    ``connections`` and ``websockets`` are the classes of the connections, which limit them; without the latter there
+    are no WebSockets. ``trust_proxy``: take the address of a client from the headers of a proxy on this host.
     """
 
     def __init__(
