@@ -105,6 +105,8 @@ class CameraReader(Generic[T]):
         """The camera's own calibration."""
         self.failure: BaseException | None = None
         self.finished = False
+        self._connecting = False
+        """While the camera starts or is opened again: once it was asked to stop, no frame follows."""
         self.lost = ""
         # Replaced, never mutated: other threads iterate over it without a lock.
         self.counts: Counter[str] = Counter()
@@ -141,6 +143,8 @@ class CameraReader(Generic[T]):
         """Ask the camera to stop; captured frames can still be taken. `finished` is set once it has stopped."""
         self._stop.set()
         self._may_start.set()
+        # A camera that is lost answers nothing for seconds. Meanwhile the series can end.
+        self.finished = self.finished or self._connecting
 
     @property
     def stopping(self) -> bool:
@@ -195,10 +199,12 @@ class CameraReader(Generic[T]):
             try:
                 self._await_start()
                 if not self._stop.is_set():
+                    self._connecting = True
                     self._camera.start()
             except CameraLost as error:
                 self._recover(error)
                 self._await_start()
+            self._connecting = False
             self._acquire()
         except SciStreamError as error:
             self.failure = error
@@ -235,7 +241,9 @@ class CameraReader(Generic[T]):
         log.warning("camera lost: %s", error)
         self._note("lost")
         self.lost = str(error)
+        self._connecting = True
         self._reopen()
+        self._connecting = False
 
     def _acquire(self) -> None:
         while not self._stop.is_set() and (self._most == 0 or self._seq < self._most):
