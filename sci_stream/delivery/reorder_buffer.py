@@ -21,12 +21,10 @@ class ReorderBuffer(Generic[T]):
         self._next = 0
         self._held: dict[int, tuple[float, T]] = {}
         self._skip: set[int] = set()
-        self.late = 0
 
     def push(self, seq: int, item: T, now_s: float) -> list[T]:
-        """Add an item; return those to release now, in order. An item behind the released ones is counted ``late``."""
+        """Add an item; return those to release now, in order. An item behind the released ones is left out."""
         if seq < self._next:
-            self.late += 1
             return []
         self._held[seq] = (now_s, item)
         return self._release(now_s)

@@ -52,6 +52,12 @@ def test_field_accepts_valid_values_only(kind: Any, good: list[object], bad: lis
             schema(kind).read({"field": value})
 
 
+def test_integer_of_a_number_arrives_as_a_float() -> None:
+    for kind in (ft.Number, ft.NonNegative, ft.Measured):
+        assert isinstance(schema(kind).read({"field": 2**63})["field"], float)
+    assert isinstance(schema(ft.Status).read({"field": {"n": 3}})["field"]["n"], int)
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "sent"),
     [
