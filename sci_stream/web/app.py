@@ -31,6 +31,8 @@ from starlette.responses import (
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
 from starlette.websockets import WebSocket, WebSocketDisconnect
+from uvicorn._types import ASGISendEvent
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from sci_stream.clock import unix_ns
@@ -85,6 +87,17 @@ class ViewerConnection(WebSocketsSansIOProtocol):
             self.transport.abort()
             return
         super().data_received(data)
+
+    def handle_text(self, event: Any) -> None:
+        """Handle a text as bytes: uvicorn logs a traceback for one that is not UTF-8."""
+        super().handle_bytes(event)
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send; to a viewer that has said goodbye as to one that has gone."""
+        await self.writable.wait()
+        if self.handshake_complete and self.close_sent:
+            raise ClientDisconnected
+        await super().send(message)
 
     def handle_cont(self, event: Any) -> None:
         """Handle a fragment of a message."""
@@ -145,7 +158,8 @@ def make_app(
         )
 
     async def live(socket: WebSocket) -> None:
-        await _serve_viewer(hub, socket)
+        with suppress(OSError, WebSocketDisconnect):  # the viewer has gone
+            await _serve_viewer(hub, socket)
 
     return Starlette(
         routes=[
@@ -199,12 +213,9 @@ async def _serve_viewer(hub: Hub, socket: WebSocket) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     for task in done:
-        error = task.exception()
-        if error is not None and not isinstance(error, WebSocketDisconnect | OSError):
-            raise error
+        task.result()
     if hub.over:
-        with suppress(RuntimeError, OSError, WebSocketDisconnect):
-            await socket.close(_GOING_AWAY)
+        await socket.close(_GOING_AWAY)
 
 
 async def _send(hub: Hub, viewer: Viewer, socket: WebSocket) -> None:
@@ -251,7 +262,7 @@ async def _receive(viewer: Viewer, socket: WebSocket) -> None:
         if not rate.take(time.monotonic()):
             return  # a page sends one message per image
         try:
-            number = json.loads(message.get("text") or "{}")["ack"]
+            number = json.loads(message.get("bytes") or "{}")["ack"]
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
         if isinstance(number, int):

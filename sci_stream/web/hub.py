@@ -126,7 +126,9 @@ class Hub:
 
     def wants(self, codec: str) -> bool:
         """Whether a viewer is to be sent a codec."""
-        return any(viewer.codec == codec for viewer in self.viewers)
+        return any(
+            viewer.codec == codec for viewer in tuple(self.viewers)
+        )  # another thread's call: viewers come and go
 
     def wake_all(self) -> None:
         """Wake every viewer."""

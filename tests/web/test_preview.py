@@ -484,6 +484,20 @@ def test_viewer_that_sends_frames_without_end_is_disconnected(preview: WebPrevie
         assert sent < 8 << 20
 
 
+@pytest.mark.parametrize("frame", [b"\x81\x82\0\0\0\0\xff\xfe", b"\x83\x80\0\0\0\0"], ids=["not UTF-8", "invalid"])
+def test_viewer_that_breaks_off_leaves_no_traceback(
+    preview: WebPreview, series, caplog: pytest.LogCaptureFixture, frame: bytes
+) -> None:
+    url = preview.start()
+    for seq in range(20):
+        with watch(url) as viewer:
+            viewer.socket.sendall(frame)
+            preview.publish(series.reconstruction(seq))
+            preview.set_status({"n": seq})
+    preview.close()
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 @pytest.mark.parametrize(
     "request_line",
     [
