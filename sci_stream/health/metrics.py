@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
@@ -22,22 +21,11 @@ _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 _ITERATIONS = (1, 2, 4, 6, 8, 12, 16, 20, 30, 40, 60, 100)
 
 
-class MetricKind(enum.Enum):
-    """Kinds of metrics."""
-
-    COUNTER = "counter"
-    """Only grows; restarts at 0 with a new process or series."""
-    GAUGE = "gauge"
-    """Goes up and down."""
-    HISTOGRAM = "histogram"
-    """Distribution of values in buckets."""
-
-
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
-    """One metric: kind, label (if any), unit (if any) and help text."""
+    """One metric: kind, help text, label and buckets (if any). A counter restarts with a new process or series."""
 
-    kind: MetricKind
+    kind: Literal["counter", "gauge", "histogram"]
     help: str
     label: str = ""
     buckets: tuple[float, ...] = ()
@@ -45,53 +33,51 @@ class MetricSpec:
 
 CATALOGUE: Final[Mapping[str, MetricSpec]] = {
     # Every node.
-    "ready": MetricSpec(MetricKind.GAUGE, "1 if the node is ready; /readyz has the reason if not."),
-    "wire_errors": MetricSpec(MetricKind.COUNTER, "Messages refused, by reason.", "reason"),
-    "http_refused": MetricSpec(MetricKind.COUNTER, "Requests to health and live page refused, by reason.", "reason"),
-    "resent": MetricSpec(MetricKind.COUNTER, "Messages resent to the sink."),
+    "ready": MetricSpec("gauge", "1 if the node is ready; /readyz has the reason if not."),
+    "wire_errors": MetricSpec("counter", "Messages refused, by reason.", "reason"),
+    "http_refused": MetricSpec("counter", "Requests to health and live page refused, by reason.", "reason"),
+    "resent": MetricSpec("counter", "Messages resent to the sink."),
     # Acquire.
-    "acquired": MetricSpec(MetricKind.COUNTER, "Snapshots that the camera delivered."),
-    "camera_events": MetricSpec(MetricKind.COUNTER, "Camera events: missed, incomplete, timeouts and more.", "event"),
-    "camera_epoch": MetricSpec(MetricKind.GAUGE, "Restarts of the camera within the series."),
-    "queue_depth": MetricSpec(MetricKind.GAUGE, "Snapshots queued for a reconstruct node."),
-    "in_flight": MetricSpec(MetricKind.GAUGE, "Snapshots held by reconstruct nodes."),
-    "credit": MetricSpec(MetricKind.GAUGE, "Free credits of the reconstruct nodes."),
-    "held": MetricSpec(MetricKind.GAUGE, "Snapshots kept in memory until they are acknowledged."),
-    "ring_bytes": MetricSpec(MetricKind.GAUGE, "Memory in use for unacknowledged snapshots, bytes."),
-    "unconfirmed": MetricSpec(MetricKind.GAUGE, "Messages not yet acknowledged by the sink."),
-    "reconstruct_nodes": MetricSpec(MetricKind.GAUGE, "Reconstruct nodes that are ready."),
-    "redelivered": MetricSpec(MetricKind.COUNTER, "Snapshots redelivered to another node."),
+    "acquired": MetricSpec("counter", "Snapshots that the camera delivered."),
+    "camera_events": MetricSpec("counter", "Camera events: missed, incomplete, timeouts and more.", "event"),
+    "camera_epoch": MetricSpec("gauge", "Restarts of the camera within the series."),
+    "queue_depth": MetricSpec("gauge", "Snapshots queued for a reconstruct node."),
+    "in_flight": MetricSpec("gauge", "Snapshots held by reconstruct nodes."),
+    "credit": MetricSpec("gauge", "Free credits of the reconstruct nodes."),
+    "held": MetricSpec("gauge", "Snapshots kept in memory until they are acknowledged."),
+    "ring_bytes": MetricSpec("gauge", "Memory in use for unacknowledged snapshots, bytes."),
+    "unconfirmed": MetricSpec("gauge", "Messages not yet acknowledged by the sink."),
+    "reconstruct_nodes": MetricSpec("gauge", "Reconstruct nodes that are ready."),
+    "redelivered": MetricSpec("counter", "Snapshots redelivered to another node."),
     # Reconstruct.
-    "reconstructed": MetricSpec(MetricKind.COUNTER, "Snapshots reconstructed by this node."),
-    "failed": MetricSpec(MetricKind.COUNTER, "Snapshots that this node could not reconstruct."),
+    "reconstructed": MetricSpec("counter", "Snapshots reconstructed by this node."),
+    "failed": MetricSpec("counter", "Snapshots that this node could not reconstruct."),
     "budget_limited": MetricSpec(
-        MetricKind.COUNTER, "Snapshots solved with fewer iterations than configured, for lack of time."
+        "counter", "Snapshots solved with fewer iterations than configured, for lack of time."
     ),
-    "starts": MetricSpec(MetricKind.COUNTER, "Solves by how they started: warm or cold.", "start"),
-    "in_hand": MetricSpec(MetricKind.GAUGE, "Snapshots that this node holds."),
-    "solve_seconds": MetricSpec(MetricKind.HISTOGRAM, "Time to solve a snapshot, s.", buckets=_SECONDS),
-    "iterations": MetricSpec(MetricKind.HISTOGRAM, "Iterations spent on a snapshot.", buckets=_ITERATIONS),
-    "solver_busy_seconds": MetricSpec(
-        MetricKind.COUNTER, "Time that the solver computed, s: its rate is the utilisation."
-    ),
-    "device_utilisation": MetricSpec(MetricKind.GAUGE, "Share of the last seconds in which the device solved, 0 to 1."),
-    "out_of_memory": MetricSpec(MetricKind.COUNTER, "Solves that ran out of device memory."),
-    "device_memory_bytes": MetricSpec(MetricKind.GAUGE, "Memory of the device, by use, bytes.", "use"),
+    "starts": MetricSpec("counter", "Solves by how they started: warm or cold.", "start"),
+    "in_hand": MetricSpec("gauge", "Snapshots that this node holds."),
+    "solve_seconds": MetricSpec("histogram", "Time to solve a snapshot, s.", buckets=_SECONDS),
+    "iterations": MetricSpec("histogram", "Iterations spent on a snapshot.", buckets=_ITERATIONS),
+    "solver_busy_seconds": MetricSpec("counter", "Time that the solver computed, s: its rate is the utilisation."),
+    "device_utilisation": MetricSpec("gauge", "Share of the last seconds in which the device solved, 0 to 1."),
+    "out_of_memory": MetricSpec("counter", "Solves that ran out of device memory."),
+    "device_memory_bytes": MetricSpec("gauge", "Memory of the device, by use, bytes.", "use"),
     # Sink.
-    "snapshots": MetricSpec(MetricKind.COUNTER, "Snapshots of this series by outcome: the ledger.", "outcome"),
-    "ledger_acquired": MetricSpec(MetricKind.COUNTER, "Snapshots acquired in this series, as known to the sink."),
-    "ledger_in_flight": MetricSpec(MetricKind.GAUGE, "Snapshots of this series without an outcome yet."),
-    "duplicates": MetricSpec(MetricKind.COUNTER, "Duplicate results, discarded."),
-    "latency_seconds": MetricSpec(MetricKind.HISTOGRAM, "Time a snapshot spent, by stage, s.", "stage", _SECONDS),
-    "disk_free_bytes": MetricSpec(MetricKind.GAUGE, "Free disk space for recordings, bytes."),
-    "recorded_bytes": MetricSpec(MetricKind.COUNTER, "Written to this recording, bytes."),
-    "recorded_bytes_per_second": MetricSpec(MetricKind.GAUGE, "Written to this recording in the last second, bytes."),
-    "recorder_state": MetricSpec(MetricKind.GAUGE, "1 for the current state of the recorder.", "state"),
-    "alarms": MetricSpec(MetricKind.GAUGE, "Alarms that have not cleared, by level.", "level"),
-    "nodes": MetricSpec(MetricKind.GAUGE, "Nodes that report to the sink, by state.", "state"),
+    "snapshots": MetricSpec("counter", "Snapshots of this series by outcome: the ledger.", "outcome"),
+    "ledger_acquired": MetricSpec("counter", "Snapshots acquired in this series, as known to the sink."),
+    "ledger_in_flight": MetricSpec("gauge", "Snapshots of this series without an outcome yet."),
+    "duplicates": MetricSpec("counter", "Duplicate results, discarded."),
+    "latency_seconds": MetricSpec("histogram", "Time a snapshot spent, by stage, s.", "stage", _SECONDS),
+    "disk_free_bytes": MetricSpec("gauge", "Free disk space for recordings, bytes."),
+    "recorded_bytes": MetricSpec("counter", "Written to this recording, bytes."),
+    "recorded_bytes_per_second": MetricSpec("gauge", "Written to this recording in the last second, bytes."),
+    "recorder_state": MetricSpec("gauge", "1 for the current state of the recorder.", "state"),
+    "alarms": MetricSpec("gauge", "Alarms that have not cleared, by level.", "level"),
+    "nodes": MetricSpec("gauge", "Nodes that report to the sink, by state.", "state"),
     # Reported quantities.
     **{
-        quantity.metric.name: MetricSpec(MetricKind.GAUGE, quantity.metric.help, quantity.metric.label)
+        quantity.metric.name: MetricSpec("gauge", quantity.metric.help, quantity.metric.label)
         for report in (CalibrationHealth, SolveReport)
         for quantity in quantities_of(report)
         if quantity.metric is not None
@@ -127,9 +113,8 @@ class NodeMetrics(Collector):
         KeyError
             If a metric is not in the catalogue.
         """
-        for name in values:
-            if CATALOGUE[name].kind is MetricKind.HISTOGRAM:
-                raise KeyError(f"{name} is a histogram: observe it")
+        if unknown := [name for name in values if name not in CATALOGUE or CATALOGUE[name].buckets]:
+            raise KeyError(f"not in the catalogue, or histograms, which are observed: {unknown}")
         self._reported = dict(values)
 
     def observe(self, name: str, value: float, label: str = "") -> None:
@@ -141,8 +126,6 @@ class NodeMetrics(Collector):
             If the histogram is not in the catalogue.
         """
         spec = CATALOGUE[name]
-        if spec.kind is not MetricKind.HISTOGRAM:
-            raise KeyError(f"{name} is not a histogram: report it")
         if name not in self._histograms:
             labels = (spec.label,) if spec.label else ()
             self._histograms[name] = Histogram(
@@ -154,13 +137,10 @@ class NodeMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """Yield the last reported values in Prometheus' form."""
         yield InfoMetricFamily(PREFIX + "node", "Identity of the node.", value=self._info)
-        yield from self._families()
-
-    def _families(self) -> Iterator[Metric]:
         for name, value in self._reported.items():
             spec = CATALOGUE[name]
             labels = [spec.label] if spec.label else []
-            of_kind = CounterMetricFamily if spec.kind is MetricKind.COUNTER else GaugeMetricFamily
+            of_kind = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
             family = of_kind(PREFIX + name, spec.help, labels=labels)
             if isinstance(value, Mapping):
                 for label, number in value.items():

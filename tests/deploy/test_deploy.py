@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from sci_stream.config import Rig, load_rig
-from sci_stream.health import CATALOGUE, MetricKind
+from sci_stream.health import CATALOGUE
 from tests.e2e.kit import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -26,9 +26,9 @@ def published_names() -> set[str]:
     names: set[str] = set()
     for name, figure in CATALOGUE.items():
         endings = {
-            MetricKind.COUNTER: ["_total"],
-            MetricKind.GAUGE: [""],
-            MetricKind.HISTOGRAM: ["_bucket", "_sum", "_count"],
+            "counter": ["_total"],
+            "gauge": [""],
+            "histogram": ["_bucket", "_sum", "_count"],
         }[figure.kind]
         names |= {f"sci_stream_{name}{ending}" for ending in endings}
     return names
