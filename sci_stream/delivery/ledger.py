@@ -94,7 +94,7 @@ class LedgerState:
 
 
 class Ledger(LedgerState):
-    """Account of one series, kept at the sink; continues a ``state``. Raises ValueError if its runs are not ascending.
+    """Account of one series, kept at the sink; continues a ``state``. Raises ValueError if that is inconsistent.
 
     The first outcome of a sequence number counts; later ones are duplicates. What has been acquired but has no
     outcome yet is in flight. `check` compares with the total that the acquire node reports.
@@ -102,7 +102,10 @@ class Ledger(LedgerState):
 
     def __init__(self, state: LedgerState | None = None) -> None:
         super().__init__(**({} if state is None else vars(state)))
+        self.outcomes = dict.fromkeys(Outcome, 0) | self.outcomes
         self._settled = IntervalSet(self.settled)
+        if len(self._settled) != sum(self.outcomes.values()):
+            raise ValueError(f"{len(self._settled)} snapshots are settled, with {sum(self.outcomes.values())} outcomes")
         self._total: int | None = None
 
     def state(self) -> LedgerState:

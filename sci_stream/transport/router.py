@@ -240,9 +240,7 @@ class RouterServer(ServerSocket, Generic[P]):
         """
         self._drain_monitor()
         if closed := self.limit_connections(now_s, drained=not readable(self.socket)):
-            log.warning(
-                "%d connections to the %s address closed: too many, or no message in time", closed, self.address
-            )
+            log.warning("%d connections to the %s address closed: too many, or no HELLO in time", closed, self.address)
         self._pause_s = self._pauses.pause_s(now_s)
         for peer in self.peers.values():
             peer.heard_s = min(now_s, peer.heard_s + self._pause_s)

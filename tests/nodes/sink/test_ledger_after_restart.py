@@ -133,7 +133,13 @@ def test_ledger_of_another_series_is_not_restored(sink: MakeSink) -> None:
     running.end(3)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"series": "run-1", "ledger": {"settled": [[3, 1]]}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", '{"series": "run-1", "ledger": {"settled": [[3, 1]]}}'),
+        '{"series": "run-1", "recording": false, "ledger": {"settled": [[0, 3]], "outcomes": {"reconstructed": 2}}}',
+    ],
+)
 def test_damaged_ledger_file_is_ignored_with_warning(
     sink: MakeSink, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
