@@ -306,11 +306,10 @@ class AcquireNode:
         self._reader.resume(state.next_seq, state.epoch + 1, state.camera_missed)
         self._in_flight.released = state.next_seq - len(state.snapshots)
         self._reason = state.ending
-        for recovered in state.snapshots:
-            snapshot = recovered.snapshot
+        for snapshot in state.snapshots:
             self._budget.hold(frame_bytes(snapshot))
             self._hold(snapshot, now_s)
-            if recovered.delivered:
+            if snapshot.id.seq in state.delivered:
                 self._in_flight.settle(snapshot.id.seq)
             else:
                 self._dispatcher.offer(snapshot, promised=True)

@@ -69,20 +69,13 @@ _MAX_OPEN = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveredSnapshot:
-    """A snapshot recovered from a spool; ``delivered``: only its raw counts were unconfirmed."""
-
-    snapshot: Snapshot
-    delivered: bool
-
-
-@dataclass(frozen=True, slots=True)
 class RecoveredState:
     """State recovered from the spool of a crashed acquire node.
 
     ``next_seq`` is the first unused number; the sink has confirmed every outcome below ``confirmed``; ``running_ns``
     is the monotonic time of the camera's first start, 0 if it was not started; ``ending`` is the end reason of a series
-    that was ending, otherwise ``""``; ``corrupt_slots`` counts slots without a readable snapshot.
+    that was ending, otherwise ``""``; of ``delivered`` snapshots only the raw counts were unconfirmed;
+    ``corrupt_slots`` counts slots without a readable snapshot.
     """
 
     info: SeriesInfo
@@ -92,13 +85,14 @@ class RecoveredState:
     confirmed: int
     running_ns: int
     ending: str
-    snapshots: tuple[RecoveredSnapshot, ...]
+    snapshots: tuple[Snapshot, ...]
+    delivered: frozenset[int]
     corrupt_slots: int
 
     @property
     def lost(self) -> Iterator[int]:
         """Numbers whose outcome may be unknown to the sink and whose snapshots cannot be recovered."""
-        here = {recovered.snapshot.id.seq for recovered in self.snapshots if not recovered.delivered}
+        here = {snapshot.id.seq for snapshot in self.snapshots} - self.delivered
         return (seq for seq in range(self.confirmed, self.next_seq) if seq not in here)
 
 
@@ -348,7 +342,8 @@ class Spool:
             raise ValueError(f"its numbers are damaged: next {next_seq}, confirmed {confirmed}, epoch {epoch}")
         # Slots fill from the lowest, so slots beyond have never been written; reading them would allocate pages.
         head["written_slots"] = written = min(int(head["written_slots"]), self.slots)
-        recovered: dict[int, RecoveredSnapshot] = {}
+        recovered: dict[int, Snapshot] = {}
+        delivered: set[int] = set()
         corrupt = 0
         self._free = list(range(written, self.slots))
         for slot in range(written):
@@ -358,8 +353,10 @@ class Spool:
                 corrupt += state != _FREE
                 self._give_back(slot)
             else:
-                recovered[snapshot.id.seq] = RecoveredSnapshot(snapshot, delivered=state == _DELIVERED)
+                recovered[snapshot.id.seq] = snapshot
                 self._used[snapshot.id.seq] = slot
+                if state == _DELIVERED:
+                    delivered.add(snapshot.id.seq)
         return RecoveredState(
             info=info,
             next_seq=max([next_seq, *(seq + 1 for seq in recovered)]),
@@ -369,6 +366,7 @@ class Spool:
             running_ns=int(head["running_ns"]),
             ending=head["reason"].decode(errors="replace") if head["is_ending"] else "",
             snapshots=tuple(recovered[seq] for seq in sorted(recovered)),
+            delivered=frozenset(delivered),
             corrupt_slots=corrupt,
         )
 

@@ -31,13 +31,13 @@ class TriggerMonitor:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self._previous: CameraFrame | None = None
+        self._before_ns: int | None = None
         self._sampled: Array | None = None
         self._periods_ns: deque[float] = deque(maxlen=_MAX_PERIODS)
 
     def restart(self) -> None:
         """Reset after a camera restart, which resets its clock."""
-        self._previous = self._sampled = None
+        self._before_ns = self._sampled = None
         self._periods_ns.clear()
 
     def check(self, frame: CameraFrame, missed: int) -> None:
@@ -47,10 +47,8 @@ class TriggerMonitor:
         sampled = frame.counts.reshape(-1)[::step].copy()
         if self._sampled is not None and _has_structure(sampled) and np.array_equal(sampled, self._sampled):
             self.counts["identical"] += 1
-        if self._previous is not None:
-            self._see_time(self._previous.camera_time_ns, frame.camera_time_ns, missed)
-        self._sampled = sampled
-        self._previous = CameraFrame(sampled, frame.frame_id, frame.camera_time_ns, frame.host_time_ns)
+        self._see_time(self._before_ns, frame.camera_time_ns, missed)
+        self._sampled, self._before_ns = sampled, frame.camera_time_ns
 
     def _see_time(self, before_ns: int | None, now_ns: int | None, missed: int) -> None:
         if before_ns is None or now_ns is None or now_ns <= before_ns:

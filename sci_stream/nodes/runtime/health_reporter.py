@@ -94,7 +94,6 @@ class HealthReporter:
 
     def close(self) -> None:
         """Stop serving."""
-        self._manager.stopping()
         self._manager.close()
         if self._server is not None:
             self._server.close()
@@ -128,10 +127,6 @@ class SystemdNotifier:
             lines.append("WATCHDOG=1")
         self._send(lines)
 
-    def stopping(self) -> None:
-        """Announce the stop, which may take as long as draining."""
-        self._send(["STOPPING=1"])
-
     def _send(self, lines: list[str]) -> None:
         if self._socket is None or not lines:
             return
@@ -140,7 +135,8 @@ class SystemdNotifier:
             self._socket.sendto("\n".join(lines).encode(), self._address)
 
     def close(self) -> None:
-        """Close the socket."""
+        """Announce the end, and close the socket."""
+        self._send(["STOPPING=1"])
         if self._socket is not None:
             self._socket.close()
             self._socket = None

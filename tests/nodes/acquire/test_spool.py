@@ -79,7 +79,7 @@ def test_spooled_snapshots_are_recovered_bit_for_bit(tmp_path: Path, truth: bool
     left = taken_up(tmp_path / "rig.spool")
     assert left.info == info()
     assert (left.next_seq, left.camera_missed, left.corrupt_slots, left.ending) == (4, 3, 0, "")
-    assert all(same(recovered.snapshot, each) for recovered, each in zip(left.snapshots, made, strict=True))
+    assert all(same(recovered, each) for recovered, each in zip(left.snapshots, made, strict=True))
 
 
 def test_released_snapshots_are_absent_and_delivered_ones_marked(tmp_path: Path) -> None:
@@ -94,11 +94,7 @@ def test_released_snapshots_are_absent_and_delivered_ones_marked(tmp_path: Path)
     spool.end("stopped")
     spool.close(over=False)
     left = taken_up(tmp_path / "rig.spool")
-    assert [(each.snapshot.id.seq, each.delivered) for each in left.snapshots] == [
-        (1, False),
-        (2, True),
-        (3, False),
-    ]
+    assert ([each.id.seq for each in left.snapshots], left.delivered) == ([1, 2, 3], {2})
     assert (left.next_seq, left.epoch, left.camera_missed) == (5, 1, 9)
     assert (left.confirmed, left.running_ns, left.ending) == (1, 77, "stopped")
     assert list(left.lost) == [2, 4], "the outcome may not have reached the sink"
@@ -118,7 +114,7 @@ def test_next_process_continues_in_the_same_file(tmp_path: Path) -> None:
     second.keep(snapshot(3, epoch=1), 0)
     second.close(over=False)
     left = taken_up(path)
-    assert [each.snapshot.id.seq for each in left.snapshots] == [0, 2, 3]
+    assert [each.id.seq for each in left.snapshots] == [0, 2, 3]
     assert (left.epoch, left.next_seq) == (1, 4)
 
 
@@ -137,7 +133,7 @@ def test_full_spool_counts_and_numbering_continues(tmp_path: Path) -> None:
     assert spool.keep(snapshot(4), 0)
     spool.close(over=False)
     left = taken_up(tmp_path / "rig.spool")
-    assert [each.snapshot.id.seq for each in left.snapshots] == [1, 4]
+    assert [each.id.seq for each in left.snapshots] == [1, 4]
     assert left.next_seq == 5
 
 
@@ -199,7 +195,7 @@ def test_corruption_never_yields_a_wrong_snapshot(tmp_path: Path, damage: list[t
     path.write_bytes(content)
     left = taken_up(path)
     for recovered in left.snapshots:
-        assert same(recovered.snapshot, made[recovered.snapshot.id.seq])
+        assert same(recovered, made[recovered.id.seq])
     assert len(left.snapshots) + left.corrupt_slots <= 3
 
 
@@ -223,7 +219,7 @@ def test_recovered_state_equals_a_model(tmp_path: Path, events: list[tuple[str, 
             expected.update({which: True} if which in expected else {})
     spool.close(over=False)
     left = taken_up(path)
-    assert {recovered.snapshot.id.seq: recovered.delivered for recovered in left.snapshots} == expected
+    assert {each.id.seq: each.id.seq in left.delivered for each in left.snapshots} == expected
     assert left.next_seq == fresh
 
 
@@ -252,12 +248,12 @@ def test_kill_during_write_loses_at_most_that_snapshot(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     left = taken_up(path)
-    seqs = [each.snapshot.id.seq for each in left.snapshots]
+    seqs = [each.id.seq for each in left.snapshots]
     assert left.next_seq > 200
     assert seqs[-1] in {left.next_seq - 1, left.next_seq - 2}, "all except the one being written"
     assert seqs == list(range(seqs[0], seqs[-1] + 1))
     assert 3 <= len(seqs) <= 5
-    assert all(same(recovered.snapshot, snapshot(recovered.snapshot.id.seq)) for recovered in left.snapshots)
+    assert all(same(recovered, snapshot(recovered.id.seq)) for recovered in left.snapshots)
 
 
 def test_spool_path_follows_rig_and_supervisor(tmp_path: Path) -> None:

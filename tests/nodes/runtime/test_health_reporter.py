@@ -71,7 +71,7 @@ def test_line_break_in_status_cannot_forge_a_message(ends: Ends) -> None:
 
 def test_stop_is_announced(ends: Ends) -> None:
     manager, node = ends
-    node.stopping()
+    node.close()
     assert manager.heard() == ["STOPPING=1"]
 
 
@@ -81,5 +81,4 @@ def test_missing_manager_is_survived(ends: Ends) -> None:
     node.report("ready", progress=1, idle=False)
     alone = SystemdNotifier({})
     alone.report("ready", progress=1, idle=False)
-    alone.stopping()
     alone.close()
