@@ -11,7 +11,7 @@ import scipy.io
 import torch
 
 from sci_stream.errors import WeightsError
-from sci_stream.recon.denoisers.registry import make_denoiser
+from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.weights import load_ffdnet
 from sci_stream_lab.training.matconvnet import read_matconvnet
 
@@ -49,7 +49,7 @@ def test_other_layers_are_skipped(tmp_path: Path) -> None:
     weights = read_matconvnet(path)
     assert len(weights.kernels) == 2
     cpu = torch.device("cpu")
-    assert make_denoiser("ffdnet", cpu, weights)(torch.rand(1, 8, 8), 0.1).shape == (1, 8, 8)
+    assert FfdnetDenoiser(weights, cpu)(torch.rand(1, 8, 8), 0.1).shape == (1, 8, 8)
 
 
 def test_kernels_and_subpixels_are_reordered(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from sci_stream.errors import ConfigError, InputError, SciStreamError
 from sci_stream.ports import Denoiser, VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.denoisers.weights import FfdnetWeights
 
 GROUP = "sci_stream.denoisers"
 
@@ -62,10 +61,6 @@ class DenoiserDefaults:
     linear_start: bool = True
 
 
-Weights = Path | FfdnetWeights | None
-"""A checkpoint to load, a network already in memory, or none."""
-
-
 @dataclass(frozen=True, slots=True)
 class DenoiserSpec:
     """A denoiser by name: ``make(device, weights, precision)`` creates it.
@@ -73,7 +68,7 @@ class DenoiserSpec:
     ``takes_weights``: whether it accepts other weights than the shipped ones.
     """
 
-    make: Callable[[torch.device, Weights, Precision], Denoiser]
+    make: Callable[[torch.device, Path | None, Precision], Denoiser]
     defaults: DenoiserDefaults
     takes_weights: bool = False
 
@@ -121,11 +116,7 @@ def load_plugin(name: str) -> DenoiserSpec | None:
         )
     with_device, takes_weights = _parameters(name, factory)
 
-    def make(device: torch.device, weights: Weights, _precision: Precision) -> Denoiser:
-        if isinstance(weights, FfdnetWeights):
-            raise ConfigError(
-                f"The denoiser {name!r} cannot use these weights", expected="a file that it reads", got="a network"
-            )
+    def make(device: torch.device, weights: Path | None, _precision: Precision) -> Denoiser:
         arguments = (device,) if with_device else ()
         try:
             made = factory(*arguments) if weights is None else factory(*arguments, weights=weights)

@@ -13,12 +13,12 @@ from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.backend.device import is_large_gpu
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.denoisers.external import DenoiserDefaults, DenoiserSpec, Weights, load_plugin, plugin_names
+from sci_stream.recon.denoisers.external import DenoiserDefaults, DenoiserSpec, load_plugin, plugin_names
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.video_ffdnet import FinishedVideoFfdnetDenoiser
-from sci_stream.recon.denoisers.weights import FRAME_INPUTS, VIDEO_INPUTS, FfdnetWeights, load_ffdnet
+from sci_stream.recon.denoisers.weights import FRAME_INPUTS, VIDEO_INPUTS, load_ffdnet
 
 
 class IdentityDenoiser:
@@ -36,11 +36,11 @@ class IdentityDenoiser:
 _FINISHED_BY = {"video-lite": "ffdnet-lite"}
 
 
-def _network(name: str) -> Callable[[torch.device, Weights, Precision], Denoiser]:
+def _network(name: str) -> Callable[[torch.device, Path | None, Precision], Denoiser]:
     """Return the factory of a network: of any weights that see neighbouring frames, or not, as the named variant."""
 
-    def make(device: torch.device, weights: Weights, precision: Precision) -> Denoiser:
-        network = _loaded(weights or shipped_weights(name))
+    def make(device: torch.device, weights: Path | None, precision: Precision) -> Denoiser:
+        network = load_ffdnet(weights or shipped_weights(name))
         if network.sees_neighbours != (name in _FINISHED_BY):
             raise WeightsError(
                 f"These weights are not for the denoiser {name!r}",
@@ -52,14 +52,10 @@ def _network(name: str) -> Callable[[torch.device, Weights, Precision], Denoiser
         if not network.sees_neighbours:
             return FfdnetDenoiser(network, device, precision, name=name)
         finish = _FINISHED_BY[name]
-        frames = FfdnetDenoiser(_loaded(shipped_weights(finish)), device, precision, name=finish)
+        frames = FfdnetDenoiser(load_ffdnet(shipped_weights(finish)), device, precision, name=finish)
         return FinishedVideoFfdnetDenoiser(network, device, precision, name=name, frame_prior=frames)
 
     return make
-
-
-def _loaded(weights: Path | FfdnetWeights) -> FfdnetWeights:
-    return load_ffdnet(weights) if isinstance(weights, Path) else weights
 
 
 _FFDNET = DenoiserDefaults(relaxation=1.5)
@@ -117,7 +113,7 @@ def denoiser_spec(name: str) -> DenoiserSpec:
 def make_denoiser(
     name: str,
     device: torch.device,
-    weights: Weights = None,
+    weights: Path | None = None,
     precision: Precision = Precision.FLOAT32,
 ) -> Denoiser:
     """Make a denoiser by name.
@@ -129,7 +125,7 @@ def make_denoiser(
     device
         Where it will run.
     weights
-        Checkpoint to load, or weights in memory, for denoisers that accept them. None for the shipped ones.
+        Checkpoint to load, for denoisers that accept one. None for the shipped ones.
     precision
         Arithmetic of networks; others compute in the dtype of the frames.
 
@@ -142,7 +138,5 @@ def make_denoiser(
     """
     spec = denoiser_spec(name)
     if weights is not None and not spec.takes_weights:
-        raise ConfigError(
-            f"The denoiser {name!r} takes no weights", got=str(weights) if isinstance(weights, Path) else "a network"
-        )
+        raise ConfigError(f"The denoiser {name!r} takes no weights", got=str(weights))
     return spec.make(device, weights, precision)

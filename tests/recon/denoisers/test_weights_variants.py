@@ -39,10 +39,11 @@ def test_lite_network_without_path_is_the_shipped_one(tmp_path: Path, monkeypatc
     assert torch.equal(denoise(x, 0.1), FfdnetDenoiser(weights, CPU)(x, 0.1))
 
 
-def test_lite_network_accepts_other_weights() -> None:
+def test_lite_network_accepts_other_weights(tmp_path: Path) -> None:
     x = torch.rand(1, 8, 8, generator=torch.Generator().manual_seed(0))
-    weights = random_weights(3, 8)
-    assert torch.equal(make_denoiser("ffdnet-lite", CPU, weights)(x, 0.1), FfdnetDenoiser(weights, CPU)(x, 0.1))
+    weights, path = random_weights(3, 8), tmp_path / "other.safetensors"
+    save_ffdnet(weights, path)
+    assert torch.equal(make_denoiser("ffdnet-lite", CPU, path)(x, 0.1), FfdnetDenoiser(weights, CPU)(x, 0.1))
 
 
 @pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite", "video-lite"])
