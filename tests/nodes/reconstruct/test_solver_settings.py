@@ -29,7 +29,7 @@ def test_choices_are_rig_denoiser_and_shipped_ones() -> None:
     assert offered_priors(ReconstructSection(denoiser="a:B"), "a:B") == ("a:B", *shipped)
 
 
-def test_weights_of_matconvnet_name_the_command_that_converts_them() -> None:
+def test_weights_of_matconvnet_name_the_converting_command() -> None:
     section = ReconstructSection(denoiser="ffdnet", weights=Path("FFDNet_gray.mat"))
     with pytest.raises(ConfigError, match="sci-stream weights import"):
         make_prior(section, torch.device("cpu"))
