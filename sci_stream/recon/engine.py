@@ -129,7 +129,7 @@ class Engine:
         self._iteration_s: float | None = None
         self._initializer = Initializer(settings)
         with within_memory(calibration, device):
-            self._masks = MaskStack(calibration, device, in_place=self._graphs is not None)
+            self._masks = MaskStack(calibration, device)
         self._solving = False
         self._correction: MaskCorrection | None = None
 

@@ -21,15 +21,13 @@ class MaskStack:
     Parameters
     ----------
     calibration
-        Its masks are copied to the device once, and again at each correction.
-    in_place
-        Write everything that follows from corrected masks to where it was before, since recordings read it there.
+        Its masks are copied to the device once. At each correction all that follows from them is written to where it
+        was before, since recordings read it there.
     """
 
-    def __init__(self, calibration: Calibration, device: torch.device, *, in_place: bool = False) -> None:
+    def __init__(self, calibration: Calibration, device: torch.device) -> None:
         self._calibration = calibration
         self._device = device
-        self._in_place = in_place
         self.phi = torch.empty(0)
         """(P, B, h, w)."""
         self.r_inv = torch.empty(0)
@@ -45,7 +43,6 @@ class MaskStack:
         # A copy: the calibration's arrays are read-only, which torch does not support.
         phi = torch.from_numpy(calibration.phi.copy()).to(self._device)
         phi = self.planes(phi if correction.is_none else corrected_masks(phi, correction))
-        # Recordings read the masks at their address: keep it.
         self.phi = self.phi.copy_(phi) if self.phi.shape == phi.shape else phi
         good = ~invalid_pixels(correction.displacement, calibration.shape)
         if calibration.bad_pixels is not None:
@@ -53,11 +50,9 @@ class MaskStack:
         r_inv = inverse_gram(gram_diag(self.phi), self.planes(good.to(self._device)))
         self.r_inv = self.r_inv.copy_(r_inv) if self.r_inv.shape == r_inv.shape else r_inv
         self.correction = correction
-        if self._in_place and "linear" in self.__dict__:
+        if "linear" in self.__dict__:
             with torch.inference_mode():  # as when it was created: inference tensors can be written only in this mode
                 overwrite(self.linear, LmmseEstimator(self.phi, self.r_inv))
-        else:
-            self.__dict__.pop("linear", None)
 
     @cached_property
     def linear(self) -> LmmseEstimator:
