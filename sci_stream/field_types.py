@@ -156,11 +156,11 @@ Status = Annotated[Mapping[_Key, StatusValue], Field(max_length=128), FieldType(
 Parameters = Annotated[Mapping[_Key, StatusValue], Field(max_length=16), FieldType("parameters", send=_cut_values)]
 Chunks = Annotated[
     dict[_ChunkName, StatusValue],
-    Field(max_length=16),
+    Field(max_length=24),  # 16 of a camera, and those of its modulator
     FieldType("chunks", send=lambda values: _with_chunk_names(_finite_values(values))),
 ]
 Units = Annotated[
     dict[_ChunkName, Annotated[str, text(64)]],
-    Field(max_length=16),
+    Field(max_length=24),
     FieldType("units", send=lambda units: {name: _cut(unit, 64) for name, unit in _with_chunk_names(units).items()}),
 ]

@@ -1,4 +1,4 @@
-"""The extension points of the instrument on one screen: camera, denoiser and sink as protocols.
+"""The extension points of the instrument on one screen: camera, mask modulator and denoiser as protocols.
 
 They are structural: a camera class need not import anything from here, so a driver package depends on ``sci_stream``
 only for the value types.
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from sci_stream.model import (
+        Array,
         CameraCapabilities,
         CameraFrame,
         FoundProducer,
         Inspection,
     )
+    from sci_stream.modulation.timing import CameraTiming, CameraTrigger, MaskTiming, ModulatorCapabilities
     from sci_stream.optics.calibration import Calibration
     from sci_stream.parameters import Parameter, Value
 
@@ -87,20 +89,86 @@ class Camera(Protocol):
 
 
 @runtime_checkable
-class PatternCamera(Camera, Protocol):
-    """A camera that controls its mask modulator, so that it can be calibrated automatically. Optional."""
+class TriggeredCamera(Camera, Protocol):
+    """A camera whose exposures can be timed for a mask modulator. Optional."""
 
-    @property
-    def field_brightness(self) -> float:
-        """Brightness of the uniform field behind the patterns, as a fraction of the white of the scenes to come."""
+    def timing(self) -> CameraTiming:
+        """Return the limits of its exposures. Only while open."""
         ...
 
-    def show(self, pattern: Pattern | None) -> None:
-        """Show one pattern during every exposure from the next frame on; None: show the mask sequence again.
+    def trigger_now(self) -> CameraTrigger:
+        """Return how exposures are started at present. Only while open."""
+        ...
 
-        Only while open. Raises `CameraError` if the modulator does not respond, ValueError if the pattern does not
-        exist.
+    def arm(self, trigger: CameraTrigger) -> CameraTrigger:
+        """Change the start and length of exposures while it is stopped; return them as read back.
+
+        Only while open. Raises `CameraError` if it does not respond, an `InputError` if it cannot do that.
         """
+        ...
+
+
+@runtime_checkable
+class MaskModulator(Protocol):
+    """The device that shows B masks during each exposure, used from one thread: ``open → load → arm → start → stop``.
+
+    Calls in another order raise RuntimeError. Only `stop` and `close` are allowed in any state and never raise; `open`
+    of an open modulator changes nothing. `sci_stream.testing.modulators` tests these rules. All calls but these two
+    raise `CameraError` if the device does not respond, and an `InputError` if it cannot do that.
+    """
+
+    def open(self) -> ModulatorCapabilities:
+        """Connect; return the capabilities."""
+        ...
+
+    def load(self, patterns: Array) -> str:
+        """Store the patterns of a cycle; return their content hash (`sci_stream.modulation.timing.pattern_hash`).
+
+        ``patterns`` is (B, H, W) uint8, 0 closed, 255 open; (0, H, W) for a mask that is moved by a waveform and needs
+        none. Stops the sequence.
+        """
+        ...
+
+    def arm(self, timing: MaskTiming) -> MaskTiming:
+        """Set the timing of a cycle while it is stopped; return the times that the device keeps, after rounding."""
+        ...
+
+    def start(self) -> None:
+        """Show the cycle, again and again, from its first pattern on; of a started one changes nothing."""
+        ...
+
+    def stop(self) -> None:
+        """Stop the sequence. The modulator may show any pattern afterwards."""
+        ...
+
+    def hold(self, pattern: Pattern | None) -> None:
+        """Stop and show one pattern until further notice; None ends that. Needs `load` for masks by number.
+
+        Raises ValueError if the pattern does not exist, `ConfigError` if the modulator cannot hold one.
+        """
+        ...
+
+    def advance(self, patterns: int) -> None:
+        """Let exposures begin so many patterns later in the cycle, or earlier if negative, from the next cycle on."""
+        ...
+
+    def counters(self) -> Mapping[str, int]:
+        """Return counts since `open`, by name: ``restarts`` and ``underruns`` if the device knows them, and others."""
+        ...
+
+    def close(self) -> None:
+        """Release the device; `open` may follow."""
+        ...
+
+
+class ModulatorDriver(Protocol):
+    """The object that an entry point of the group ``sci_stream.modulators`` names: a class with an options model."""
+
+    Options: type[BaseModel]
+    """Validates ``[modulator.options]`` of the rig; must forbid unknown keys."""
+
+    def __call__(self, options: Any, /) -> MaskModulator:
+        """Make a modulator, not yet open, from validated options."""
         ...
 
 

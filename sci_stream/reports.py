@@ -153,8 +153,8 @@ class SolveReport:
     ``noise`` is the root mean square of the noise of y, as estimated, relative to that of y, and ``mismatch`` the part
     of it that grows with the brightness, as errors of the masks do; None if the noise was not estimated; ``solver`` is
     the id of the settings in the status of its node, ``""`` if unknown; ``masks_at`` is the correction of the masks
-    used, ``""`` for none: see `sci_stream.optics.mask_errors.MaskCorrection.to_text`; ``health`` is set on snapshots
-    that measured the calibration.
+    used, ``""`` for none: see `sci_stream.optics.mask_errors.MaskCorrection.to_text`; ``start_mask`` is looked for
+    behind a modulator that the rig commands; ``health`` is set on snapshots that measured the calibration.
     """
 
     iterations: SmallCount = field(
@@ -229,6 +229,14 @@ class SolveReport:
             Inspected(SPREAD, "PSNR", "{mean:.2f} dB mean, {min:.2f} lowest"),
             InRun(("mean", "min"), 3),
             PageText("PSNR", "PSNR", "dB", 1),
+        ),
+    )
+    start_mask: Measured = field(
+        default=None,
+        metadata=reported(
+            float_column("start_mask", "calibrated mask with which the exposure began, by the picture; NaN if unknown"),
+            Inspected(SPREAD, "modulator", "began with mask {min:.0f}–{max:.0f}", usually_zero=True),
+            PageText("began with mask", "begann mit Maske", digits=0),
         ),
     )
     solver: Annotated[str, text(32, "string, ≤ 32 hexadecimal digits", r"[0-9a-f]*", "hexadecimal digits,")] = field(

@@ -147,7 +147,7 @@ def _acceptable(kind: str, field: str, value: object) -> bool:
     if field in numbers:
         return True  # the valid range of each field is tested with the validators
     return (field in {"ok", "budget_limited"} and value is True) or (
-        field in {"versions", "status", "parameters", "values", "chunks"} and value == {}
+        field in {"versions", "status", "parameters", "values", "chunks", "masks"} and value == {}
     )
 
 
@@ -192,7 +192,7 @@ def _values() -> Iterator[HostileCase]:
         "negative credit": ("hello", {"credit": -1}),
         "too many versions": ("hello", {"versions": {f"p{i}": "1" for i in range(65)}}),
         "a version that is a number": ("hello", {"versions": {"torch": 2}}),
-        "too many chunk values": ("snapshot", {"chunks": {f"c{i}": i for i in range(17)}}),
+        "too many chunk values": ("snapshot", {"chunks": {f"c{i}": i for i in range(25)}}),
         "a chunk value that is NaN": ("snapshot", {"chunks": {"Gain": float("nan")}}),
         "a chunk value that is a list": ("reconstruction", {"chunks": {"Gain": [1]}}),
         "a unit that is a number": ("series_start", {"chunks": {"Gain": 1}}),

@@ -14,7 +14,7 @@ from sci_stream.delivery.ledger import Ledger, LedgerCounts
 from sci_stream.nodes.acquire import series_loop
 from sci_stream.nodes.reconstruct.node import ReconstructNode
 from sci_stream.nodes.reconstruct.solver_thread import SolverThread
-from sci_stream.nodes.runtime.camera_drivers import make_camera
+from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.nodes.sink import node as sink_module
 from sci_stream.nodes.sink.node import SinkNode
@@ -87,7 +87,7 @@ class RigInProcess(RigFiles):
             "record": {"folder": str(folder / "recordings")},
         }
         super().__init__(folder, fast, changes)
-        self.camera = make_camera(self.rig)
+        self.camera = make_coded_camera(self.rig)
         self.nodes: dict[str, NodeThread] = {}
         self._snapshots = snapshots
         self._patches = contextlib.ExitStack()

@@ -67,6 +67,21 @@ class FrameMean:
         if saturation_dn is not None:
             self._saturated += counts >= saturation_dn
 
+    @classmethod
+    def of(
+        cls,
+        mean: npt.NDArray[np.float64],
+        saturated: npt.NDArray[np.bool_] | None = None,
+        variance: npt.NDArray[np.float64] | None = None,
+        n: int = 1,
+    ) -> FrameMean:
+        """Return the mean and variance of ``n`` frames that were averaged before; the variance of one is unknown."""
+        made = cls()
+        made.n, made._mean = n, mean
+        made._squares = np.zeros_like(mean) if variance is None else variance * max(1, n - 1)
+        made._saturated = np.zeros(mean.shape, np.int64) if saturated is None else saturated.astype(np.int64)
+        return made
+
     @property
     def mean(self) -> npt.NDArray[np.float64]:
         """(H, W), DN."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +26,7 @@ app.add_typer(calibration_app, name="calibration")
 CalibrationPath = Annotated[Path, typer.Argument(metavar="FILE.h5", help="A calibration, or a recording with one.")]
 OutPath = Annotated[Path, typer.Option("--output", "-o", metavar="FILE.h5", help="Where to write the calibration.")]
 ReportPath = Annotated[Path | None, typer.Option(help="Picture file; by default next to the calibration.")]
-Unattended = Annotated[bool, typer.Option("--yes", "-y", help="Unattended: the camera must show the patterns itself.")]
+Unattended = Annotated[bool, typer.Option("--yes", "-y", help="Unattended: the rig must command the modulator.")]
 Brightness = Annotated[
     float, typer.Option(min=0.0, help="Brightness of the white field, 1 = white; 0 for the camera's value.")
 ]
@@ -42,7 +43,7 @@ def calibrate(
     settle: Annotated[int, typer.Option(min=0, help="Frames discarded after each change of pattern.")] = 2,
     masks: Annotated[int, typer.Option(min=0, help="Number of masks B; 0 for the camera's value.")] = 0,
     yes: Unattended = False,
-    manual: Annotated[bool, typer.Option(help="Ask for each pattern, even if the camera can show it.")] = False,
+    manual: Annotated[bool, typer.Option(help="Ask for each pattern, even if the modulator can show it.")] = False,
     white_field: Annotated[str, typer.Option(help="even: an integrating sphere; uneven: anything else.")] = "even",
     brightness: Brightness = 0.0,
     held: Annotated[bool, typer.Option(help="Patterns are shown for whole exposures, not for 1/B of one.")] = True,
@@ -56,21 +57,23 @@ def calibrate(
     from sci_stream.calibration.measurement import Field, MeasurementConditions
     from sci_stream.calibration.quality import assess
     from sci_stream.config import load_rig
-    from sci_stream.nodes.runtime.camera_drivers import make_camera
-    from sci_stream.ports import PatternCamera
+    from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
+    from sci_stream.nodes.runtime.modulators import make_coded_camera
     from sci_stream.recording.calibration_file import save_calibration
     from sci_stream.tools.calibrate import CalibrationPlan
     from sci_stream.tools.calibrate import calibrate as take
+    from sci_stream.web.calibration_page import CalibrationPage
 
     start_logging("calibrate")
     if white_field not in set(Field):
         raise ConfigError("Unknown --white-field", expected=" or ".join(Field), got=repr(white_field))
     _must_be_new(output, force=force)
-    camera = make_camera(load_rig(rig))
-    if yes and (manual or not isinstance(camera, PatternCamera)):
+    loaded = load_rig(rig)
+    camera = make_coded_camera(loaded)
+    if yes and (manual or not isinstance(camera, ModulatedCamera)):
         raise ConfigError(
-            "--yes needs a camera that shows patterns by itself",
-            got=f"--manual or the driver of {rig}, which cannot",
+            "--yes needs a mask modulator that the rig commands",
+            got=f"--manual, or no [modulator] driver in {rig}",
             hint="Without --yes you are prompted for each pattern.",
         )
     plan = CalibrationPlan(
@@ -78,6 +81,8 @@ def calibrate(
         settle=settle,
         n_frames=masks or None,
         automatic=not manual,
+        unattended=yes,
+        progress_file=output.with_name(output.name + ".part"),
         brightness=brightness or None,
         reverse=reverse,
         conditions=MeasurementConditions(
@@ -94,11 +99,16 @@ def calibrate(
         if done == 0:
             echo(f"{words.partition(':')[0]}: {total} frames")
 
-    try:
-        calibration, measured = take(camera, plan, ask, progress)
-    except (KeyboardInterrupt, EOFError):
-        echo("stopped: the camera is closed, nothing was written")
-        raise typer.Exit(_INTERRUPTED) from None
+    with contextlib.ExitStack() as closing:
+        page = CalibrationPage(loaded.preview) if loaded.preview.enabled else None
+        if page is not None:
+            closing.callback(page.close)
+            echo(f"white level, focus and contrast: {page.url}")
+        try:
+            calibration, measured = take(camera, plan, ask, progress, *(() if page is None else (page.show,)))
+        except (KeyboardInterrupt, EOFError):
+            echo("stopped: the camera is closed; the same command resumes the calibration")
+            raise typer.Exit(_INTERRUPTED) from None
     save_calibration(output, calibration, measured, overwrite=force)
     figures = assess(calibration, measured)
     _finish(output, calibration, measured, figures, report)

@@ -69,7 +69,7 @@ def _run_rig(path: Path, *, snapshots: int, duration: float, summary: Path | Non
 def acquire(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0) -> None:
     """Run the acquire node: the camera's host. SIGUSR1 ends the series and begins another, the camera stays open."""
     from sci_stream.nodes.acquire.series_loop import acquire_series
-    from sci_stream.nodes.runtime.camera_drivers import make_camera
+    from sci_stream.nodes.runtime.modulators import make_coded_camera
     from sci_stream.nodes.runtime.process import stop_on_signals
     from sci_stream.nodes.runtime.runtime_folder import load_rig_of_run
 
@@ -81,7 +81,7 @@ def acquire(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0) ->
             from sci_stream.recording.calibration_file import load_calibration
 
             calibration = load_calibration(loaded.calibration.file)
-        acquire_series(loaded, make_camera(loaded), calibration, stop, snapshots=snapshots, duration_s=duration)
+        acquire_series(loaded, make_coded_camera(loaded), calibration, stop, snapshots=snapshots, duration_s=duration)
 
 
 @app.command()

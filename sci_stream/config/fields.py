@@ -80,7 +80,8 @@ OptionalPath = Annotated[RigPath | None, BeforeValidator(_empty_is_none)]
 """A path, or ``""`` for none."""
 
 
-def _checked_endpoint(endpoint: str) -> str:
+def checked_endpoint(endpoint: str) -> str:
+    """Return an `Endpoint` if it is valid. Raises ValueError."""
     if endpoint.startswith("ipc://"):
         path = endpoint.removeprefix("ipc://")
         if not 0 < len(path.encode()) <= LONGEST_IPC_PATH:
@@ -116,7 +117,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-Endpoint = Annotated[str, AfterValidator(_checked_endpoint)]
+Endpoint = Annotated[str, AfterValidator(checked_endpoint)]
 """A ZeroMQ address that one node binds and others connect to."""
 
 

@@ -24,6 +24,8 @@ from sci_stream.file_guard import read_small
 _MAX_BYTES: Final = 32 << 10
 
 PREFIX: Final = "SCI_STREAM_RIG__"
+# Of drivers, which define their own keys.
+_OPTIONS: Final = (("camera", "options"), ("modulator", "options"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ def read_overrides(environment: Mapping[str, str]) -> list[Override]:
 
 def _override(variable: str, text: str) -> Override:
     location = tuple(variable.removeprefix(PREFIX).lower().split("__"))
-    if location[:2] == ("camera", "options") and len(location) > 2 and all(location):
+    if location[:2] in _OPTIONS and len(location) > 2 and all(location):
         return Override(variable, location, parse_value(text))
     field = _field(location)
     if field is None:
@@ -168,7 +170,7 @@ def _override(variable: str, text: str) -> Override:
 
 
 def _field(location: tuple[str, ...]) -> FieldInfo | None:
-    if len(location) != 2 or location == ("camera", "options"):
+    if len(location) != 2 or location in _OPTIONS:
         return None
     return fields_of(Rig.model_fields.get(location[0])).get(location[1])
 

@@ -16,6 +16,7 @@ from sci_stream.config.sections import (
     DrainSection,
     ExperimentSection,
     HealthSection,
+    ModulatorSection,
     NetworkSection,
     PolicySection,
     PreviewSection,
@@ -36,6 +37,7 @@ class Rig(Section):
     # In the order in which an operator fills them.
     rig: RigSection = RigSection()
     camera: CameraSection = CameraSection()
+    modulator: ModulatorSection = ModulatorSection()
     calibration: CalibrationSection = CalibrationSection()
     reconstruct: ReconstructSection = ReconstructSection()
     policy: PolicySection = PolicySection()
@@ -114,6 +116,19 @@ class Rig(Section):
             raise ValueError(
                 f"{why}: set security.{missing[0]} to the key that `sci-stream keys show` prints on that node's host "
                 "(make keys there with `sci-stream keys new`), or set security.unprotected_network = true"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _modulator_is_complete(self) -> Self:
+        section, address = self.modulator, tcp_address(self.modulator.address)
+        if not section.driver and section != ModulatorSection():
+            raise ValueError("modulator.driver is missing: the keys of [modulator] have no effect without it")
+        remote = address is not None and not is_loopback(address[0])
+        if remote and not self.security.modulator_key and not self.security.unprotected_network:
+            raise ValueError(
+                "modulator.address is another machine: set security.modulator_key to the key that `sci-stream keys "
+                "show` prints there, or set security.unprotected_network = true"
             )
         return self
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from sci_stream.config.fields import (
     Endpoint,
@@ -23,6 +23,7 @@ from sci_stream.config.fields import (
     RigPath,
     Section,
     Token,
+    checked_endpoint,
     is_loopback,
     network_location,
     tcp_address,
@@ -59,6 +60,56 @@ class CameraSection(Section):
     )
     read_timeout_s: Rare[float] = Field(
         default=0.2, ge=0.01, le=60, description="Timeout of one read; a stop request may take this long, s."
+    )
+
+
+class ModulatorSection(Section):
+    """The mask modulator in front of the camera; without a driver, the rig does not command it."""
+
+    driver: Name | None = Field(
+        default=None,
+        description="Modulator driver, by the name of its entry point; unset: the rig commands none.",
+        examples=["dlpc900"],
+    )
+    options: dict[str, JsonValue] = Field(
+        default_factory=dict, description="Options of the driver; each driver defines its own."
+    )
+    address: Annotated[str, AfterValidator(lambda text: text and checked_endpoint(text))] = Field(
+        default="",
+        description="Address of `sci-stream modulate` on the modulator's host; \"\": it is at the camera's host.",
+        examples=["tcp://192.168.1.7:5704"],
+    )
+    patterns: OptionalPath = Field(
+        default=None,
+        description="The B masks: .npy of (B, H, W) or a folder of images, as `sci-stream masks make` writes them.",
+        examples=["masks.npy"],
+    )
+    n_frames: int = Field(
+        default=0, ge=0, le=256, description="B for a mask that is moved by a waveform; 0: the number of patterns."
+    )
+    pattern_us: float = Field(default=0.0, ge=0, le=1e7, description="Time of one mask, µs; 0: the shortest that fits.")
+    dark_us: Rare[float] = Field(default=0.0, ge=0, le=1e7, description="Darkness after each mask, µs.")
+    master: Literal["modulator", "camera", "external"] = Field(
+        default="modulator", description="The device that starts each cycle: modulator, camera or external."
+    )
+    pulse: Rare[Literal["auto", "per_pattern", "per_cycle"]] = Field(
+        default="auto", description="Pulses of the modulator: per_cycle; per_pattern, which the camera counts; auto."
+    )
+    pulse_width_us: Rare[float] = Field(default=0.0, ge=0, le=1e6, description="Width of a pulse, µs; 0: as it suits.")
+    delay_us: float = Field(
+        default=0.0,
+        ge=-1e6,
+        le=1e6,
+        description="From the pulse to the light of the first mask, µs; check measures it.",
+    )
+    correct: bool = Field(
+        default=True, description="Correct the modulator by the picture: phase of the cycle, delay, moved pattern."
+    )
+    mirror_px: Rare[tuple[float, float]] = Field(
+        default=(0.0, 0.0),
+        strict=False,
+        description="(x, y) by which the masks move on the sensor when the patterns move by a mirror to the right and "
+        "down, pixels, negative if mirrored; 0: patterns are not moved.",
     )
 
 
@@ -323,6 +374,9 @@ class SecuritySection(Section):
     )
     acquire_key: PublicKey = Field(default="", description="Public key of the acquire node's host.")
     sink_key: PublicKey = Field(default="", description="Public key of the sink node's host.")
+    modulator_key: Rare[PublicKey] = Field(
+        default="", description="Public key of the mask modulator's host, if `[modulator] address` is beyond this one."
+    )
 
     def key_of(self, node: Literal["acquire", "sink"]) -> str:
         """Return the public key of a node's host."""

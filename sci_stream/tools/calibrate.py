@@ -1,25 +1,32 @@
-"""``sci-stream calibrate``: show dark, white and each pattern to the camera, and compute a calibration.
+"""``sci-stream calibrate``: take dark, white and each mask with the camera, and compute a calibration.
 
-A camera that controls its mask modulator (`sci_stream.ports.PatternCamera`) is calibrated automatically; otherwise the
+A modulator that the rig commands holds the patterns while the camera exposes by itself, as long as in operation. A mask
+that a waveform moves cannot be held: it is measured phase by phase, in exposures of a B-th of a cycle. Otherwise the
 user is asked to set up each pattern. One process, one camera, no network.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
 from sci_stream.calibration.measurement import FrameMean, Measured, MeasurementConditions, check_white, measure
 from sci_stream.clock import unix_ns
-from sci_stream.errors import CalibrationError, CameraError, ConfigError
-from sci_stream.model import CameraCapabilities
+from sci_stream.errors import CalibrationError, CameraError, ConfigError, FileFormatError
+from sci_stream.file_guard import writing
+from sci_stream.files.numpy_file import read_npz
+from sci_stream.model import Array, CameraCapabilities
+from sci_stream.modulation.timing import CameraTrigger
+from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.optics.calibration import Calibration
-from sci_stream.ports import AdjustableCamera, Camera, Pattern, PatternCamera
+from sci_stream.ports import AdjustableCamera, Camera, MaskModulator, Pattern, TriggeredCamera
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +34,8 @@ log = logging.getLogger(__name__)
 _READ_S = 0.5
 # A dark frame above this fraction of the range was not taken in the dark.
 _DARK_AT_MOST = 0.5
+# The light of a resumed calibration may differ by this much from that of the frames taken before.
+_SAME_LIGHT = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,36 +49,49 @@ class CalibrationPlan:
     settle
         Number of frames discarded after each pattern change: their exposure may have started before it.
     n_frames
-        B; None to use the camera's number.
+        B; None to use the number of the camera or the modulator.
     automatic
-        Let the camera show the patterns; False to ask the user even if it could.
+        Let the modulator of the rig show the patterns; False to ask the user even if it could.
+    unattended
+        Ask nothing: the dark frame of a moving mask, which cannot be closed, is extrapolated from two exposure times.
     brightness
-        As in `calibration.measurement.MeasurementConditions`; None for the camera's value, else 1.
+        As in `calibration.measurement.MeasurementConditions`; None for the modulator's value, else 1.
     reverse
         Patterns are shown in reverse order of exposure.
     timeout_s
         Timeout for a frame.
     conditions
         Conditions that the camera does not tell; exposure time and gain are read from a GenICam camera where None.
+    progress_file
+        File of the averages taken so far, with which an interrupted calibration resumes; None for none.
     """
 
     frames: int = 32
     settle: int = 2
     n_frames: int | None = None
     automatic: bool = True
+    unattended: bool = False
     brightness: float | None = None
     reverse: bool = False
     timeout_s: float = 30.0
     conditions: MeasurementConditions = field(default_factory=MeasurementConditions)
+    progress_file: Path | None = None
 
 
 Ask = Callable[[str], None]
 """Asks the user to set something up, and returns when it is done. May raise KeyboardInterrupt."""
 Progress = Callable[[str, int, int], None]
 """Called with the present step, the number of frames taken and their total."""
+Show = Callable[[str, Array, float, float], None]
+"""Called with the present step, a frame, the saturation level and the dark level, DN."""
 
 
-def calibrate(camera: Camera, plan: CalibrationPlan, ask: Ask, progress: Progress) -> tuple[Calibration, Measured]:
+def _show_nothing(_step: str, _counts: Array, _saturation_dn: float, _dark_dn: float) -> None: ...
+
+
+def calibrate(
+    camera: Camera, plan: CalibrationPlan, ask: Ask, progress: Progress, show: Show = _show_nothing
+) -> tuple[Calibration, Measured]:
     """Acquire all frames and compute the calibration.
 
     The camera is closed on return and on every exception, including KeyboardInterrupt.
@@ -83,46 +105,261 @@ def calibrate(camera: Camera, plan: CalibrationPlan, ask: Ask, progress: Progres
     CalibrationError
         If the frames are unsuitable for a calibration; raised as early as possible.
     """
-    with _running(camera) as capabilities:
+    try:
+        capabilities = camera.open()
         for text in capabilities.distortions:
             log.warning("the masks will be wrong: %s", text)
+        session = _Session(camera, capabilities, plan, ask=ask, progress=progress, show=show)
+        with session.running():
+            return session.calibrate()
+    finally:
+        camera.stop()
+        camera.close()
+
+
+class _Session:
+    """One calibration of an open camera."""
+
+    def __init__(
+        self,
+        camera: Camera,
+        capabilities: CameraCapabilities,
+        plan: CalibrationPlan,
+        *,
+        ask: Ask,
+        progress: Progress,
+        show: Show,
+    ) -> None:
+        self._plan = plan
+        self._ask, self._progress, self._show = ask, progress, show
+        self._capabilities = capabilities
+        self._coded = camera if isinstance(camera, ModulatedCamera) and plan.automatic else None
+        self._camera = camera.camera if isinstance(camera, ModulatedCamera) else camera
+        self._modulator: MaskModulator | None = None if self._coded is None else self._coded.modulator
+        properties = None if self._coded is None else self._coded.properties
+        self._holds = properties is None or properties.holds
+        self._field_brightness = 1.0 if properties is None else properties.field_brightness
         n_frames = plan.n_frames or capabilities.n_frames
         if n_frames is None:
             raise ConfigError(
                 f"The camera {capabilities.model} does not report the number of patterns of its modulator",
                 hint="Set it with --masks B.",
             )
-        saturation_dn = float((1 << capabilities.bit_depth) - 1)
-        modulator = camera if plan.automatic and isinstance(camera, PatternCamera) else None
+        self._n_frames = n_frames
+        self._saturation_dn = float((1 << capabilities.bit_depth) - 1)
+        self._dark_dn = 0.0
+        self._taken = _TakenFrames(plan.progress_file, repr((plan.frames, n_frames, self._described())))
 
-        def take(pattern: Pattern, words: str) -> FrameMean:
-            if modulator is not None:
-                modulator.show(pattern)
-            else:
-                ask(words)
-            return _average(camera, plan, words, saturation_dn, progress)
+    def _described(self) -> tuple[object, ...]:
+        coded, capabilities = self._coded, self._capabilities
+        modulator = None if coded is None or coded.plan is None else (coded.pattern_hash, coded.plan.camera.exposure_us)
+        return capabilities.model, capabilities.serial, capabilities.pixel_format, modulator
 
-        dark = take("dark", "No light: close the lens, or switch the light off")
-        # Checked at once: the operator may have forgotten the cap, and the patterns take minutes.
-        _check_dark(dark, saturation_dn)
-        white = take("white", "White: a uniform bright field, every mask element open")
-        check_white(dark, white)
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Let the camera expose by itself as long as in operation; restore its trigger in any case."""
+        planned = None if self._coded is None or self._coded.plan is None else self._coded.plan
+        before = self._camera.trigger_now() if isinstance(self._camera, TriggeredCamera) else None
+        if planned is not None and self._holds:
+            self._arm(CameraTrigger("free", planned.camera.exposure_us, period_us=planned.period_us))
+        try:
+            if self._holds:
+                self._camera.start()
+            yield
+        finally:
+            if self._modulator is not None and self._holds:
+                self._modulator.hold(None)
+            self._camera.stop()
+            if before is not None and planned is not None:
+                self._arm(before)
+
+    def _arm(self, trigger: CameraTrigger) -> None:
+        if isinstance(self._camera, TriggeredCamera):
+            self._camera.arm(trigger)
+
+    def calibrate(self) -> tuple[Calibration, Measured]:
+        """Take all frames and compute."""
+        plan = self._plan
         # The order of exposure is stored; reconstruction needs the masks in the order of time.
-        shown = range(n_frames)[::-1] if plan.reverse else range(n_frames)
-        patterns = [take(b, f"Pattern {b} (of 0 to {n_frames - 1}), the same field") for b in shown]
-        own_brightness = modulator.field_brightness if modulator is not None else 1.0
+        order = range(self._n_frames)[::-1] if plan.reverse else range(self._n_frames)
+        dark, white, patterns = self._held(order) if self._holds else self._by_phase(order)
         conditions = replace(
-            with_camera_settings(camera, plan.conditions),
-            brightness=own_brightness if plan.brightness is None else plan.brightness,
-            saturation_dn=saturation_dn,
-            bayer=capabilities.bayer,
-            bit_depth=capabilities.bit_depth,
-            camera_serial=capabilities.serial,
+            with_camera_settings(self._camera, plan.conditions),
+            held=plan.conditions.held and self._holds,
+            brightness=self._field_brightness if plan.brightness is None else plan.brightness,
+            saturation_dn=self._saturation_dn,
+            bayer=self._capabilities.bayer,
+            bit_depth=self._capabilities.bit_depth,
+            camera_serial=self._capabilities.serial,
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            source=_source(capabilities, plan.frames),
-            mask_order=tuple(shown),
+            source=self._source(),
+            mask_order=tuple(order),
         )
-        return measure(dark, white, patterns, conditions)
+        result = measure(dark, white, patterns, conditions)
+        self._taken.finish()
+        return result
+
+    def _source(self) -> str:
+        capabilities, how = self._capabilities, "" if self._holds else ", by phase"
+        text = f"measured with {capabilities.model} {capabilities.serial}, {self._plan.frames} frames per pattern{how}"
+        return "; ".join((text, *(distortion.partition(";")[0] for distortion in capabilities.distortions)))
+
+    def _held(self, order: range) -> tuple[FrameMean, FrameMean, list[FrameMean]]:
+        """Take dark, white and patterns that are held."""
+        dark = self._take("dark", "No light: close the lens, or switch the light off")
+        self._dark_dn = float(np.median(dark.mean))
+        # Checked at once: the operator may have forgotten the cap, and the patterns take minutes.
+        _check_dark(dark, self._saturation_dn)
+        white = self._take("white", "White: a uniform bright field, every mask element open", again=True)
+        check_white(dark, white)
+        self._taken.require_light(float(np.median(white.mean - dark.mean)))
+        patterns = [self._take(b, f"Pattern {b} (of 0 to {self._n_frames - 1}), the same field") for b in order]
+        return dark, white, patterns
+
+    def _take(self, pattern: Pattern, words: str, *, again: bool = False) -> FrameMean:
+        """Return the mean of a held pattern; that of an interrupted calibration, unless ``again``."""
+        if not again and (before := self._taken.get(str(pattern))) is not None:
+            return before
+        if self._modulator is not None:
+            self._modulator.hold(pattern)
+        else:
+            self._ask(words)
+        return self._taken.put(str(pattern), self._average(words))
+
+    def _by_phase(self, order: range) -> tuple[FrameMean, FrameMean, list[FrameMean]]:
+        """Take a moving mask in exposures of a B-th of a cycle, each later than the one before by as much.
+
+        Each pixel sees an open element in some phase: white is the largest phase. Dark is the light of exposures half
+        as long, doubled, less that of whole ones: counts are proportional to light.
+        """
+        assert self._coded is not None
+        assert self._coded.plan is not None
+        plan = self._coded.plan
+        if not isinstance(self._camera, TriggeredCamera):
+            raise ConfigError("A moving mask is measured phase by phase", expected="a camera whose exposure can be set")
+        slot_us = plan.mask.slot_us
+        shortest_us = slot_us / 2 if self._plan.unattended else slot_us
+        latest_us = plan.camera.delay_us + plan.cycle_us - shortest_us
+        limits = self._camera.timing()
+        if shortest_us < limits.min_exposure_us or latest_us > limits.max_delay_us:
+            raise ConfigError(
+                "The camera cannot expose for single phases of the mask",
+                expected=f"exposures of {shortest_us:g} µs and delays up to {latest_us:g} µs",
+                got=f"at least {limits.min_exposure_us:g} µs, and up to {limits.max_delay_us:g} µs",
+                hint="Move the mask more slowly: [modulator] pattern_us.",
+            )
+
+        def phase(index: int, parts: int, step: str = "phase") -> FrameMean:
+            name = f"{step} {parts}:{index}"
+            if (before := self._taken.get(name)) is not None:
+                return before
+            length_us = plan.cycle_us / parts
+            self._coded_stop()
+            self._arm(replace(plan.camera, exposure_us=length_us, delay_us=plan.camera.delay_us + index * length_us))
+            self._coded_start()
+            return self._taken.put(name, self._average(f"Phase {index} (of 0 to {parts - 1}), a uniform bright field"))
+
+        n = len(order)
+        if self._plan.unattended:
+            patterns = [phase(b, n) for b in range(n)]
+            halves = [phase(b, 2 * n) for b in range(2 * n)]
+            mean = (np.sum([h.mean for h in halves], 0) - np.sum([p.mean for p in patterns], 0)) / n
+            dark = FrameMean.of(mean)
+        else:
+            self._ask("No light: close the lens, or switch the light off")
+            dark = phase(0, n, "dark")
+            self._ask("White: a uniform bright field, the mask moving")
+            patterns = [phase(b, n) for b in range(n)]
+        self._coded_stop()
+        brightest = np.argmax([pattern.mean for pattern in patterns], axis=0)
+        white_dn = np.take_along_axis(np.stack([p.mean for p in patterns]), brightest[None], 0)[0]
+        clipped = np.any([pattern.saturated for pattern in patterns], axis=0)
+        return dark, FrameMean.of(white_dn, clipped), [patterns[b] for b in order]
+
+    def _coded_stop(self) -> None:
+        assert self._coded is not None
+        self._coded.stop()
+
+    def _coded_start(self) -> None:
+        assert self._coded is not None
+        self._coded.start()
+
+    def _average(self, words: str) -> FrameMean:
+        """Average the next frames whose exposure starts after this call."""
+        mean, camera, plan = FrameMean(), self._camera, self._plan
+        to_settle = plan.settle
+        began_ns = unix_ns()
+        received_s = time.monotonic()
+        self._progress(words, 0, plan.frames)
+        while mean.n < plan.frames:
+            frame = camera.read(_READ_S)
+            if frame is None:
+                if camera.exhausted or time.monotonic() - received_s > plan.timeout_s:
+                    raise CameraError(
+                        "The camera delivers no frames",
+                        expected=f"{plan.frames} frames for {words!r}",
+                        got=f"{mean.n}"
+                        + (", then its end" if camera.exhausted else f", then none for {plan.timeout_s:g} s"),
+                        hint="Check whether it waits for a trigger, or the rig limits its number of snapshots.",
+                    )
+                continue
+            received_s = time.monotonic()
+            self._show(words, frame.counts, self._saturation_dn, self._dark_dn)
+            if frame.host_time_ns < began_ns:
+                continue  # it was buffered while the pattern was being set up
+            if to_settle:
+                to_settle -= 1
+                continue
+            mean.add(frame.counts, self._saturation_dn)
+            self._progress(words, mean.n, plan.frames)
+        return mean
+
+
+class _TakenFrames:
+    """Averages of a calibration by step, in a file until it is finished.
+
+    ``conditions`` identify the calibration: averages of another one are ignored.
+    """
+
+    def __init__(self, path: Path | None, conditions: str) -> None:
+        self._path = path
+        self._digest = np.frombuffer(hashlib.sha256(conditions.encode()).digest(), np.uint8)
+        self._arrays: dict[str, Array] = {}
+        if path is not None and path.exists():
+            try:
+                arrays = read_npz(path)
+            except FileFormatError:
+                return  # the interruption fell into writing it
+            if np.array_equal(arrays.get("conditions", ()), self._digest):
+                self._arrays = arrays
+
+    def get(self, name: str) -> FrameMean | None:
+        """Return the average of a step that was taken before; None if it was not."""
+        figures, n = self._arrays.get(f"{name}.figures"), self._arrays.get(f"{name}.n")
+        return None if figures is None or n is None else FrameMean.of(figures[0], figures[2] > 0, figures[1], int(n))
+
+    def put(self, name: str, mean: FrameMean) -> FrameMean:
+        """Keep the average of a step, and return it."""
+        self._arrays |= {f"{name}.figures": np.stack([mean.mean, mean.variance, mean.saturated])}
+        self._arrays |= {f"{name}.n": np.int64(mean.n), "conditions": self._digest}  # type: ignore[dict-item]
+        if self._path is not None:
+            new = self._path.with_name(f"{self._path.name}.new.npz")
+            with writing(new):
+                np.savez(new, **self._arrays)  # type: ignore[arg-type] # its stub takes the names for flags
+                new.replace(self._path)
+        return mean
+
+    def require_light(self, light_dn: float) -> None:
+        """Forget the patterns of an interrupted calibration if the light has changed since."""
+        before = self._arrays.get("light")
+        if before is not None and abs(light_dn / float(before) - 1) > _SAME_LIGHT:
+            self._arrays = {name: a for name, a in self._arrays.items() if name.partition(".")[0] in ("dark", "white")}
+        self._arrays["light"] = np.asarray(light_dn)
+
+    def finish(self) -> None:
+        """Delete the file."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
 
 
 def with_camera_settings(camera: Camera, conditions: MeasurementConditions) -> MeasurementConditions:
@@ -136,53 +373,6 @@ def with_camera_settings(camera: Camera, conditions: MeasurementConditions) -> M
     if conditions.gain_db is None and gain is not None and "(dB)" in gain.description:
         conditions = replace(conditions, gain_db=float(gain.value))
     return conditions
-
-
-def _source(capabilities: CameraCapabilities, frames: int) -> str:
-    text = f"measured with {capabilities.model} {capabilities.serial}, {frames} frames per pattern"
-    return "; ".join((text, *(distortion.partition(";")[0] for distortion in capabilities.distortions)))
-
-
-@contextmanager
-def _running(camera: Camera) -> Iterator[CameraCapabilities]:
-    """Open and start a camera; close it in any case."""
-    try:
-        capabilities = camera.open()
-        camera.start()
-        yield capabilities
-    finally:
-        camera.stop()
-        camera.close()
-
-
-def _average(camera: Camera, plan: CalibrationPlan, words: str, saturation_dn: float, progress: Progress) -> FrameMean:
-    """Average the next frames whose exposure starts after this call."""
-    mean = FrameMean()
-    to_settle = plan.settle
-    began_ns = unix_ns()
-    received_s = time.monotonic()
-    progress(words, 0, plan.frames)
-    while mean.n < plan.frames:
-        frame = camera.read(_READ_S)
-        if frame is None:
-            if camera.exhausted or time.monotonic() - received_s > plan.timeout_s:
-                raise CameraError(
-                    "The camera delivers no frames",
-                    expected=f"{plan.frames} frames for {words!r}",
-                    got=f"{mean.n}"
-                    + (", then its end" if camera.exhausted else f", then none for {plan.timeout_s:g} s"),
-                    hint="Check whether it waits for a trigger, or the rig limits its number of snapshots.",
-                )
-            continue
-        received_s = time.monotonic()
-        if frame.host_time_ns < began_ns:
-            continue  # it was buffered while the pattern was being set up
-        if to_settle:
-            to_settle -= 1
-            continue
-        mean.add(frame.counts, saturation_dn)
-        progress(words, mean.n, plan.frames)
-    return mean
 
 
 def _check_dark(dark: FrameMean, saturation_dn: float) -> None:

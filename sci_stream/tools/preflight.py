@@ -19,7 +19,7 @@ from sci_stream.calibration.diagnosis import DARK, findings, is_withheld
 from sci_stream.config import Rig, load_rig
 from sci_stream.errors import CalibrationError, DeviceError, SciStreamError, StorageError, missing_library
 from sci_stream.model import CameraCapabilities, CameraFrame, Snapshot, SnapshotId
-from sci_stream.nodes.runtime.camera_drivers import make_camera
+from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording import free_bytes
 from sci_stream.recording.calibration_file import load_calibration
@@ -134,7 +134,7 @@ def _first_device(rig: Rig) -> torch.device:
 
 
 def _open_camera(rig: Rig) -> tuple[CameraCapabilities, Calibration | None]:
-    camera = make_camera(rig)
+    camera = make_coded_camera(rig)
     try:
         return camera.open(), camera.calibration()
     finally:
@@ -192,7 +192,7 @@ def _check_masks(rig: Rig, calibration: Calibration) -> str:
 
 def _take_frames(rig: Rig) -> list[CameraFrame]:
     """Return a few frames, fewer if the camera is slow."""
-    camera = make_camera(rig)
+    camera = make_coded_camera(rig)
     frames: list[CameraFrame] = []
     try:
         camera.open()

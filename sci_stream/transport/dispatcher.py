@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import zmq
 
@@ -15,6 +15,7 @@ from sci_stream.delivery.dispatch_queue import DispatchQueue, Entry
 from sci_stream.delivery.ledger import DropReason
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
+from sci_stream.parameters import Value
 from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.router import MAX_PEERS, Peer, RouterServer
 from sci_stream.wire import (
@@ -42,10 +43,11 @@ _MESSAGES_PER_CALL = 1024
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A settled snapshot: safe at the sink, or ``given_up`` with a reason."""
+    """A settled snapshot: safe at the sink, or ``given_up`` with a reason; ``masks`` as in `Done`."""
 
     seq: int
     given_up: str = ""
+    masks: Mapping[str, Value] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -182,7 +184,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
                 pass  # late and of an earlier series: its numbers now mean other snapshots
             case Done() if message.ok:
                 # Even from a node presumed lost: the sink has the result, so no other copy is needed.
-                return [Settled(message.seq)] if self.queue.done(name, message.seq) else []
+                return [Settled(message.seq, masks=message.masks)] if self.queue.done(name, message.seq) else []
             case Done():
                 entry = self.queue.failed(name, message.seq)
                 log.warning(

@@ -101,12 +101,16 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A reconstruct node returns a snapshot: the sink has accepted its video, or it failed for ``reason``."""
+    """A reconstruct node returns a snapshot: the sink has accepted its video, or it failed for ``reason``.
+
+    ``masks`` is the evidence of its video about the mask modulator (`sci_stream.modulation.feedback`).
+    """
 
     series: Name
     seq: Seq
     ok: bool
     reason: Sentence = ""
+    masks: Parameters = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,15 +22,11 @@ from sci_stream.recon.settings import default_settings
 from sci_stream.recording.calibration_file import load_calibration, load_measured, save_calibration
 from sci_stream.tools.calibrate import CalibrationPlan, calibrate
 from sci_stream.tools.calibration_report import write_report
-from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
+from sci_stream_drivers.simulated import SimulatedOptions
+from tests.tools.modulated import masks, modulated
 
 CPU = torch.device("cpu")
 PLAN = CalibrationPlan(frames=16, settle=1, timeout_s=5.0)
-
-
-def camera(**options: object) -> SimulatedCamera:
-    given = {"snapshot_rate_hz": 0.0, "width_px": 64, "height_px": 64, "truth": True, **options}
-    return SimulatedCamera(SimulatedOptions.model_validate(given))
 
 
 def no_operator(words: str) -> None:
@@ -40,26 +36,29 @@ def no_operator(words: str) -> None:
 def silent(words: str, done: int, total: int) -> None: ...
 
 
-def take(**options: object) -> tuple[Calibration, Measured]:
-    return calibrate(camera(**options), PLAN, no_operator, silent)
+def take(n_frames: int = 8, **options: object) -> tuple[Calibration, Measured]:
+    return calibrate(modulated(masks(n_frames), options), PLAN, no_operator, silent)
 
 
 class Operated:
     """A camera whose patterns are set up by an operator: its frames follow the last request."""
 
     def __init__(self) -> None:
-        self._camera = camera(n_frames=4)
+        both = modulated(masks(4))
+        self._camera, self._modulator = both.camera, both.modulator
         self.asked: list[str] = []
         self.closed = False
 
     def set_up(self, words: str) -> None:
         self.asked.append(words)
         if words.startswith("Pattern"):
-            self._camera.show(int(words.split()[1]))
+            self._modulator.hold(int(words.split()[1]))
         else:
-            self._camera.show("white" if words.startswith("White") else "dark")
+            self._modulator.hold("white" if words.startswith("White") else "dark")
 
     def open(self) -> CameraCapabilities:
+        self._modulator.open()
+        self._modulator.load(masks(4))
         return dataclasses.replace(self._camera.open(), n_frames=None)
 
     def calibration(self) -> None: ...
@@ -90,7 +89,7 @@ def test_calibrate_reconstructs_as_well_as_the_truth(bayer: str, tmp_path: Path)
     measured_calibration, measured = take(bayer=bayer)
     save_calibration(tmp_path / "c.h5", measured_calibration, measured)
     loaded = load_calibration(tmp_path / "c.h5")
-    rig = camera(bayer=bayer)
+    rig = modulated(camera={"bayer": bayer})
     rig.open()
     true = rig.calibration()
     rig.start()
@@ -129,24 +128,23 @@ def test_measurements_round_trip(tmp_path: Path) -> None:
 
 
 def test_settings_that_break_the_measurement_are_named_and_kept(caplog: pytest.LogCaptureFixture) -> None:
-    class WithGamma(SimulatedCamera):
-        def open(self) -> CameraCapabilities:
-            return dataclasses.replace(super().open(), distortions=("Gamma is 0.8: counts are not right; add …",))
-
-    made = WithGamma(SimulatedOptions(width_px=64, height_px=64, snapshot_rate_hz=0.0))
-    calibration, _ = calibrate(made, PLAN, no_operator, silent)
+    both = modulated()
+    open_camera = both.camera.open
+    distorted = ("Gamma is 0.8: counts are not right; add …",)
+    both.camera.open = lambda: dataclasses.replace(open_camera(), distortions=distorted)
+    calibration, _ = calibrate(both, PLAN, no_operator, silent)
     assert calibration.source.endswith("16 frames per pattern; Gamma is 0.8: counts are not right")
     assert "the masks will be wrong: Gamma is 0.8" in caplog.text
 
 
-def test_operator_is_asked_without_a_pattern_camera() -> None:
+def test_operator_is_asked_without_a_modulator() -> None:
     operated = Operated()
     calibration, measured = calibrate(
         operated, dataclasses.replace(PLAN, n_frames=4, brightness=0.4, reverse=True), operated.set_up, silent
     )
     assert [words.split()[0] for words in operated.asked] == ["No", "White:", *["Pattern"] * 4]
     assert measured.mask_order == (3, 2, 1, 0)
-    true = camera(n_frames=4)
+    true = modulated(masks(4))
     true.open()
     np.testing.assert_allclose(calibration.phi, true.calibration().phi[::-1], atol=0.03)
     assert operated.closed
@@ -166,7 +164,9 @@ def test_camera_is_closed_when_the_operator_aborts() -> None:
 def test_saturated_white_field_is_reported_first() -> None:
     steps: list[str] = []
     with pytest.raises(CalibrationError, match="saturates"):
-        calibrate(camera(calibration_light=2.0), PLAN, no_operator, lambda words, *_: steps.append(words))
+        calibrate(
+            modulated(camera={"calibration_light": 2.0}), PLAN, no_operator, lambda words, *_: steps.append(words)
+        )
     assert not any(words.startswith("Pattern") for words in steps)
 
 
@@ -176,9 +176,56 @@ def test_unknown_number_of_patterns_is_an_error() -> None:
 
 
 def test_camera_without_frames_is_an_error() -> None:
-    waiting = camera(trigger="software")
+    waiting = modulated(camera={"trigger": "software"})
     with pytest.raises(CameraError, match="delivers no frames"):
         calibrate(waiting, dataclasses.replace(PLAN, timeout_s=0.1), no_operator, silent)
+
+
+def test_trigger_of_the_plan_is_restored_after_held_patterns() -> None:
+    both = modulated()
+    triggers = []
+    arm = both.camera.arm
+    both.camera.arm = lambda trigger: triggers.append(trigger) or arm(trigger)
+    calibrate(both, PLAN, no_operator, silent)
+    assert [trigger.source for trigger in triggers] == ["line", "free", "line"]
+    assert len({trigger.exposure_us for trigger in triggers}) == 1
+
+
+@pytest.mark.parametrize("motion", ["sawtooth", "sine"])
+def test_moving_mask_is_measured_by_phase_without_help(motion: str) -> None:
+    both = modulated(modulator={"motion": motion}, camera={"white_field": True, "calibration_light": 1.0})
+    calibration, _ = calibrate(both, dataclasses.replace(PLAN, unattended=True, settle=0), no_operator, silent)
+    true = modulated(modulator={"motion": motion}, camera={"noise": False})
+    true.open()
+    own = true.calibration()
+    assert own is not None
+    assert calibration.dark.mean() == pytest.approx(64, abs=1.5)  # black level of 12 bit
+    if motion == "sawtooth":  # the mask moves within an exposure: masks in between are means of two
+        likeness = np.corrcoef(calibration.phi[3].ravel(), own.phi[3].ravel())[0, 1]
+        assert likeness > 0.8
+
+
+def test_interrupted_calibration_resumes_with_the_next_pattern(tmp_path: Path) -> None:
+    plan = dataclasses.replace(PLAN, frames=4, progress_file=tmp_path / "c.h5.part")
+    steps: list[str] = []
+
+    def interrupt(words: str, done: int, total: int) -> None:
+        steps.append(words)
+        if words.startswith("Pattern 3") and done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(modulated(), plan, no_operator, interrupt)
+    assert plan.progress_file is not None
+    assert plan.progress_file.exists()
+    steps.clear()
+    whole, _ = calibrate(modulated(), plan, no_operator, lambda words, *_: steps.append(words))
+    assert {words.split(":")[0].split(" (")[0] for words in steps} == {
+        "White", *(f"Pattern {b}" for b in range(3, 8))
+    }  # fmt: skip
+    assert not plan.progress_file.exists()
+    at_once, _ = calibrate(modulated(), dataclasses.replace(plan, progress_file=None), no_operator, silent)
+    np.testing.assert_allclose(whole.phi, at_once.phi, atol=0.05)
 
 
 def test_write_report_shows_masks_of_any_number_and_shape(tmp_path: Path) -> None:

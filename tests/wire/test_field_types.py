@@ -40,7 +40,7 @@ def schema(kind: Any) -> MapSchema:
             [{"a": 1, "b": "x", "c": True, "d": 0.5}],
             [{"a": NAN}, {"a": None}, {"a": [1]}, {"a": "y" * 1025}],
         ),
-        (ft.Chunks, [{"Gain": 1.0}], [{"../Gain": 1}, {"": 1}, {"G\0": 1}, {f"c{i}": i for i in range(17)}]),
+        (ft.Chunks, [{"Gain": 1.0}], [{"../Gain": 1}, {"": 1}, {"G\0": 1}, {f"c{i}": i for i in range(25)}]),
     ],
     ids=lambda value: "" if isinstance(value, list) else type_name(value),
 )

@@ -9,13 +9,16 @@
 ``exposure``    y = Σ_b φ_b ⊙ x_b of one snapshot
 ``sensor``      y to digital numbers: full well, noise, black level, quantisation
 ``faults``      faults of real cameras, on request
+``bench``       the bench that camera and modulator share
 ``camera``      the camera as `sci_stream.ports.Camera`
+``modulator``   the mask modulator as `sci_stream.ports.MaskModulator`
 ==============  ====================================================================
 """
 
 from __future__ import annotations
 
 from sci_stream_drivers.simulated.camera import SimulatedCamera
+from sci_stream_drivers.simulated.modulator import SimulatedModulator, SimulatedModulatorOptions
 from sci_stream_drivers.simulated.options import FaultOptions, SimulatedOptions
 
-__all__ = ["FaultOptions", "SimulatedCamera", "SimulatedOptions"]
+__all__ = ["FaultOptions", "SimulatedCamera", "SimulatedModulator", "SimulatedModulatorOptions", "SimulatedOptions"]

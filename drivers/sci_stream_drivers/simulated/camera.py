@@ -10,15 +10,17 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError
 from sci_stream.model import Array, CameraCapabilities, CameraFrame
+from sci_stream.modulation.timing import CameraTiming, CameraTrigger
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value, checked_changes
-from sci_stream.ports import Pattern
 from sci_stream_drivers.fields import pixel_format_name
 from sci_stream_drivers.pacing import Pacer
+from sci_stream_drivers.simulated.bench import Bench, bench_of
 from sci_stream_drivers.simulated.exposure import Exposure
 from sci_stream_drivers.simulated.faults import Faults
 from sci_stream_drivers.simulated.masks import MaskOptics
@@ -31,11 +33,18 @@ Shot = tuple[Array, Array | None]
 
 
 class _OpenCamera:
-    """State of an open camera: scene, masks and sensor, and snapshots rendered in advance."""
+    """State of an open camera: scene, masks and sensor, and snapshots rendered in advance.
 
-    def __init__(self, options: SimulatedOptions) -> None:
+    The masks are the camera's own, or those of a modulator in its bench.
+    """
+
+    def __init__(self, options: SimulatedOptions, bench: Bench) -> None:
+        if bench.attached and bench.n_patterns:
+            options = options.model_copy(update={"n_frames": bench.n_patterns, "loop_snapshots": 0})
         self._options = options
-        self._masks = MaskOptics(options)
+        self._bench = bench
+        self._version = bench.version
+        self._masks = MaskOptics(options, bench.patterns)
         phi = self._phi = self._masks.stack()
         self._exposure = Exposure(make_scene(options), phi, options.bayer, options.temporal_samples)
         self._sensor = Sensor(options, phi)
@@ -55,8 +64,15 @@ class _OpenCamera:
         )
         self._loop = [self._make(n) for n in range(options.loop_snapshots)]
 
-    def shot(self, n: int) -> Shot:
+    @property
+    def n_frames(self) -> int:
+        """B."""
+        return len(self._phi)
+
+    def shot(self, n: int, trigger: CameraTrigger) -> Shot:
         """Return snapshot ``n``, owned by the caller."""
+        if self._bench.attached:
+            return self._behind_modulator(n, trigger)
         if not self._loop:
             return self._make(n)
         place = n % len(self._loop)
@@ -68,15 +84,39 @@ class _OpenCamera:
         self._sensor = Sensor(self._options.model_copy(update={"exposure": exposure}), self._phi)
         self._loop = [None] * len(self._loop)  # rendered again one by one: the camera cannot pause for all of them
 
-    def through_pattern(self, pattern: Pattern, n: int) -> Shot:
-        """Return exposure ``n`` of a uniform white field through one pattern shown all the time."""
-        if pattern == "dark":
-            y = np.zeros(self._phi.shape[1:], np.float32)
-        else:
-            transmission = self._masks.open() if pattern == "white" else self._phi[pattern]
-            y = transmission * np.float32(self._options.calibration_light * len(self._phi))
-        stream = -2 if pattern == "dark" else -1 if pattern == "white" else pattern
-        return self._sensor.convert(y, (n + 1) * (len(self._phi) + 2) + stream), None
+    def _behind_modulator(self, n: int, trigger: CameraTrigger) -> Shot:
+        """Return exposure ``n`` through the modulator: of the scene, or of a white field while a pattern is held."""
+        bench, options = self._bench, self._options
+        if self._version != bench.version:  # other patterns: the calibration remains that of the first ones
+            self._version = bench.version
+            self._masks = MaskOptics(options, bench.patterns)
+            self._phi = self._masks.stack()
+        if bench.shown is not None or options.white_field:
+            return self._sensor.convert(self._white_field(n, trigger), (n + 1) * (len(self._phi) + 2)), None
+        slots = bench.expose(n, trigger)
+        x = self._exposure.frames(n)
+        phi = self._phi
+        if any(options.mask_position_px(n)) or options.mask_jitter_px or options.frame_gain_error:
+            phi = self._masks.exposed(options.mask_position_px(n))
+        y = np.zeros(phi.shape[1:], np.float32)
+        for mask, weight, time_ in slots:
+            there = x[round(time_)] if 0 <= round(time_) < len(x) else self._exposure.frame(n * len(x) + time_)
+            y += np.float32(weight) * _between(phi, mask) * there
+        x *= 255
+        return self._sensor.convert(y, n), np.rint(x, out=x).astype(np.uint8) if self._truth else None
+
+    def _white_field(self, n: int, trigger: CameraTrigger) -> npt.NDArray[np.float32]:
+        """Return the light of a uniform field; it is off while the pattern is "dark"."""
+        bench, light = self._bench, np.float32(self._options.calibration_light)
+        if bench.shown is None:
+            parts = [np.float32(slot.weight) * _between(self._phi, slot.mask) for slot in bench.expose(n, trigger)]
+            return np.asarray(light * np.sum(parts, axis=0, dtype=np.float32), np.float32)
+        if bench.shown == "dark":
+            return np.zeros(self._phi.shape[1:], np.float32)
+        transmission = self._masks.open() if bench.shown == "white" else self._phi[bench.shown]
+        in_step = trigger.exposure_us and bench.timing.pattern_us
+        exposed = trigger.exposure_us / bench.timing.slot_us if in_step else len(self._phi)
+        return transmission * (light * np.float32(exposed))
 
     def _make(self, n: int) -> Shot:
         x = self._exposure.frames(n)
@@ -88,6 +128,13 @@ class _OpenCamera:
             return counts, None
         x *= 255
         return counts, np.rint(x, out=x).astype(np.uint8)
+
+
+def _between(phi: npt.NDArray[np.float32], position: float) -> npt.NDArray[np.float32]:
+    """Return a mask, or the mean of two, at a position that need not be whole."""
+    below = int(position)
+    share = np.float32(position - below)
+    return np.asarray(phi[below] if not share else (1 - share) * phi[below] + share * phi[below + 1], np.float32)
 
 
 class SimulatedCamera:
@@ -118,7 +165,8 @@ class SimulatedCamera:
         self._first = 0
         self._shot: Shot | None = None
         self._repeat: CameraFrame | None = None
-        self._shown: Pattern | None = None
+        self._bench = bench_of(self._options.bench)
+        self._trigger = CameraTrigger()
 
     def open(self) -> CameraCapabilities:
         """Create scene, masks and sensor, and return the capabilities.
@@ -134,7 +182,7 @@ class SimulatedCamera:
         if self._lost:
             self.close()
         if self._open_camera is None:
-            self._open_camera = _OpenCamera(self._options)
+            self._open_camera = _OpenCamera(self._options, self._bench)
             self._counts.clear()
         return self._capabilities()
 
@@ -147,7 +195,7 @@ class SimulatedCamera:
             width_px=o.width_px,
             pixel_format=pixel_format_name(o.bit_depth, o.bayer),
             bit_depth=o.bit_depth,
-            n_frames=o.n_frames,
+            n_frames=self._opened().n_frames,
             bayer=o.bayer,
             frame_ids=o.faults.frame_ids,
             clock="simulated",
@@ -183,18 +231,21 @@ class SimulatedCamera:
         """Return the true calibration, more accurate than any measured one."""
         return self._opened().calibration
 
-    @property
-    def field_brightness(self) -> float:
-        """Brightness of the field in front of the camera during `show`, see `sci_stream.ports.PatternCamera`."""
-        return self._options.calibration_light
+    def timing(self) -> CameraTiming:
+        """Return the limits of its exposures; see `sci_stream.ports.TriggeredCamera`."""
+        return CameraTiming(max_exposure_us=1e7, step_us=0.1, max_delay_us=1e6, readout_us=0.0, max_every=1 << 16)
 
-    def show(self, pattern: Pattern | None) -> None:
-        """Show one pattern in front of a uniform field; see `sci_stream.ports.PatternCamera.show`."""
+    def trigger_now(self) -> CameraTrigger:
+        """Return how exposures are started; see `sci_stream.ports.TriggeredCamera`."""
+        return self._trigger
+
+    def arm(self, trigger: CameraTrigger) -> CameraTrigger:
+        """Change the start of exposures; see `sci_stream.ports.TriggeredCamera`."""
         self._opened()
-        if isinstance(pattern, int) and not 0 <= pattern < self._options.n_frames:
-            raise ValueError(f"patterns are numbered from 0 to {self._options.n_frames - 1}, got {pattern}")
-        self._shown = pattern
-        self._shot = None
+        if self._running:
+            raise RuntimeError("arm() while it is started: call stop() first")
+        self._trigger = trigger
+        return trigger
 
     def start(self) -> None:
         """Start exposing. Frame ids and the camera clock restart."""
@@ -232,9 +283,12 @@ class SimulatedCamera:
         self._skip_overwritten()
         if self.exhausted or not self._wait_for_trigger(timeout_s):
             return None
+        if self._bench.silent(self._trigger):
+            time.sleep(max(0.0, timeout_s))
+            self._pacer.pause(timeout_s)
+            return None
         if self._shot is None:  # rendered while waiting, so that it is ready when due
-            camera, n = self._opened(), self._index
-            self._shot = camera.shot(n) if self._shown is None else camera.through_pattern(self._shown, n)
+            self._shot = self._opened().shot(self._index, self._trigger)
         delay_s = self._faults.delay_s(self._index)
         if not self._pacer.wait(self._k, deadline_s - time.monotonic(), delay_s):
             return None
@@ -243,7 +297,7 @@ class SimulatedCamera:
     @property
     def exhausted(self) -> bool:
         """True once the last of a limited number of ``snapshots`` has been delivered."""
-        total = self._options.snapshots if self._shown is None else 0
+        total = self._options.snapshots if self._bench.shown is None else 0
         return 0 < total <= self._index and self._repeat is None
 
     def counters(self) -> Mapping[str, int]:
@@ -267,7 +321,7 @@ class SimulatedCamera:
             self._options = self._given
             self._pacer = Pacer(self._given.snapshot_rate_hz if self._triggers is None else 0.0)
         self._lost = False
-        self._shown = None
+        self._trigger = CameraTrigger()
 
     @property
     def _k(self) -> int:

@@ -45,6 +45,12 @@ class Exposure:
             x /= np.float32(self._samples)
         return x
 
+    def frame(self, t: float) -> npt.NDArray[np.float32]:
+        """Return the scene at a time, in sub-frames, (H, W) float32."""
+        x = np.empty(self._phi.shape[1:], np.float32)
+        self._sense(t, x)
+        return x
+
     def measure(
         self, x: npt.NDArray[np.float32], phi: npt.NDArray[np.float32] | None = None
     ) -> npt.NDArray[np.float32]:

@@ -19,6 +19,8 @@ _MAX_TRAVEL_PX = 38
 class MaskOptics:
     """The masks in front of the sensor, which may be displaced from their calibrated position.
 
+    They are those of the options, or ``patterns`` of a modulator, (B, H, W) uint8, one mirror on one pixel.
+
     A random binary pattern, including the transmission of closed elements, is blurred by the point spread function
     (Gaussian) of the relay optics and attenuated by their uneven transmission. ``shifting`` moves one pattern by a
     pixel per frame along the columns, as in CACTI; ``moving`` likewise, with elements of `FEATURE_PX`, so that
@@ -28,12 +30,15 @@ class MaskOptics:
     each pixel is weighted by the overlap of the elements with it), while the unevenness of the optics does not move.
     """
 
-    def __init__(self, options: SimulatedOptions) -> None:
+    def __init__(self, options: SimulatedOptions, patterns: npt.NDArray[np.uint8] | None = None) -> None:
+        if patterns is not None:
+            options = options.model_copy(update={"mask": "random", "n_frames": len(patterns)})
         self._options = options
         self._blur_margin = math.ceil(3 * options.mask_blur_px)
         self._travel = math.ceil(options.mask_travel_px)
         self._one_pattern = options.mask == "shifting"  # of which each frame sees another part
-        self._transmission = options.mask_closed + (1.0 - options.mask_closed) * self._draw()
+        drawn = self._draw() if patterns is None else self._shown(patterns)
+        self._transmission = options.mask_closed + (1.0 - options.mask_closed) * drawn
         self._gain = _gain_map(options.height_px, options.width_px, options.mask_unevenness)
 
     def stack(self, shift_px: tuple[float, float] = (0.0, 0.0)) -> npt.NDArray[np.float32]:
@@ -74,6 +79,19 @@ class MaskOptics:
     def open(self) -> npt.NDArray[np.float32]:
         """Return the transmission with every element open, (H, W) float32 in [0, 1], a new array."""
         return self._gain.astype(np.float32)
+
+    def _shown(self, patterns: npt.NDArray[np.uint8]) -> npt.NDArray[np.float64]:
+        """Return the patterns of a modulator, centred on the field with its margins, closed around them."""
+        margin = self._blur_margin + self._travel
+        shape = (self._options.height_px + 2 * margin, self._options.width_px + 2 * margin)
+        out = np.zeros((len(patterns), *shape))
+        places = []
+        for there, here in zip(shape, patterns.shape[1:], strict=True):
+            size = min(there, here)
+            places.append([slice((whole - size) // 2, (whole - size) // 2 + size) for whole in (there, here)])
+        (to_y, of_y), (to_x, of_x) = places
+        out[:, to_y, to_x] = patterns[:, of_y, of_x] / 255
+        return out
 
     def _draw(self) -> npt.NDArray[np.float64] | npt.NDArray[np.bool_]:
         """Draw the patterns, (1 or B, …): larger than the field by the mask travel, so that nothing wraps."""

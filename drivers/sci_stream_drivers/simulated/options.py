@@ -137,8 +137,11 @@ class SimulatedOptions(DriverOptions):
         default=0.4,
         gt=0,
         le=10,
-        description="Brightness of the uniform white field in front of the camera while it shows a single pattern for "
-        "calibration, 1 = white; the all-open mask must not saturate.",
+        description="Brightness of the uniform white field in front of the camera while the modulator holds a pattern, "
+        "1 = white; the all-open mask must not saturate.",
+    )
+    white_field: Rare[bool] = Field(
+        default=False, description="Film the uniform white field in place of the scene, to calibrate a moving mask."
     )
     exposure: float = Field(
         default=0.9,
@@ -168,6 +171,7 @@ class SimulatedOptions(DriverOptions):
         "rendered live (the seam is a scene cut); 0: render live.",
     )
     truth: bool = Field(default=False, description="Deliver the true video with each snapshot.")
+    bench: Rare[str] = Field(default="bench", description="Optical bench that it shares with a modulator.")
     faults: Rare[FaultOptions] = Field(default_factory=FaultOptions, description="Faults on request.")
 
     @field_validator("scene")

@@ -25,7 +25,7 @@ from sci_stream.nodes.runtime.logs import log_for_series
 from sci_stream.nodes.runtime.network import NodeNetwork
 from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
 from sci_stream.optics.calibration import Calibration
-from sci_stream.parameters import declared
+from sci_stream.parameters import Value, declared
 from sci_stream.ports import Camera
 from sci_stream.transport.client_connection import PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher, Settled
@@ -67,6 +67,8 @@ class AcquireNode:
         Whether the series still waits for a request of the operator to begin.
     overdue
         Returns an error if the driver hangs (see `ManagedCamera.overdue`).
+    observe
+        Receives the evidence of each video about the mask modulator.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class AcquireNode:
         actions: Mapping[str, Callable[[], str]] | None = None,
         waits: Callable[[], bool] = lambda: False,
         overdue: Callable[[float | None], CameraError | None] = lambda _grace_s: None,
+        observe: Callable[[Mapping[str, Value]], None] = lambda _evidence: None,
     ) -> None:
         self._rig = rig
         self._stop = stop
@@ -114,6 +117,7 @@ class AcquireNode:
             read_timeout_s=rig.camera.read_timeout_s,
         )
         self._overdue = overdue
+        self._observe = observe
         self._actions = dict(actions or {})
         self._controls = ControlHandler("acquire", self._link.connection.send, self._reader.change, self._actions)
         self._in_flight = InFlightSnapshots(self._budget, self._recovery)
@@ -449,6 +453,8 @@ class AcquireNode:
             self._report_without_video(settled.seq, epoch, settled.given_up, now_s)
         elif not settled.given_up:
             self._recovery.spool.confirm(settled.seq)
+        if settled.masks:
+            self._observe(settled.masks)
 
     @property
     def _offered(self) -> list[str]:

@@ -20,8 +20,8 @@ from sci_stream.config import Rig, load_rig
 from sci_stream.errors import ConfigError, EnvironmentFault, FileFormatError, LedgerError
 from sci_stream.file_guard import read_small, reading
 from sci_stream.nodes.launcher.supervisor import Supervisor
-from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.nodes.runtime.logs import LossyOutput, as_line, logs_json, set_up_logging
+from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.nodes.runtime.network import client_security
 from sci_stream.nodes.runtime.process import NEXT_SERIES, stop_on_signals
 from sci_stream.nodes.runtime.runtime_folder import RunFolder
@@ -36,7 +36,7 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
     """Run a rig's nodes on this machine until they end; return the exit status."""
     set_up_logging("run", verbose=verbose)
     rig = load_rig(path)
-    make_camera(rig)  # created but not opened: report a wrong driver or option before any process starts
+    make_coded_camera(rig)  # created but not opened: report a wrong driver or option before any process starts
     # Like the nodes it must not wait for a reader: it restarts them.
     console = Console(file=cast(TextIO, LossyOutput(sys.stderr)), stderr=True)
 

@@ -6,10 +6,13 @@ import logging
 
 import numpy as np
 
+from sci_stream.calibration.cycle_phase import CyclePhase
 from sci_stream.calibration.diagnosis import findings, is_withheld
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.config import CalibrationSection
 from sci_stream.model import Array, Snapshot
+from sci_stream.modulation.feedback import CORRECTIONS, FIRST_MASK, LATE, MOVED_X, MOVED_Y, STATE
+from sci_stream.parameters import Value
 from sci_stream.quantities import quantities_of
 from sci_stream.recon.engine import Engine
 from sci_stream.reports import CalibrationHealth
@@ -41,9 +44,14 @@ class CalibrationWatch:
             )
         self._health: CalibrationHealth | None = None
         self._reported: set[str] = set()
+        self._phase = CyclePhase()
+        self._corrections: Value = 0
+        self.first_mask: int | None = None
+        """First mask of the last exposure, if a modulator's state came with it and the video tells it."""
 
     def check(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
         """Check a reconstructed snapshot; return the calibration health if it was evaluated."""
+        self._check_phase(snapshot, video)
         if self._monitor is None:
             return None
         before = self._monitor.correction
@@ -62,6 +70,32 @@ class CalibrationWatch:
             self._health = health
             self._warn(health)
         return health
+
+    def _check_phase(self, snapshot: Snapshot, video: Array) -> None:
+        """Determine the first mask behind a modulator that is corrected by it."""
+        self.first_mask = None
+        corrections = snapshot.chunks.get(CORRECTIONS)
+        if corrections is None:
+            return
+        if corrections != self._corrections or snapshot.chunks.get(STATE):
+            self._corrections = corrections
+            self._phase.forget()
+        self.first_mask = self._phase.add(video)
+
+    def evidence(self, snapshot: Snapshot, health: CalibrationHealth | None) -> dict[str, Value]:
+        """Return the evidence of a checked snapshot about the modulator, for its corrections; empty without one."""
+        if CORRECTIONS not in snapshot.chunks:
+            return {}
+        known: dict[str, Value] = {name: snapshot.chunks[name] for name in (CORRECTIONS, STATE)}
+        if self.first_mask is not None:
+            known[FIRST_MASK] = self.first_mask
+        if health is not None and health.shift_x_px is not None and health.shift_y_px is not None:
+            known |= {MOVED_X: health.shift_x_px, MOVED_Y: health.shift_y_px}
+        masks = () if self._monitor is None else self._monitor.correction.masks
+        if health is not None and len(masks) > 1:
+            # A late exposure takes light from the first mask and none from the last; an early one the other way round.
+            known[LATE] = max(-1.0, min((masks[-1].gain - masks[0].gain), 1.0))
+        return known
 
     @property
     def withholds(self) -> bool:

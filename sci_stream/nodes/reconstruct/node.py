@@ -20,6 +20,7 @@ from sci_stream.nodes.runtime.health_reporter import HealthReporter
 from sci_stream.nodes.runtime.network import NodeNetwork
 from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
 from sci_stream.optics.calibration import Calibration
+from sci_stream.parameters import Value as ParameterValue
 from sci_stream.parameters import declared
 from sci_stream.transport.client_connection import PeerEvent
 from sci_stream.transport.sink_client import SinkClient
@@ -67,6 +68,7 @@ class ReconstructNode:
         self._dispatch = self._network.connect("acquire", self._hello)
         self._link = SinkClient(self._network.connect("sink", self._hello))
         self._controls = ControlHandler(self._hello.node, self._link.connection.send, self._solver.change)
+        self._evidence: dict[Identity, Mapping[str, ParameterValue]] = {}
         self._held: dict[Identity, int] = {}  # the snapshots held, with the time of their receipt, ns
         self._awaiting_calibration: dict[str, deque[Snapshot]] = {}
         self._recently_done: deque[Identity] = deque(maxlen=_MAX_RECENT)
@@ -244,6 +246,7 @@ class ReconstructNode:
             dropped_before=snapshot.dropped_before,
             chunks=snapshot.chunks,
         )
+        self._evidence[snapshot.id.series, snapshot.id.seq] = solved.evidence
         try:
             self._link.post(reconstruction, now_s)
         except ValueError as error:  # a figure that is no number: of this snapshot, and of each node that solves it
@@ -271,7 +274,8 @@ class ReconstructNode:
 
     def _return(self, identity: Identity, *, ok: bool, reason: str = "") -> None:
         """Return a snapshot to the acquire node."""
-        self._dispatch.send(Done(series=identity[0], seq=identity[1], ok=ok, reason=reason))
+        evidence = self._evidence.pop(identity, {})
+        self._dispatch.send(Done(series=identity[0], seq=identity[1], ok=ok, reason=reason, masks=evidence))
 
 
 def reconstruct_metrics(status: Mapping[str, int | float | str], wire_errors: Counter[str]) -> dict[str, Value]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from sci_stream.errors import SciStreamError
 from sci_stream.model import Array, Snapshot, StageTimes
@@ -27,6 +27,8 @@ class Solved:
     video: Array
     report: SolveReport
     times: StageTimes
+    evidence: Mapping[str, Value] = field(default_factory=dict)
+    """About the mask modulator."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -375,7 +375,8 @@ class SolverThread:
             video, report = withhold(
                 video, report, done.snapshot, self._engines[done.snapshot.calibration_hash].calibration
             )
-        report = dataclasses.replace(report, health=health, solver=self._solver_id)
+        first = None if watch.first_mask is None else float(watch.first_mask)
+        report = dataclasses.replace(report, health=health, solver=self._solver_id, start_mask=first)
         self._watch_status = watch.status()
         times = StageTimes(started_ns=done.started_ns, finished_ns=unix_ns())
-        self._put(Solved(done.snapshot, video, report, times))
+        self._put(Solved(done.snapshot, video, report, times, watch.evidence(done.snapshot, health)))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib.metadata
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, TypeVar, cast
+
+from pydantic import BaseModel
 
 from sci_stream.config import Rig, validate_options
+from sci_stream.config.sections import CameraSection, ModulatorSection
 from sci_stream.errors import ConfigError, did_you_mean
 from sci_stream.model import Json
 from sci_stream.ports import Camera, CameraDriver
 
 GROUP = "sci_stream.cameras"
+M = TypeVar("M", bound=BaseModel)
 
 
 def driver_names() -> list[str]:
@@ -20,25 +24,30 @@ def driver_names() -> list[str]:
 
 
 def load_driver(name: str) -> CameraDriver:
-    """Return an installed driver.
+    """Return an installed driver. Raises `ConfigError` if there is none of that name, or it cannot be imported."""
+    return cast(CameraDriver, load_entry(GROUP, name, "camera"))
+
+
+def load_entry(group: str, name: str, kind: str) -> Any:
+    """Return the driver that an entry point of a group names; ``kind`` is the section of the rig file.
 
     Raises
     ------
     ConfigError
         If there is none of that name, or it cannot be imported.
     """
-    for entry in importlib.metadata.entry_points(group=GROUP, name=name):
+    for entry in importlib.metadata.entry_points(group=group, name=name):
         try:
-            return cast(CameraDriver, entry.load())
+            return entry.load()
         except Exception as error:  # a plug-in may raise anything when it is imported
             raise ConfigError(
-                f"Cannot import the camera driver {name!r} ({entry.value})",
+                f"Cannot import the {kind} driver {name!r} ({entry.value})",
                 got=f"{type(error).__name__}: {error}",
                 hint="Install its dependencies; for GenICam cameras: pip install 'sci-stream[genicam]'.",
             ) from error
-    known = driver_names()
+    known = sorted({entry.name for entry in importlib.metadata.entry_points(group=group)})
     raise ConfigError(
-        "Unknown camera driver in [camera] driver",
+        f"Unknown {kind} driver in [{kind}] driver",
         expected=f"one of {', '.join(known) or 'none: is the package installed (pip install -e .)?'}",
         got=repr(name),
         hint=did_you_mean(name, known),
@@ -54,14 +63,19 @@ def make_camera(rig: Rig) -> Camera:
         If the driver is unknown or rejects its options.
     """
     driver = load_driver(rig.camera.driver)
-    where = f"{rig.source}: [camera.options]" if rig.source else "[camera.options]"
-    options = validate_options(driver.Options, _resolved(rig), where)
-    return driver(options)
+    return driver(driver_options(rig, "camera", driver.Options))
 
 
-def _resolved(rig: Rig) -> dict[str, Json]:
+def driver_options(rig: Rig, kind: Literal["camera", "modulator"], model: type[M]) -> M:
+    """Return the validated options of the camera or modulator. Raises `ConfigError`."""
+    section = rig.camera if kind == "camera" else rig.modulator
+    where = f"{rig.source}: [{kind}.options]" if rig.source else f"[{kind}.options]"
+    return validate_options(model, _resolved(section, rig.source), where)
+
+
+def _resolved(section: CameraSection | ModulatorSection, source: Path | None) -> dict[str, Json]:
     """Resolve relative paths of files next to the rig file."""
-    folder = rig.source.parent if rig.source else Path()
+    folder = source.parent if source else Path()
 
     def resolved(value: Any) -> Any:
         if isinstance(value, str) and value and (folder / value).exists() and not Path(value).is_absolute():
@@ -70,5 +84,5 @@ def _resolved(rig: Rig) -> dict[str, Json]:
 
     return {
         key: [resolved(item) for item in value] if isinstance(value, list) else resolved(value)
-        for key, value in rig.camera.options.items()
+        for key, value in section.options.items()
     }

@@ -1,0 +1,166 @@
+"""Timing of a mask modulator and of the camera behind it: requests, limits and capabilities. Times are in µs."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from sci_stream.errors import ConfigError
+from sci_stream.model import Array
+
+Master = Literal["modulator", "camera", "external"]
+"""The device that starts each cycle of B masks."""
+Pulse = Literal["per_pattern", "per_cycle", "none"]
+"""Pulses that a modulator gives."""
+Edge = Literal["rising", "falling", "none"]
+"""Edge of an input that starts a cycle."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaskTiming:
+    """Timing of one cycle of patterns.
+
+    Each pattern is shown for ``pattern_us`` and followed by ``dark_us`` without light; ``gap_us`` of darkness follows
+    the last one. With a ``trigger`` a cycle begins ``start_delay_us`` after the edge, otherwise the next cycle follows
+    at once. A pulse of ``pulse_width_us`` begins ``pulse_delay_us`` after its pattern or cycle. ``accepted`` by a
+    device, the times are those that it keeps.
+    """
+
+    master: Master = "modulator"
+    pattern_us: float = 0.0
+    dark_us: float = 0.0
+    gap_us: float = 0.0
+    start_delay_us: float = 0.0
+    pulse: Pulse = "per_cycle"
+    pulse_delay_us: float = 0.0
+    pulse_width_us: float = 0.0
+    trigger: Edge = "none"
+
+    @property
+    def slot_us(self) -> float:
+        """Time from one pattern to the next."""
+        return self.pattern_us + self.dark_us
+
+    def cycle_us(self, n_patterns: int) -> float:
+        """Time from one cycle to the next, if it is not triggered."""
+        return n_patterns * self.slot_us + self.gap_us
+
+
+@dataclass(frozen=True, slots=True)
+class ModulatorCapabilities:
+    """Properties of an open modulator.
+
+    Parameters
+    ----------
+    model, serial
+        Labels; the serial number may be empty.
+    height_px, width_px
+        Shape of a pattern, mirrors or pixels.
+    bits
+        Depth of a pattern: 1 for binary ones.
+    max_patterns
+        Patterns in one cycle.
+    min_pattern_us, min_dark_us, step_us
+        Shortest time of a pattern and between two, and the step of all times; 0 for any.
+    pulses, masters, gap
+        Pulses that it gives, devices that may start a cycle, and whether it can stay dark after one.
+    max_delay_us
+        Largest delay of a pulse.
+    holds
+        Whether it can show one pattern for any time. A mask that is moved by a waveform cannot.
+    field_brightness
+        Brightness of the uniform field while a pattern is held, as a fraction of white, if it has a lamp of its own.
+    """
+
+    model: str
+    serial: str
+    height_px: int
+    width_px: int
+    bits: int = 1
+    max_patterns: int = 65_536
+    min_pattern_us: float = 0.0
+    min_dark_us: float = 0.0
+    step_us: float = 1.0
+    pulses: tuple[Pulse, ...] = ("per_cycle",)
+    masters: tuple[Master, ...] = ("modulator",)
+    gap: bool = False
+    max_delay_us: float = 0.0
+    holds: bool = True
+    field_brightness: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class CameraTrigger:
+    """Start and length of an exposure.
+
+    Parameters
+    ----------
+    source
+        ``line``: a pulse at its input; ``free``: the camera by itself.
+    exposure_us
+        Length of an exposure.
+    delay_us
+        From the pulse to the start of the exposure.
+    every
+        Use each N-th pulse, counted by the camera.
+    period_us
+        From one free exposure to the next; 0: as the camera is set.
+    """
+
+    source: Literal["line", "free"] = "free"
+    exposure_us: float = 0.0
+    delay_us: float = 0.0
+    every: int = 1
+    period_us: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class CameraTiming:
+    """Limits of a camera's exposures: range and step, delay, time from the end of one to the start of the next.
+
+    ``max_every`` is the largest number of pulses that it can count for one exposure, 1 if it cannot count.
+    """
+
+    min_exposure_us: float = 1.0
+    max_exposure_us: float = 1e9
+    step_us: float = 0.0
+    max_delay_us: float = 0.0
+    readout_us: float = 0.0
+    max_every: int = 1
+
+
+def pattern_hash(patterns: Array) -> str:
+    """Return the content hash of patterns, 32 hexadecimal digits."""
+    digest = hashlib.sha256(repr(patterns.shape).encode() + np.ascontiguousarray(patterns, np.uint8).tobytes())
+    return digest.hexdigest()[:32]
+
+
+def checked_patterns(patterns: Array, capabilities: ModulatorCapabilities) -> npt.NDArray[np.uint8]:
+    """Return patterns as (B, H, W) uint8, 0 closed and 255 open. Raises `ConfigError` if a modulator cannot show them.
+
+    Grey values of a binary modulator are refused.
+    """
+    shape = (capabilities.height_px, capabilities.width_px)
+    if patterns.dtype != np.uint8 or patterns.ndim != 3 or patterns.shape[1:] != shape or not len(patterns):
+        raise ConfigError(
+            f"The patterns do not fit the modulator {capabilities.model}",
+            expected=f"uint8 of (B, {shape[0]}, {shape[1]})",
+            got=f"{patterns.dtype} of {patterns.shape}",
+            hint="To make some: sci-stream masks make.",
+        )
+    if len(patterns) > capabilities.max_patterns:
+        raise ConfigError(
+            f"The modulator {capabilities.model} cannot hold so many patterns",
+            expected=f"at most {capabilities.max_patterns}",
+            got=len(patterns),
+        )
+    levels = np.flatnonzero(np.bincount(patterns.reshape(-1), minlength=256))
+    if capabilities.bits == 1 and not np.isin(levels, (0, 255)).all():
+        raise ConfigError(
+            f"The modulator {capabilities.model} shows binary patterns", expected="0 and 255", got=levels[:4].tolist()
+        )
+    return np.ascontiguousarray(patterns)

@@ -1,0 +1,292 @@
+"""A camera and the mask modulator in front of it as one camera: planned, armed, started and corrected together."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from sci_stream.config.sections import ModulatorSection
+from sci_stream.errors import CameraError, CameraLost, ConfigError
+from sci_stream.model import Array, CameraCapabilities, CameraFrame
+from sci_stream.modulation.diagram import describe
+from sci_stream.modulation.feedback import (
+    ADVANCE,
+    CORRECTIONS,
+    DELAY,
+    SHIFT_X,
+    SHIFT_Y,
+    STATE,
+    UNITS,
+    MaskFeedback,
+    ModulatorCorrection,
+)
+from sci_stream.modulation.plan import TimingPlan, TimingRequest, plan_timing
+from sci_stream.modulation.timing import CameraTiming, ModulatorCapabilities
+from sci_stream.optics.calibration import Calibration
+from sci_stream.parameters import Parameter, Value
+from sci_stream.ports import AdjustableCamera, Camera, MaskModulator, TriggeredCamera
+
+log = logging.getLogger(__name__)
+
+# Counters show most faults. Asking takes a few ms on USB: at most a tenth of the time goes into it.
+_IDLE = 10.0
+_FAULTS = ("restarts", "underruns")
+# Snapshots after a correction that may have begun before it.
+_SETTLING = 1
+# Exposure and delay that a camera keeps may differ by this share of a mask from the plan.
+_TOLERANCE = 0.02
+
+
+class ModulatedCamera:
+    """Satisfies `sci_stream.ports.Camera`, and adds to each frame how the modulator was corrected until then.
+
+    ``observe`` may be called from any thread, everything else from one.
+
+    Parameters
+    ----------
+    section
+        ``[modulator]`` of the rig.
+    patterns
+        The masks, (B, H, W) uint8; None for a mask that is moved by a waveform.
+    """
+
+    def __init__(
+        self, camera: Camera, modulator: MaskModulator, section: ModulatorSection, patterns: Array | None
+    ) -> None:
+        self.camera = camera
+        self.modulator = modulator
+        self.plan: TimingPlan | None = None
+        """The timing of both, as they keep it; None while closed."""
+        self.properties: ModulatorCapabilities | None = None
+        self.pattern_hash = ""
+        self._section = section
+        self._patterns = patterns
+        self._capabilities: CameraCapabilities | None = None
+        self._evidence: deque[Mapping[str, Value]] = deque(maxlen=64)
+        self._feedback = MaskFeedback(1, 1.0)
+        self._counts: dict[str, int] = {}
+        self._counted_s = self._count_every_s = 0.0
+        self._state = 0
+        self._settling = 0
+        self._corrected = self._recovered = 0
+
+    # --- the port
+
+    def open(self) -> CameraCapabilities:
+        """Open both, load the patterns, plan the timing and arm both with it.
+
+        Raises
+        ------
+        ConfigError
+            If the timing does not fit them.
+        CameraError
+            If one of them does not respond, or keeps another timing.
+        """
+        if self._capabilities is not None:
+            return self._capabilities
+        self.properties = self.modulator.open()
+        self.pattern_hash = self.modulator.load(self._moved_patterns((0, 0)))
+        capabilities = self.camera.open()
+        self.plan = self._arm(self.n_patterns)
+        if capabilities.n_frames not in (None, self.n_patterns):
+            raise ConfigError(
+                "Camera and modulator disagree about the number of masks",
+                expected=f"{capabilities.n_frames}, the camera's",
+                got=f"{self.n_patterns} in [modulator]",
+            )
+        self._feedback = MaskFeedback(self.n_patterns, self.plan.mask.slot_us, self._section.mirror_px)
+        self._counts = dict(self.modulator.counters())
+        period_ns = round(1000 * self.plan.period_us)
+        self._capabilities = dataclasses.replace(
+            capabilities,
+            n_frames=self.n_patterns,
+            chunks={**capabilities.chunks, **UNITS},
+            frame_period_ns=max(period_ns, capabilities.frame_period_ns or 0),
+        )
+        log.info("%s: %s; patterns %s", self.properties.model, describe(self.plan), self.pattern_hash[:12])
+        return self._capabilities
+
+    @property
+    def n_patterns(self) -> int:
+        """B. Raises `ConfigError` if neither patterns nor ``n_frames`` tell it."""
+        if self._patterns is None and not self._section.n_frames:
+            raise ConfigError(
+                "The rig does not name its masks",
+                expected="[modulator] patterns, or n_frames for a mask that is moved by a waveform",
+                hint="To make some: sci-stream masks make.",
+            )
+        return self._section.n_frames if self._patterns is None else len(self._patterns)
+
+    def _moved_patterns(self, moved: tuple[int, int]) -> Array:
+        """Return the patterns, moved by mirrors to the right and down."""
+        assert self.properties is not None
+        if self._patterns is None:
+            return np.empty((0, self.properties.height_px, self.properties.width_px), np.uint8)
+        return np.roll(self._patterns, (moved[1], moved[0]), (1, 2)) if any(moved) else self._patterns
+
+    def _arm(self, n_patterns: int, delay_us: float = 0.0) -> TimingPlan:
+        """Plan, arm both, and return the plan with the times that they keep."""
+        assert self.properties is not None
+        section = self._section
+        request = TimingRequest(
+            section.pattern_us,
+            section.dark_us,
+            section.master,
+            section.pulse,
+            section.delay_us + delay_us,
+            section.pulse_width_us,
+        )
+        limits = self.camera.timing() if isinstance(self.camera, TriggeredCamera) else CameraTiming(max_delay_us=1e6)
+        plan = plan_timing(request, self.properties, limits, n_patterns)
+        armed = self.modulator.arm(plan.mask)
+        if (armed.pattern_us, armed.dark_us) != (plan.mask.pattern_us, plan.mask.dark_us):
+            request = dataclasses.replace(request, pattern_us=armed.pattern_us, dark_us=armed.dark_us)
+            plan = plan_timing(request, self.properties, limits, n_patterns)
+        plan = dataclasses.replace(plan, mask=armed)
+        if not isinstance(self.camera, TriggeredCamera):
+            log.warning("the driver of this camera cannot set its trigger: set it yourself to: %s", describe(plan))
+            return plan
+        kept_by_camera = self.camera.arm(plan.camera)
+        for name in ("exposure_us", "delay_us"):
+            wanted, got = getattr(plan.camera, name), getattr(kept_by_camera, name)
+            if abs(wanted - got) > _TOLERANCE * armed.pattern_us:
+                raise CameraError(
+                    f"The camera does not keep the {name} of the timing plan",
+                    expected=f"{wanted:g} µs, within {_TOLERANCE:.0%} of a mask",
+                    got=f"{got:g} µs",
+                    hint="Set [modulator] pattern_us to a multiple of the camera's step.",
+                )
+        return dataclasses.replace(plan, camera=kept_by_camera)
+
+    def calibration(self) -> Calibration | None:
+        """Return the camera's own calibration."""
+        return self.camera.calibration()
+
+    def start(self) -> None:
+        """Start both: first the one that waits for the other."""
+        if self.plan is None:
+            raise RuntimeError("start() needs open()")
+        first, second = self.camera.start, self.modulator.start
+        if self.plan.mask.master == "camera":
+            first, second = second, first
+        first()
+        second()
+
+    def read(self, timeout_s: float) -> CameraFrame | None:
+        """Return the next frame, with the state of the modulator; correct the modulator before."""
+        try:
+            self._correct()
+            self._look_after(time.monotonic())
+        except CameraLost:
+            raise
+        except CameraError as error:
+            raise CameraLost("The mask modulator does not respond", got=error) from error
+        frame = self.camera.read(timeout_s)
+        if frame is None:
+            return None
+        self._look_after(time.monotonic())  # again: a fault during this exposure marks it
+        feedback = self._feedback
+        state = {
+            STATE: self._state or 2 * (self._settling > 0),
+            CORRECTIONS: feedback.corrections,
+            ADVANCE: feedback.advance,
+            DELAY: round(feedback.delay_us, 2),
+            SHIFT_X: feedback.moved[0],
+            SHIFT_Y: feedback.moved[1],
+        }
+        self._settling = max(0, self._settling - 1)
+        self._state = 0
+        return dataclasses.replace(frame, chunks={**frame.chunks, **state})
+
+    @property
+    def exhausted(self) -> bool:
+        """As the camera."""
+        return self.camera.exhausted
+
+    def settings(self) -> Sequence[Parameter]:
+        """Return the camera's settings, without those that the timing plan sets."""
+        if not isinstance(self.camera, AdjustableCamera):
+            return ()
+        return [p for p in self.camera.settings() if p.name not in ("ExposureTime", "AcquisitionFrameRate")]
+
+    def set(self, name: str, value: Value) -> CameraCapabilities:
+        """Change one of `settings`."""
+        if not isinstance(self.camera, AdjustableCamera):
+            raise ConfigError("This camera has no adjustable settings")
+        assert self._capabilities is not None
+        self.camera.set(name, value)
+        return self._capabilities
+
+    def counters(self) -> Mapping[str, int]:
+        """Return the camera's counters and, beginning with ``modulator_``, those of the modulator."""
+        modulator = {f"modulator_{name}": count for name, count in self._counts.items()}
+        extra = {"modulator_corrected": self._corrected, "modulator_recovered": self._recovered}
+        return {**self.camera.counters(), **modulator, **extra}
+
+    def stop(self) -> None:
+        """Stop both."""
+        self.modulator.stop()
+        self.camera.stop()
+
+    def close(self) -> None:
+        """Close both."""
+        self._capabilities = self.plan = None
+        self.modulator.close()
+        self.camera.close()
+
+    # --- faults and corrections
+
+    def observe(self, evidence: Mapping[str, Value]) -> None:
+        """Take the evidence of a reconstructed snapshot; from any thread."""
+        if self._section.correct:
+            self._evidence.append(evidence)
+
+    def _correct(self) -> None:
+        while self._evidence and self.plan is not None:
+            exhausted = self._feedback.exhausted
+            correction = self._feedback.add(self._evidence.popleft())
+            if self._feedback.exhausted and not exhausted:
+                log.error("the modulator was corrected too often: it is not corrected any more, look for the cause")
+            if correction is not None:
+                self._apply(correction)
+
+    def _apply(self, correction: ModulatorCorrection) -> None:
+        log.warning(
+            "modulator corrected (%s): %+d patterns, %+.1f µs, moved by (%d, %d) mirrors",
+            *(correction.why, correction.advance, correction.delay_us, *correction.move),
+        )
+        self._corrected += 1
+        self._settling = _SETTLING
+        if correction.advance:
+            self.modulator.advance(correction.advance)
+            return
+        # Both have to be stopped for this; no exposure is under way between two frames of a stopped camera.
+        self.stop()
+        self.modulator.load(self._moved_patterns(self._feedback.moved))
+        self.plan = self._arm(self.n_patterns, self._feedback.delay_us)
+        self.start()
+
+    def _look_after(self, now_s: float) -> None:
+        """Read the modulator's counters, and start it again after a fault that they show."""
+        if now_s - self._counted_s < self._count_every_s:
+            return
+        before, self._counts = self._counts, dict(self.modulator.counters())
+        self._counted_s = time.monotonic()
+        self._count_every_s = _IDLE * (self._counted_s - now_s)
+        faults = [name for name in _FAULTS if self._counts.get(name, 0) != before.get(name, 0)]
+        if not faults or self.plan is None:
+            return
+        log.warning("the modulator reports %s: it is loaded, armed and started again", " and ".join(faults))
+        self._state = 1
+        self._settling = _SETTLING
+        self._recovered += 1
+        self.modulator.stop()
+        self.modulator.load(self._moved_patterns(self._feedback.moved))
+        self.modulator.arm(self.plan.mask)
+        self.modulator.start()
+        self._feedback.restarted()

@@ -1,0 +1,66 @@
+"""Load modulator drivers by name, and make the camera of a rig together with the modulator in front of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from sci_stream.config import Rig
+from sci_stream.errors import ConfigError, FileFormatError
+from sci_stream.files.calibration_import import read_array
+from sci_stream.model import Array
+from sci_stream.nodes.runtime.camera_drivers import driver_options, load_entry, make_camera
+from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
+from sci_stream.ports import Camera, MaskModulator, ModulatorDriver
+
+GROUP = "sci_stream.modulators"
+
+
+def load_modulator_driver(name: str) -> ModulatorDriver:
+    """Return an installed driver. Raises `ConfigError` if there is none of that name, or it cannot be imported."""
+    driver: ModulatorDriver = load_entry(GROUP, name, "modulator")
+    return driver
+
+
+def make_modulator(rig: Rig) -> MaskModulator:
+    """Create the rig's modulator, which must be on this machine, not yet open. Raises `ConfigError`."""
+    if rig.modulator.driver is None:
+        raise ConfigError("The rig commands no modulator", expected="[modulator] driver", hint="See the rig guide.")
+    driver = load_modulator_driver(rig.modulator.driver)
+    return driver(driver_options(rig, "modulator", driver.Options))
+
+
+def load_patterns(path: Path | None) -> Array | None:
+    """Return the masks of a file or folder, (B, H, W) uint8 of 0 to 255; None without one.
+
+    Raises
+    ------
+    FileFormatError
+        If it holds no masks.
+    ConfigError
+        If it does not exist.
+    """
+    if path is None:
+        return None
+    if not path.exists():
+        raise ConfigError(f"There are no patterns {path}", hint="To make some: sci-stream masks make.")
+    stack = read_array(path, "mask")
+    if stack.ndim != 3 or not np.isin(stack.dtype.kind, ["u", "b", "i", "f"]):
+        raise FileFormatError(f"{path} holds no patterns", expected="(B, H, W)", got=f"{stack.dtype} of {stack.shape}")
+    highest = float(stack.max(initial=0))
+    return stack.astype(np.uint8) * (255 if highest <= 1 else 1)
+
+
+def make_coded_camera(rig: Rig) -> Camera:
+    """Create the rig's camera, together with its modulator if the rig commands one; not yet open.
+
+    Raises
+    ------
+    ConfigError
+        If a driver is unknown or rejects its options, or there are no patterns.
+    """
+    camera = make_camera(rig)
+    if not rig.modulator.driver:
+        return camera
+    return ModulatedCamera(camera, make_modulator(rig), rig.modulator, load_patterns(rig.modulator.patterns))

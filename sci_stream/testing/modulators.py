@@ -1,0 +1,188 @@
+"""One suite of tests for every mask modulator, also those of other packages.
+
+Derive a class from `ModulatorContract` in a test module; pytest runs its tests::
+
+    class TestMyModulator(ModulatorContract):
+        def make(self):
+            return MyModulator(MyModulator.Options())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sci_stream.errors import InputError
+from sci_stream.model import Array
+from sci_stream.modulation.timing import MaskTiming, ModulatorCapabilities, pattern_hash
+from sci_stream.ports import MaskModulator, Pattern
+
+
+class ModulatorContract:
+    """Tests of a modulator; see `sci_stream.ports.MaskModulator`."""
+
+    n_patterns = 4
+    """Patterns of a cycle."""
+
+    def make(self) -> MaskModulator:
+        """Return a modulator, not yet open; each call returns an equal one."""
+        raise NotImplementedError
+
+    # --- capabilities
+
+    def test_it_satisfies_the_protocol(self) -> None:
+        """It has all methods."""
+        with self._made() as modulator:
+            assert isinstance(modulator, MaskModulator)
+
+    def test_capabilities_are_complete(self) -> None:
+        """Sizes and limits are in range; it gives a pulse or can be started by the camera."""
+        with self._made() as modulator:
+            can = modulator.open()
+            assert isinstance(can, ModulatorCapabilities)
+            assert modulator.open() == can, "open() of an open modulator changes nothing"
+        assert can.model
+        assert min(can.height_px, can.width_px, can.bits, can.max_patterns) >= 1
+        assert min(can.min_pattern_us, can.min_dark_us, can.step_us, can.max_delay_us) >= 0
+        assert set(can.pulses) <= {"per_pattern", "per_cycle"}
+        assert set(can.masters) <= {"modulator", "camera", "external"}
+        assert can.field_brightness > 0
+
+    def test_counters_are_counts(self) -> None:
+        """Each has a name and is an integer ≥ 0."""
+        with self._made() as modulator:
+            self._armed(modulator)
+            for name, count in modulator.counters().items():
+                assert isinstance(name, str)
+                assert type(count) is int
+                assert count >= 0
+
+    # --- patterns
+
+    def test_load_returns_the_hash_of_the_content(self) -> None:
+        """Other patterns have another hash; the argument may change afterwards."""
+        with self._made() as modulator:
+            can = modulator.open()
+            if not can.holds:
+                return  # of a mask that is moved
+            patterns = self.patterns(can)
+            assert modulator.load(patterns) == pattern_hash(patterns)
+            assert modulator.load(patterns[::-1]) == pattern_hash(patterns[::-1])
+
+    def test_load_refuses_another_shape(self) -> None:
+        """With an `InputError`."""
+        with self._made() as modulator:
+            can = modulator.open()
+            if can.holds:
+                with pytest.raises(InputError):
+                    modulator.load(np.zeros((2, can.height_px + 1, can.width_px), np.uint8))
+
+    def test_hold_shows_each_pattern_and_refuses_others(self) -> None:
+        """Masks by number, dark and white, and None; a mask that moves is refused."""
+        with self._made() as modulator:
+            can = modulator.open()
+            if not can.holds:
+                with pytest.raises(InputError):
+                    modulator.hold(0)
+                return
+            modulator.load(self.patterns(can))
+            shown: tuple[Pattern | None, ...] = ("dark", "white", 0, self.n_patterns - 1, None)
+            for pattern in shown:
+                modulator.hold(pattern)
+            with pytest.raises(ValueError, match=str(self.n_patterns)):
+                modulator.hold(self.n_patterns)
+
+    # --- timing
+
+    def test_arm_returns_the_times_that_are_kept(self) -> None:
+        """Rounded by a step at most; armed again with them, they stay."""
+        with self._made() as modulator:
+            can, timing = self._armed(modulator)
+            armed = modulator.arm(timing)
+            assert abs(armed.pattern_us - timing.pattern_us) <= max(can.step_us, 1e-3 * timing.pattern_us)
+            again = modulator.arm(armed)
+            assert again.pattern_us == pytest.approx(armed.pattern_us, rel=1e-6)
+
+    def test_arm_refuses_patterns_that_are_too_short(self) -> None:
+        """With an `InputError`, if it has a limit."""
+        with self._made() as modulator:
+            can, timing = self._armed(modulator)
+            if can.min_pattern_us:
+                with pytest.raises(InputError):
+                    modulator.arm(replace(timing, pattern_us=can.min_pattern_us / 2))
+
+    # --- start, stop, close
+
+    def test_start_advance_and_stop(self) -> None:
+        """A second start changes nothing; after stop, it starts again."""
+        with self._made() as modulator:
+            self._armed(modulator)
+            for _ in range(2):
+                modulator.start()
+                modulator.start()
+                modulator.advance(1)
+                modulator.advance(-1)
+                modulator.stop()
+
+    def test_calls_out_of_order_raise_runtime_error(self) -> None:
+        """Everything needs `open`; `arm` and `start` need `load`, `start` needs `arm`."""
+        with self._made() as modulator:
+            calls: list[Callable[[], object]] = [
+                lambda: modulator.load(np.zeros((1, 1, 1), np.uint8)),
+                lambda: modulator.arm(MaskTiming(pattern_us=1e3)),
+                modulator.start,
+                modulator.counters,
+                lambda: modulator.hold("white"),
+            ]
+            for call in calls:
+                with pytest.raises(RuntimeError):
+                    call()
+            can = modulator.open()
+            if can.holds:
+                with pytest.raises(RuntimeError):
+                    modulator.arm(MaskTiming(pattern_us=1e3))
+            modulator.load(self.patterns(can))
+            with pytest.raises(RuntimeError):
+                modulator.start()
+
+    def test_stop_and_close_are_allowed_in_any_state(self) -> None:
+        """Before `open`, twice, and while it runs; it can be opened again."""
+        with self._made() as modulator:
+            modulator.stop()
+            modulator.close()
+            self._armed(modulator)
+            modulator.start()
+            for _ in range(2):
+                modulator.close()
+            modulator.stop()
+            self._armed(modulator)
+
+    def patterns(self, can: ModulatorCapabilities) -> Array:
+        """Return patterns that it can show; none for a mask that is moved."""
+        shape = (self.n_patterns if can.holds else 0, can.height_px, can.width_px)
+        return ((np.random.default_rng(1).random(shape) < 0.5) * 255).astype(np.uint8)
+
+    def _armed(self, modulator: MaskModulator) -> tuple[ModulatorCapabilities, MaskTiming]:
+        can = modulator.open()
+        modulator.load(self.patterns(can))
+        timing = MaskTiming(
+            can.masters[0] if can.masters else "modulator",
+            pattern_us=max(1000.0, 2 * can.min_pattern_us),
+            dark_us=can.min_dark_us,
+            pulse=can.pulses[0] if can.pulses else "none",
+            pulse_width_us=50.0,
+            trigger="none" if "modulator" in can.masters else "rising",
+        )
+        return can, modulator.arm(timing)
+
+    @contextmanager
+    def _made(self) -> Iterator[MaskModulator]:
+        modulator = self.make()
+        try:
+            yield modulator
+        finally:
+            modulator.close()

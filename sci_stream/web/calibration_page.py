@@ -1,0 +1,124 @@
+"""The page of ``sci-stream calibrate``: the newest frame with white level, focus and mask contrast."""
+
+from __future__ import annotations
+
+import html
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from sci_stream.config import PreviewSection
+from sci_stream.config.fields import expiry_s, network_location
+from sci_stream.imaging.rendering import encode_jpeg, render_counts
+from sci_stream.model import Array
+from sci_stream.transport.http.access import AccessMiddleware, HttpAccessControl
+from sci_stream.transport.http.server import HttpServer, listen
+
+_SHOW_S = 0.2
+_MAX_PX = 800
+_PER_S, _BURST = 20.0, 40
+_PAGE: Final = """<!doctype html><meta charset=utf-8><title>Calibration</title>
+<link rel=stylesheet href="page.css{query}"><h1 id=step>Calibration</h1><img id=frame alt="newest frame">
+<table id=figures></table><script src="page.js{query}"></script>
+"""
+_STYLE: Final = """body{background:#111;color:#eee;font:16px sans-serif;margin:1em}img{max-width:90vw;max-height:70vh}
+td{padding:.2em 1em .2em 0}"""
+_SCRIPT: Final = """async function next() {
+  const query = location.search;
+  try {
+    const status = await (await fetch("status" + query)).json();
+    document.getElementById("step").textContent = status.step;
+    document.getElementById("figures").replaceChildren(...Object.entries(status.figures).map((cells) => {
+      const row = document.createElement("tr");
+      for (const text of cells) row.appendChild(document.createElement("td")).textContent = text;
+      return row;
+    }));
+    document.getElementById("frame").src = "frame.jpg" + (query || "?") + "&" + Date.now();
+  } catch { document.getElementById("step").textContent = "finished"; }
+  setTimeout(next, 300);
+}
+next();
+"""
+
+
+def frame_figures(counts: Array, saturation_dn: float, dark_dn: float = 0.0) -> dict[str, float]:
+    """Return the level and clipped share of a frame, its sharpness and its contrast.
+
+    ``focus`` is the mean square of the Laplacian relative to the variance: it is largest when the edges of the mask
+    elements are sharpest. ``contrast`` is the standard deviation over the mean above ``dark_dn``: 1 for sharp random
+    masks half open.
+    """
+    image = counts[::2, ::2].astype(np.float32)  # one colour of a mosaic
+    light = image - np.float32(dark_dn)
+    laplacian = 4 * image[1:-1, 1:-1] - image[:-2, 1:-1] - image[2:, 1:-1] - image[1:-1, :-2] - image[1:-1, 2:]
+    variance = float(image.var()) + 1e-9
+    return {
+        "level": float(np.percentile(image, 99)) / saturation_dn,
+        "clipped": float(np.mean(image >= saturation_dn)),
+        "focus": float(np.mean(np.square(laplacian))) / variance / 20,
+        "contrast": float(light.std()) / max(float(light.mean()), 1e-6),
+    }
+
+
+class CalibrationPage:
+    """Serve the page until `close`, at the address and with the token of ``[preview]``."""
+
+    def __init__(self, section: PreviewSection) -> None:
+        self._frame: Array | None = None
+        self._status: Mapping[str, object] = {"step": "opening the camera", "figures": {}}
+        self._shown_s = 0.0
+        self._best_focus = 0.0
+        listener = listen(
+            section.host, section.port, what="The page ([preview] port)", hint="Choose another port, 0 for any."
+        )
+        self.url = f"http://{network_location(section.host, listener.getsockname()[1])}/"
+        access = HttpAccessControl(section.token or None, expiry_s(section.token_expires), per_s=_PER_S, burst=_BURST)
+        routes = {
+            "/": self._index,
+            "/page.js": lambda _: Response(_SCRIPT, media_type="text/javascript"),
+            "/page.css": lambda _: Response(_STYLE, media_type="text/css"),
+            "/status": self._answer_status,
+            "/frame.jpg": self._answer_frame,
+        }
+        app = Starlette(routes=[Route(path, endpoint) for path, endpoint in routes.items()])
+        self._server = HttpServer(AccessMiddleware(app, access, "calibration"), listener, "calibration-page")
+
+    def show(self, step: str, counts: Array, saturation_dn: float, dark_dn: float) -> None:
+        """Show a frame, at most five per second."""
+        now_s = time.monotonic()
+        if now_s - self._shown_s < _SHOW_S:
+            return
+        self._shown_s = now_s
+        figures = frame_figures(counts, saturation_dn, dark_dn)
+        self._best_focus = max(self._best_focus, figures["focus"])
+        texts = {
+            "white level, aim 50 to 90 % of the range": f"{figures['level']:.0%}",
+            "clipped": f"{figures['clipped']:.2%}",
+            "focus, best so far": f"{figures['focus']:.3f}, {self._best_focus:.3f}",
+            "mask contrast": f"{figures['contrast']:.2f}",
+        }
+        self._frame, self._status = counts, {"step": step, "figures": texts, **figures}
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.close()
+
+    async def _index(self, request: Request) -> Response:
+        query = f"?{request.url.query}" if request.url.query else ""
+        return HTMLResponse(_PAGE.format(query=html.escape(query)), headers={"Cache-Control": "no-store"})
+
+    async def _answer_status(self, _: Request) -> Response:
+        return JSONResponse(self._status, headers={"Cache-Control": "no-store"})
+
+    async def _answer_frame(self, _: Request) -> Response:
+        if self._frame is None:
+            return Response(status_code=404)
+        step = -(-max(self._frame.shape) // _MAX_PX)
+        jpeg = encode_jpeg(render_counts(self._frame[::step, ::step]))
+        return Response(jpeg, media_type="image/jpeg", headers={"Cache-Control": "no-store"})

@@ -1,0 +1,93 @@
+"""The simulated modulator, alone and in front of the simulated camera."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from sci_stream.errors import ConfigError
+from sci_stream.model import CameraFrame
+from sci_stream.modulation.feedback import CORRECTIONS, STATE
+from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
+from sci_stream.testing.modulators import ModulatorContract
+from sci_stream_drivers.simulated import SimulatedModulator, SimulatedModulatorOptions
+from tests.tools.modulated import masks, modulated
+
+_BENCHES = itertools.count()
+
+
+def options(**changes: object) -> SimulatedModulatorOptions:
+    small = {"width_px": 16, "height_px": 12, "bench": f"modulator-{next(_BENCHES)}"}
+    return SimulatedModulatorOptions.model_validate({**small, **changes})
+
+
+class TestSimulatedModulator(ModulatorContract):
+    def make(self) -> SimulatedModulator:
+        return SimulatedModulator(options())
+
+
+class TestMovingMask(ModulatorContract):
+    def make(self) -> SimulatedModulator:
+        return SimulatedModulator(options(motion="sine"))
+
+
+def error_of(both: ModulatedCamera, frame: CameraFrame, rolled: int = 0) -> float:
+    """Return how far the truth, through the masks from another one on, is from a frame; RMS, of y."""
+    calibration = both.calibration()
+    assert calibration is not None
+    assert frame.truth is not None
+    model = np.einsum("bhw,bhw->hw", np.roll(calibration.phi, -rolled, 0), frame.truth / 255)
+    return float(np.sqrt(np.mean((calibration.measurement(frame.counts) - model) ** 2)))
+
+
+def frames(both: ModulatedCamera, count: int) -> list[CameraFrame]:
+    both.open()
+    both.start()
+    taken = [frame for _ in range(2 * count) if (frame := both.read(0.01)) is not None][:count]
+    assert len(taken) == count
+    return taken
+
+
+def test_exposure_in_step_shows_each_mask_once() -> None:
+    both = modulated(camera={"noise": False})
+    assert all(error_of(both, frame) < 0.005 for frame in frames(both, 3))
+
+
+def test_lost_pulse_begins_all_later_exposures_a_mask_later() -> None:
+    both = modulated(camera={"noise": False}, modulator={"faults": {"lost_pulses": [2]}})
+    taken = frames(both, 4)
+    assert [error_of(both, frame) < 0.005 for frame in taken] == [True, True, False, False]
+    assert error_of(both, taken[3], rolled=1) < 0.005
+    both.modulator.advance(-1)
+    assert error_of(both, frames(both, 1)[0]) < 0.005
+
+
+def test_restart_is_seen_in_the_counters_and_recovered() -> None:
+    both = modulated(camera={"noise": False}, modulator={"faults": {"restarts": [1]}})
+    taken = frames(both, 4)
+    assert [frame.chunks[STATE] for frame in taken] == [0, 1, 0, 0]
+    assert [frame.chunks[CORRECTIONS] for frame in taken] == [0, 1, 1, 1]
+    assert [error_of(both, frame) < 0.005 for frame in taken] == [True, False, True, True]
+    assert both.counters()["modulator_recovered"] == 1
+
+
+def test_delay_of_the_plan_meets_the_light() -> None:
+    late = modulated(camera={"noise": False}, modulator={"latency_us": 300.0})
+    assert error_of(late, frames(late, 1)[0]) > 0.01
+    right = modulated(camera={"noise": False}, modulator={"latency_us": 300.0}, delay_us=300.0)
+    assert error_of(right, frames(right, 1)[0]) < 0.005
+
+
+def test_patterns_of_another_size_are_refused() -> None:
+    both = modulated(masks(4, 32), modulator={"width_px": 16})
+    with pytest.raises(ConfigError, match="do not fit the modulator"):
+        both.open()
+
+
+def test_camera_without_pulses_delivers_nothing() -> None:
+    both = modulated()
+    both.open()
+    both.camera.start()
+    assert both.camera.read(0.01) is None
