@@ -26,6 +26,7 @@ from sci_stream.recording.calibration_file import load_calibration
 from sci_stream.recording.layout import Compression
 from sci_stream.reports import CalibrationHealth
 from sci_stream.security.keys import read_allowed, read_key_pair
+from sci_stream.tools.timing_check import check_timing
 from sci_stream.transport.sockets import bind
 from sci_stream.web.preview import WebPreview
 
@@ -75,6 +76,7 @@ def check_rig(path: Path) -> list[Finding]:
 
     checks: list[tuple[str, Callable[[], str]]] = [
         ("camera", camera),
+        ("modulator", lambda: check_timing(rig)),
         ("calibration", calibration),
         ("masks", masks),
         ("device", lambda: _check_devices(rig)),

@@ -126,7 +126,7 @@ _LOCK = threading.Lock()
 
 
 def bench_of(name: str) -> Bench:
-    """Return the bench of this name in this process; a new one if nobody has it."""
+    """Return the bench of this name in this process; a new one if no device has it."""
     with _LOCK:
         bench = _BENCHES.get(name)
         if bench is None:

@@ -47,7 +47,7 @@ class CalibrationWatch:
         self._phase = CyclePhase()
         self._corrections: Value = 0
         self.first_mask: int | None = None
-        """First mask of the last exposure, if a modulator's state came with it and the video tells it."""
+        """First mask of the last exposure, if a modulator's state came with it and the video shows it."""
 
     def check(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
         """Check a reconstructed snapshot; return the calibration health if it was evaluated."""

@@ -12,6 +12,7 @@ from sci_stream.model import CameraFrame
 from sci_stream.modulation.feedback import CORRECTIONS, STATE
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.testing.modulators import ModulatorContract
+from sci_stream.tools.timing_check import measure_delay
 from sci_stream_drivers.simulated import SimulatedModulator, SimulatedModulatorOptions
 from tests.tools.modulated import masks, modulated
 
@@ -91,3 +92,11 @@ def test_camera_without_pulses_delivers_nothing() -> None:
     both.open()
     both.camera.start()
     assert both.camera.read(0.01) is None
+
+
+@pytest.mark.parametrize("latency_us", [0.0, 130.0, 1700.0, 5000.0, 7900.0])
+def test_check_measures_the_delay_with_half_open_patterns(latency_us: float) -> None:
+    both = modulated(camera={"scene": "static", "noise": False}, modulator={"latency_us": latency_us})
+    both.open()
+    early_us = -latency_us if latency_us <= 4000 else 8000 - latency_us
+    assert measure_delay(both) == pytest.approx(early_us, abs=20.0)

@@ -1,0 +1,81 @@
+"""A rig that commands its mask modulator, and recovers from the faults of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sci_stream.model import Array
+from sci_stream.recording import Recording
+from tests.conftest import RigMaker
+from tests.e2e.kit import sci_stream, write_rig
+from tests.rig_in_process import RigInProcess
+from tests.tools.modulated import masks
+
+pytestmark = pytest.mark.rig(seconds=40)
+
+SIZE = 96
+B = 8
+
+
+def coded(folder: Path, faults: Mapping[str, object] | None = None, **section: object) -> dict[str, dict[str, object]]:
+    """Return the tables of a rig with a simulated modulator whose masks are in a file."""
+    np.save(folder / "masks.npy", masks(B, SIZE))
+    size = {"width_px": SIZE, "height_px": SIZE}
+    camera = {**size, "n_frames": B, "bayer": "none", "loop_snapshots": 0, "snapshot_rate_hz": 5.0, "trigger": "free"}
+    return {
+        "camera": {"options": camera},
+        "modulator": {
+            "driver": "simulated",
+            "options": {**size, "faults": dict(faults or {})},
+            "patterns": str(folder / "masks.npy"),
+            "pattern_us": 1000.0,
+            **section,
+        },
+        "reconstruct": {"iterations": 8},
+    }
+
+
+def columns(rig: RigInProcess, *names: str) -> dict[str, Array]:
+    (path,) = rig.segments()
+    with Recording(path) as recording:
+        return {name: np.asarray(recording.rows[name]) for name in names}
+
+
+def test_faults_of_the_modulator_are_recovered_and_marked(
+    rig_in_process: RigMaker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    faults = {"first_pattern": 3, "lost_pulses": [16], "underruns": [30], "restarts": [40]}
+    rig = rig_in_process(coded(tmp_path, faults), snapshots=52)
+    rig.finish()
+    seen = columns(rig, "psnr_db", "start_mask", "chunk_MaskState", "chunk_MaskAdvance")
+    psnr_db = seen["psnr_db"]
+    print(*(f"{name}: {values.round(1).tolist()}" for name, values in seen.items()), sep="\n")
+    undisturbed = np.median(psnr_db[8:16])
+    for begin, end in ((0, 16), (16, 30), (30, 40), (40, 52)):
+        assert np.median(psnr_db[begin + 10 : end] if end - begin > 10 else psnr_db[end - 2 : end]) > undisturbed - 1.0
+    assert seen["chunk_MaskState"][30] == 1
+    assert seen["chunk_MaskState"][40] == 1
+    assert set(seen["start_mask"][16:24]) & {1.0}
+    assert seen["chunk_MaskAdvance"][15] == -3
+    assert rig.summary()["ledger"]["closed"]
+    assert "modulator corrected" in caplog.text
+
+
+def test_calibrate_check_and_run_with_two_devices(tmp_path: Path) -> None:
+    rig = write_rig(
+        tmp_path, coded(tmp_path), {"calibration": {"file": "calibration.h5"}, "preview": {"enabled": True}}
+    )
+    made = sci_stream("calibrate", rig, "-o", "calibration.h5", "--yes", "--frames", "8", cwd=tmp_path)
+    assert made.status == 0, made.output
+    checked = sci_stream("check", rig, cwd=tmp_path)
+    assert checked.status == 0, checked.output
+    assert "8 masks of 1000 µs" in checked.output
+    run = sci_stream("run", rig, "--snapshots", "6", cwd=tmp_path)
+    assert run.status == 0, run.output
+    assert "the ledger closes" in run.output
