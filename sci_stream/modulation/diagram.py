@@ -74,7 +74,7 @@ def svg_diagram(plan: TimingPlan) -> str:
 def _tracks(plan: TimingPlan) -> tuple[list[_Track], float]:
     """Return the signals of one exposure and the begin of the next, and the end of the drawing."""
     mask, camera, n = plan.mask, plan.camera, plan.n_patterns
-    cycle_us = plan.cycle_us
+    cycle_us = mask.cycle_us
     end_us = plan.period_us + 2 * mask.slot_us
     cycles = int(end_us // cycle_us) + 1
     starts = [k * cycle_us + b * mask.slot_us for k in range(cycles) for b in range(n)]

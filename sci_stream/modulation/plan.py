@@ -35,16 +35,15 @@ class TimingRequest:
 class TimingPlan:
     """Timing of both devices; ``period_us`` from one exposure to the next, ``notes`` in sentences."""
 
-    n_patterns: int
     mask: MaskTiming
     camera: CameraTrigger
     period_us: float
     notes: tuple[str, ...] = ()
 
     @property
-    def cycle_us(self) -> float:
-        """Time of one cycle of masks."""
-        return self.mask.cycle_us(self.n_patterns)
+    def n_patterns(self) -> int:
+        """B."""
+        return self.mask.n_patterns
 
 
 def plan_timing(
@@ -64,9 +63,8 @@ def plan_timing(
     pulse, every, master = _trigger(request, modulator, camera, n_patterns)
     notes = []
     gap_us = 0.0
-    missing_us = max(0.0, camera.readout_us - dark_us)
-    if missing_us and modulator.gap:
-        gap_us = _up(missing_us, modulator.step_us)
+    if modulator.gap:
+        gap_us = _up(max(modulator.min_gap_us, camera.readout_us - dark_us, 0.0), modulator.step_us)
     mask = MaskTiming(
         master=master,
         pattern_us=pattern_us,
@@ -75,15 +73,20 @@ def plan_timing(
         pulse="none" if master == "camera" else pulse,
         pulse_width_us=request.pulse_width_us or min(_PULSE_US, pattern_us / 2),
         trigger="rising" if master != "modulator" else "none",
+        n_patterns=n_patterns,
     )
-    cycle_us = mask.cycle_us(n_patterns)
+    cycle_us = mask.cycle_us
     cycles = max(1, math.ceil((exposure_us + camera.readout_us) / cycle_us - 1e-9))
     if master == "camera":
         # The exposure begins before the first mask, by the delay of the modulator.
         exposure_us += max(0.0, delay_us)
         period_us = max(cycle_us + delay_us, exposure_us + camera.readout_us)
         trigger = CameraTrigger("free", exposure_us, period_us=period_us)
-        return TimingPlan(n_patterns, mask, trigger, period_us)
+        return TimingPlan(mask, trigger, period_us)
+    if pulse == "none" and master == "modulator":
+        notes.append("the modulator gives no pulse: exposures are not in step with it, unless the picture corrects it")
+        trigger = CameraTrigger("free", exposure_us, period_us=cycles * cycle_us)
+        return TimingPlan(mask, trigger, trigger.period_us, tuple(notes))
     if cycles > 1 and pulse == "per_cycle" and master == "modulator":
         notes.append(
             f"the camera needs {camera.readout_us:g} µs between exposures: it takes one cycle in {cycles}; "
@@ -101,9 +104,8 @@ def plan_timing(
                 "Set [modulator] delay_us = 0 if the camera's input is fast, or use a delay generator.",
             )
         mask, delay_us = replace(mask, pulse_delay_us=delay_us), 0.0
-    return TimingPlan(
-        n_patterns, mask, CameraTrigger("line", exposure_us, delay_us, every), cycles * cycle_us, tuple(notes)
-    )
+    trigger = CameraTrigger("line", exposure_us, delay_us, every)
+    return TimingPlan(mask, trigger, cycles * cycle_us, tuple(notes))
 
 
 def _slot(
@@ -169,8 +171,8 @@ def _trigger(
             request.master,
             f"The nearest is master = {modulator.masters[0]!r}.",
         )
-    if request.master == "camera":
-        return "none", 1, "camera"
+    if request.master != "modulator" or not modulator.pulses:
+        return "none", 1, request.master  # an external generator gives one pulse per cycle to both
     wanted: tuple[Pulse, ...] = ("per_cycle", "per_pattern") if request.pulse == "auto" else (request.pulse,)
     for pulse in wanted:
         if pulse not in modulator.pulses:

@@ -22,7 +22,7 @@ Edge = Literal["rising", "falling", "none"]
 
 @dataclass(frozen=True, slots=True)
 class MaskTiming:
-    """Timing of one cycle of patterns.
+    """Timing of one cycle of ``n_patterns``.
 
     Each pattern is shown for ``pattern_us`` and followed by ``dark_us`` without light; ``gap_us`` of darkness follows
     the last one. With a ``trigger`` a cycle begins ``start_delay_us`` after the edge, otherwise the next cycle follows
@@ -39,15 +39,17 @@ class MaskTiming:
     pulse_delay_us: float = 0.0
     pulse_width_us: float = 0.0
     trigger: Edge = "none"
+    n_patterns: int = 1
 
     @property
     def slot_us(self) -> float:
         """Time from one pattern to the next."""
         return self.pattern_us + self.dark_us
 
-    def cycle_us(self, n_patterns: int) -> float:
+    @property
+    def cycle_us(self) -> float:
         """Time from one cycle to the next, if it is not triggered."""
-        return n_patterns * self.slot_us + self.gap_us
+        return self.n_patterns * self.slot_us + self.gap_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,10 @@ class ModulatorCapabilities:
         Patterns in one cycle.
     min_pattern_us, min_dark_us, step_us
         Shortest time of a pattern and between two, and the step of all times; 0 for any.
-    pulses, masters, gap
-        Pulses that it gives, devices that may start a cycle, and whether it can stay dark after one.
+    pulses, masters
+        Pulses that it gives, and devices that may start a cycle.
+    gap, min_gap_us
+        Whether it can stay dark after a cycle, and the time that it needs then.
     max_delay_us
         Largest delay of a pulse.
     holds
@@ -88,6 +92,7 @@ class ModulatorCapabilities:
     pulses: tuple[Pulse, ...] = ("per_cycle",)
     masters: tuple[Master, ...] = ("modulator",)
     gap: bool = False
+    min_gap_us: float = 0.0
     max_delay_us: float = 0.0
     holds: bool = True
     field_brightness: float = 1.0

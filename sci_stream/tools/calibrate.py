@@ -239,7 +239,7 @@ class _Session:
             raise ConfigError("A moving mask is measured phase by phase", expected="a camera whose exposure can be set")
         slot_us = plan.mask.slot_us
         shortest_us = slot_us / 2 if self._plan.unattended else slot_us
-        latest_us = plan.camera.delay_us + plan.cycle_us - shortest_us
+        latest_us = plan.camera.delay_us + len(order) * slot_us - shortest_us
         limits = self._camera.timing()
         if shortest_us < limits.min_exposure_us or latest_us > limits.max_delay_us:
             raise ConfigError(
@@ -253,7 +253,7 @@ class _Session:
             name = f"{step} {parts}:{index}"
             if (before := self._taken.get(name)) is not None:
                 return before
-            length_us = plan.cycle_us / parts
+            length_us = len(order) * slot_us / parts
             self._coded_stop()
             self._arm(replace(plan.camera, exposure_us=length_us, delay_us=plan.camera.delay_us + index * length_us))
             self._coded_start()

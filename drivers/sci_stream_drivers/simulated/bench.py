@@ -93,7 +93,7 @@ class Bench:
     def _slots(self, begin: float, trigger: CameraTrigger) -> list[Slot]:
         """Return the masks in the window of an exposure that begins ``begin`` patterns into the cycle."""
         timing, count = self.timing, self.n_patterns
-        slot_us, cycle_us = timing.slot_us, timing.cycle_us(count)
+        slot_us, cycle_us = timing.slot_us, timing.cycle_us
         ahead_us = trigger.delay_us - timing.pulse_delay_us - self.latency_us
         if timing.master == "camera":
             # The mask begins with the light, after the camera.

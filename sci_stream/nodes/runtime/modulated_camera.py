@@ -144,10 +144,11 @@ class ModulatedCamera:
         limits = self.camera.timing() if isinstance(self.camera, TriggeredCamera) else CameraTiming(max_delay_us=1e6)
         plan = plan_timing(request, self.properties, limits, n_patterns)
         armed = self.modulator.arm(plan.mask)
-        if (armed.pattern_us, armed.dark_us) != (plan.mask.pattern_us, plan.mask.dark_us):
+        if armed != plan.mask:
             request = dataclasses.replace(request, pattern_us=armed.pattern_us, dark_us=armed.dark_us)
-            plan = plan_timing(request, self.properties, limits, n_patterns)
-        plan = dataclasses.replace(plan, mask=armed)
+            # The device keeps these times: they need not be multiples of a step again.
+            keeps = dataclasses.replace(self.properties, step_us=0.0, min_gap_us=armed.gap_us, gap=armed.gap_us > 0)
+            plan = dataclasses.replace(plan_timing(request, keeps, limits, n_patterns), mask=armed)
         if not isinstance(self.camera, TriggeredCamera):
             log.warning("the driver of this camera cannot set its trigger: set it yourself to: %s", describe(plan))
             return plan

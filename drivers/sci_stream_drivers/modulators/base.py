@@ -1,0 +1,238 @@
+"""The rules of `sci_stream.ports.MaskModulator`: a driver adds the commands of its device."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from sci_stream.errors import CameraError, ConfigError, SciStreamError
+from sci_stream.model import Array
+from sci_stream.modulation.timing import MaskTiming, ModulatorCapabilities, checked_patterns, pattern_hash
+from sci_stream.ports import Pattern
+from sci_stream_drivers.fields import DriverOptions
+
+_T = TypeVar("_T")
+OptionsT = TypeVar("OptionsT", bound=DriverOptions)
+
+
+class BaseModulator(abc.ABC, Generic[OptionsT]):
+    """A modulator in states closed, open, loaded, armed and started; methods with ``_`` are called in order only.
+
+    Exceptions of the device's library become `CameraError`. The phase of the cycle is shifted by loading the patterns
+    in another order: the sequence stops at the end of a cycle, so that a camera that counts pulses stays in step.
+    """
+
+    def __init__(self, options: OptionsT) -> None:
+        self.options = options
+        self.counts: Counter[str] = Counter()
+        self._capabilities: ModulatorCapabilities | None = None
+        self._patterns: Array | None = None
+        self._timing: MaskTiming | None = None
+        self._running = self._holding = False
+        self._first = 0
+
+    # --- the device
+
+    @abc.abstractmethod
+    def _connect(self) -> ModulatorCapabilities:
+        """Connect to the device."""
+
+    def _upload(self, patterns: Array) -> None:
+        """Store the patterns of a cycle on the stopped device."""
+
+    def _apply(self, timing: MaskTiming) -> MaskTiming:
+        """Set the timing, already rounded, of the stopped device; return the times that it keeps."""
+        return timing
+
+    @abc.abstractmethod
+    def _run(self) -> None:
+        """Start the sequence."""
+
+    @abc.abstractmethod
+    def _halt(self) -> None:
+        """Stop the sequence at the end of a cycle."""
+
+    def _show(self, image: Array) -> None:
+        """Show one image, (H, W) uint8, on the stopped device; of modulators that hold patterns."""
+        raise NotImplementedError(image)
+
+    def _disconnect(self) -> None:
+        """Release the device, whatever its state."""
+
+    # --- the port
+
+    def open(self) -> ModulatorCapabilities:
+        """Connect."""
+        if self._capabilities is None:
+            self.counts.clear()
+            try:
+                self._capabilities = self._call(self._connect)
+            except BaseException:
+                with contextlib.suppress(Exception):
+                    self._disconnect()
+                raise
+        return self._capabilities
+
+    def load(self, patterns: Array) -> str:
+        """Store patterns; see `sci_stream.ports.MaskModulator.load`."""
+        capabilities = self._opened()
+        if capabilities.holds:
+            patterns = checked_patterns(patterns, capabilities).copy()
+        self.stop()
+        self._call(self._upload, patterns)
+        self._patterns, self._timing, self._first = patterns, None, 0
+        return pattern_hash(patterns)
+
+    def arm(self, timing: MaskTiming) -> MaskTiming:
+        """Set the timing; see `sci_stream.ports.MaskModulator.arm`."""
+        capabilities = self._opened()
+        if self._patterns is None or self._running:
+            raise RuntimeError("arm() needs load(), and stop() before it")
+        if timing.pattern_us < capabilities.min_pattern_us or timing.dark_us < capabilities.min_dark_us:
+            raise ConfigError(
+                f"The modulator {capabilities.model} is slower",
+                expected=f"patterns of at least {capabilities.min_pattern_us:g} µs, {capabilities.min_dark_us:g} dark",
+                got=f"{timing.pattern_us:g} and {timing.dark_us:g} µs",
+            )
+        step = capabilities.step_us
+        rounded = replace(
+            timing,
+            pattern_us=_rounded(timing.pattern_us, step),
+            dark_us=_rounded(timing.dark_us, step),
+            gap_us=_rounded(timing.gap_us, step),
+            start_delay_us=_rounded(timing.start_delay_us, step),
+            pulse_delay_us=_rounded(timing.pulse_delay_us, step),
+        )
+        self._timing = self._call(self._apply, rounded)
+        return self._timing
+
+    def start(self) -> None:
+        """Show the cycle from its first pattern on."""
+        self._opened()
+        if self._timing is None:
+            raise RuntimeError("start() needs load() and arm()")
+        if not self._running:
+            self._call(self._run)
+            self._running = True
+
+    def stop(self) -> None:
+        """Stop; does not raise."""
+        busy, self._running, self._holding = self._running or self._holding, False, False
+        if busy:
+            try:
+                self._halt()
+            except Exception:  # of a lost device: the next call will report it
+                self.counts["stop_failed"] += 1
+
+    def hold(self, pattern: Pattern | None) -> None:
+        """Show one pattern; see `sci_stream.ports.MaskModulator.hold`."""
+        capabilities = self._opened()
+        self.stop()
+        if pattern is None:
+            if self._patterns is not None and capabilities.holds:
+                self._call(self._upload, np.roll(self._patterns, -self._first, 0))
+            return
+        if not capabilities.holds:
+            raise ConfigError(f"The modulator {capabilities.model} cannot hold a pattern")
+        if isinstance(pattern, int):
+            count = 0 if self._patterns is None else len(self._patterns)
+            if self._patterns is None or not 0 <= pattern < count:
+                raise ValueError(f"the patterns are numbered from 0; {count} are loaded, got {pattern}")
+            image = self._patterns[pattern]
+        else:
+            level = 255 if pattern == "white" else 0
+            image = np.full((capabilities.height_px, capabilities.width_px), level, np.uint8)
+        self._holding = True
+        self._call(self._show, image)
+
+    def advance(self, patterns: int) -> None:
+        """Begin the cycle so many patterns later."""
+        self._opened()
+        if self._patterns is None or self._timing is None:
+            raise RuntimeError("advance() needs load() and arm()")
+        running = self._running
+        self.stop()
+        self._first = (self._first + patterns) % max(1, len(self._patterns))
+        self._call(self._upload, np.roll(self._patterns, -self._first, 0))
+        self._call(self._apply, self._timing)
+        if running:
+            self.start()
+
+    def counters(self) -> Mapping[str, int]:
+        """Return the counts since `open`."""
+        self._opened()
+        return dict(self.counts)
+
+    def close(self) -> None:
+        """Release the device; does not raise."""
+        self.stop()
+        is_open, self._capabilities, self._patterns, self._timing = self._capabilities is not None, None, None, None
+        if is_open:
+            try:
+                self._disconnect()
+            except Exception:
+                self.counts["close_failed"] += 1
+
+    def _opened(self) -> ModulatorCapabilities:
+        if self._capabilities is None:
+            raise RuntimeError("the modulator is not open: call open() first")
+        return self._capabilities
+
+    def _call(self, call: Callable[..., _T], *arguments: object) -> _T:
+        try:
+            return call(*arguments)
+        except (SciStreamError, RuntimeError, ValueError):
+            raise
+        except Exception as error:  # libraries of makers raise anything
+            raise CameraError(
+                f"The mask modulator failed in {call.__name__.strip('_')}()", got=f"{type(error).__name__}: {error}"
+            ) from error
+
+
+def _rounded(value: float, step: float) -> float:
+    return round(value / step) * step if step else value
+
+
+class SteppedModulator(BaseModulator[OptionsT]):
+    """A modulator without a sequence of its own: a thread shows one pattern after the other.
+
+    Its times are as exact as the operating system. The picture shows the phase, and the rig corrects it.
+    """
+
+    _thread: threading.Thread | None = None
+
+    def _run(self) -> None:
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._step, name="modulator", daemon=True)
+        self._thread.start()
+
+    def _halt(self) -> None:
+        if self._thread is not None:
+            self._ended.set()
+            self._thread.join()
+            self._thread = None
+
+    def _step(self) -> None:
+        assert self._timing is not None
+        assert self._patterns is not None
+        due_s, index = time.monotonic(), 0
+        while not self._ended.is_set():
+            try:
+                self._show(self._patterns[(index + self._first) % len(self._patterns)])
+            except Exception:
+                self.counts["underruns"] += 1
+            index += 1
+            due_s += (self._timing.slot_us + (self._timing.gap_us if index % len(self._patterns) == 0 else 0)) / 1e6
+            late_s = time.monotonic() - due_s
+            self.counts["late"] += late_s > 0.1 * self._timing.slot_us / 1e6
+            if late_s > self._timing.slot_us / 1e6:
+                due_s += late_s  # a pause of the machine is not made up for
+            self._ended.wait(max(0.0, -late_s))
