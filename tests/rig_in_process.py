@@ -14,6 +14,7 @@ from sci_stream.delivery.ledger import Ledger, LedgerCounts
 from sci_stream.nodes.acquire import series_loop
 from sci_stream.nodes.reconstruct.node import ReconstructNode
 from sci_stream.nodes.reconstruct.solver_thread import SolverThread
+from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.nodes.sink import node as sink_module
@@ -138,9 +139,10 @@ class RigInProcess(RigFiles):
 
     def expose(self, snapshots: int = 1) -> None:
         """Let the camera take this many snapshots."""
-        assert isinstance(self.camera, SimulatedCamera)
+        camera = self.camera.camera if isinstance(self.camera, ModulatedCamera) else self.camera
+        assert isinstance(camera, SimulatedCamera)
         for _ in range(snapshots):
-            self.camera.trigger()
+            camera.trigger()
 
     def reconstruct(self, snapshots: int = 1) -> None:
         """Let the camera take this many snapshots, and wait until they are reconstructed."""

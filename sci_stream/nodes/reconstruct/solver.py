@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sci_stream.errors import SciStreamError
 from sci_stream.model import Array, Snapshot, StageTimes
-from sci_stream.parameters import Parameter
+from sci_stream.parameters import Parameter, Value
 from sci_stream.reports import SolveReport
 
 
