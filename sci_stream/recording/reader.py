@@ -43,7 +43,6 @@ from sci_stream.recording.layout import (
     RECORDING_VERSION,
     VIDEO_U16_STEP,
     RowState,
-    raw_dtype,
     read_info,
 )
 from sci_stream.reports import SolveReport
@@ -251,31 +250,9 @@ class Recording:
             parent = json.loads(read_text(file, "parent"))
         return parent if isinstance(parent, dict) else {}
 
-    @property
-    def has_raw(self) -> bool:
-        """Whether raw counts are stored."""
-        return "raw" in self._dtypes
-
-    @property
-    def has_video(self) -> bool:
-        """Whether video is stored."""
-        return "video" in self._dtypes
-
-    @property
-    def raw_dtype(self) -> np.dtype[Any]:
-        """Type of the raw counts."""
-        return self._dtypes.get("raw", raw_dtype(self.info))
-
-    @property
-    def stored_video_dtype(self) -> np.dtype[Any]:
-        """Type in which video is stored."""
-        return self._dtypes.get("video", np.dtype(np.float16))
-
-    @property
-    def video_dtype(self) -> np.dtype[Any]:
-        """Type of the video as it is read."""
-        stored = self.stored_video_dtype
-        return np.dtype(np.float32) if stored == np.uint16 else stored
+    def stored_dtype(self, name: str) -> np.dtype[Any] | None:
+        """Return the type of ``"raw"`` or ``"video"`` in the file, None if it is not stored."""
+        return self._dtypes.get(name)
 
     def _seqs(self, chosen: npt.NDArray[np.bool_]) -> list[int]:
         return [int(row) + self.first_seq for row in np.flatnonzero(chosen)]

@@ -17,7 +17,7 @@ from sci_stream.file_guard import require_memory
 from sci_stream.model import Array, Json, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.columns import CHUNK_PREFIX, columns_of
-from sci_stream.recording.layout import FRAME_FLAGS, RowState
+from sci_stream.recording.layout import FRAME_FLAGS, RowState, raw_dtype
 from sci_stream.recording.reader import Recording, Settings
 from sci_stream.recording.segments import earlier_segments
 
@@ -189,11 +189,14 @@ class RecordedSeries:
     def _frame_shape(self) -> tuple[int, int]:
         return self.info.height_px, self.info.width_px
 
+    def _stored_dtype(self, name: str) -> np.dtype[Any] | None:
+        return next(filter(None, (segment.stored_dtype(name) for segment in self.segments)), None)
+
     @property
     def raw(self) -> FrameStack:
         """Raw counts as (N, H, W), DN."""
         seqs = self.seqs_with(raw=True)
-        dtype = next((s.raw_dtype for s in self.segments if s.has_raw), self.segments[0].raw_dtype)
+        dtype = self._stored_dtype("raw") or raw_dtype(self.info)
         return FrameStack(seqs, self._frame_shape, dtype, self.raw_of)
 
     @property
@@ -203,7 +206,8 @@ class RecordedSeries:
         float16 by default, or float32 (``[record] video_dtype``).
         """
         shape = (self.info.n_frames, *self._frame_shape)
-        dtype = next((s.video_dtype for s in self.segments if s.has_video), np.dtype(np.float16))
+        stored = self._stored_dtype("video") or np.dtype(np.float16)
+        dtype = np.dtype(np.float32) if stored == np.uint16 else stored
         return FrameStack(self.seqs_with(video=True), shape, dtype, self.video_of)
 
     def rgb(self, tone: ToneSettings | None = None) -> FrameStack:

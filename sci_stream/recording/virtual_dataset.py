@@ -31,11 +31,6 @@ from sci_stream.recording.nexus import create_nexus
 from sci_stream.recording.series import RecordedSeries
 
 
-def virtual_path(path: Path) -> Path:
-    """Return the path of the virtual recording over the segments that begin with ``path``."""
-    return path.with_suffix(".nxs")
-
-
 def write_virtual_recording(path: Path) -> Path:
     """Write the virtual recording over the segments that begin with ``path``, replacing an older one.
 
@@ -46,7 +41,7 @@ def write_virtual_recording(path: Path) -> Path:
     StorageError
         If the file cannot be written.
     """
-    out = virtual_path(path)
+    out = path.with_suffix(".nxs")
     with RecordedSeries(path) as series:
         for segment in series.segments:
             if not segment.finished:
@@ -70,35 +65,27 @@ def _fill(file: h5py.File, series: RecordedSeries) -> None:
     rows = file.create_group("rows")
     for column in columns_of(info):
         describe_column(rows.create_dataset(column.name, data=series.rows[column.name]), column)
-    size = (info.height_px, info.width_px)
-    if any(segment.has_raw for segment in series.segments):
-        _virtual(file, series, "raw", shape=size, dtype=series.raw.dtype)
-    if any(segment.has_video for segment in series.segments):
-        shape = (info.n_frames, *size)
-        _virtual(file, series, "video", shape=shape, dtype=_video_dtype(series))
+    for name in FRAME_FLAGS:
+        if (dtype := _common_dtype(series, name)) is not None:
+            _virtual(file, series, name, dtype)
     create_nexus(file, info, series.calibration)
 
 
-def _video_dtype(series: RecordedSeries) -> np.dtype[np.generic]:
-    """Return the type of the stored video, which must be the same in all segments: readers scale uint16."""
-    dtypes = {segment.stored_video_dtype for segment in series.segments if segment.has_video}
-    if len(dtypes) != 1:
+def _common_dtype(series: RecordedSeries, name: str) -> np.dtype[np.generic] | None:
+    """Return the type of the stored frames, which must be the same in all segments: readers scale uint16."""
+    dtypes = {dtype for segment in series.segments if (dtype := segment.stored_dtype(name)) is not None}
+    if len(dtypes) > 1:
         raise FileFormatError(
-            f"The segments of {series.path} store video of different types",
+            f"The segments of {series.path} store {name} of different types",
             got=", ".join(sorted(map(str, dtypes))),
             hint="Open the first segment instead of one file over all of them.",
         )
-    return dtypes.pop()
+    return dtypes.pop() if dtypes else None
 
 
-def _virtual(
-    file: h5py.File,
-    series: RecordedSeries,
-    name: str,
-    *,
-    shape: tuple[int, ...],
-    dtype: np.dtype[np.generic],
-) -> None:
+def _virtual(file: h5py.File, series: RecordedSeries, name: str, dtype: np.dtype[np.generic]) -> None:
+    info = series.info
+    shape = (info.height_px, info.width_px) if name == "raw" else (info.n_frames, info.height_px, info.width_px)
     layout = h5py.VirtualLayout((len(series.rows["state"]), *shape), dtype)
     for number, start, stop in _owners(series, FRAME_FLAGS[name]):
         segment = series.segments[number]

@@ -156,11 +156,7 @@ class RecordingWriter:
         with self._guard("started"):
             self._file = h5py.File(hidden, "r+", libver=LIBVER)
             self._rows = RowTable(self._file["rows"], self.info)
-            self._frames = {
-                flag: FrameWriter(self._file[name], self._layout.compression)
-                for name, flag in FRAME_FLAGS.items()
-                if name in self._file
-            }
+            self._frames = {flag: self._file[name] for name, flag in FRAME_FLAGS.items() if name in self._file}
             self._ledger: h5py.Dataset = self._file["ledger"]
             # After this no object can be created, only datasets extended; hence the reserved ledger and the empty
             # columns.
@@ -328,7 +324,8 @@ class RecordingWriter:
         frames = self._frames.get(flag)
         if frames is None:
             return False
-        self.bytes_written += frames.put(row, data)
+        write_frames(frames, row, data, self._layout.compression)
+        self.bytes_written += data.nbytes
         self._rows.set(row, state=self._rows.get(row, "state") | flag)
         return True
 
@@ -390,7 +387,7 @@ class RecordingWriter:
         with self._guard("closed"):
             self._rows.trim()
             for frames in self._frames.values():
-                frames.trim(self._rows.rows)
+                frames.resize(self._rows.rows, 0)
 
     def _close_file(self) -> None:
         try:
@@ -407,40 +404,17 @@ class RecordingWriter:
         self.close()
 
 
-class FrameWriter:
-    """Write the rows of ``raw`` or ``video``, in any order.
-
-    Uncompressed rows are written as chunks, bypassing the HDF5 cache.
-    """
-
-    def __init__(self, node: h5py.Dataset, compression: Compression) -> None:
-        self._node = node
-        self._packed = compression is not Compression.NONE
-
-    def put(self, row: int, data: Array) -> int:
-        """Write a row, (H, W) or (B, H, W), contiguous and of the dataset's dtype; return its bytes."""
-        node = self._node
-        if node.shape[0] <= row:
-            node.resize((row // GROWTH_ROWS + 1) * GROWTH_ROWS, 0)
-        if self._packed:
-            # Direct chunks bypass the filters, so compressed rows take the ordinary path.
-            node[row] = data
-        elif data.ndim == 2:
-            node.id.write_direct_chunk((row, 0, 0), data)
-        else:
-            for frame in range(data.shape[0]):
-                # Direct chunks go past the HDF5 chunk cache, at memory speed (docs/decisions/recordings.md).
-                node.id.write_direct_chunk((row, frame, 0, 0), data[frame])
-        return data.nbytes
-
-    def flush(self) -> None:
-        """Pass written data to the operating system."""
-        self._node.flush()
-
-    def trim(self, rows: int) -> None:
-        """Truncate or extend the dataset to the existing rows."""
-        if self._node.shape[0] != rows:
-            self._node.resize(rows, 0)
+def write_frames(node: h5py.Dataset, row: int, data: Array, compression: Compression) -> None:
+    """Write a row of ``raw`` or ``video``, (H, W) or (B, H, W), contiguous and of the dataset's dtype; in any order."""
+    if node.shape[0] <= row:
+        node.resize((row // GROWTH_ROWS + 1) * GROWTH_ROWS, 0)
+    if compression is not Compression.NONE:
+        # Direct chunks bypass the filters, so compressed rows take the ordinary path.
+        node[row] = data
+        return
+    for frame in np.ndindex(data.shape[:-2]):
+        # Direct chunks go past the HDF5 chunk cache, at memory speed (docs/decisions/recordings.md).
+        node.id.write_direct_chunk((row, *frame, 0, 0), data[frame])
 
 
 def create_recording(file: h5py.File, info: SeriesInfo, calibration: Calibration, layout: Layout) -> None:

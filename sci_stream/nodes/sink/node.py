@@ -56,8 +56,6 @@ _STATUS_S = 0.5
 # More messages than the nodes of a rig have in flight; beyond that the senders' retransmission takes over.
 _MAX_EARLY = 256
 _EARLY_BYTES = 64 << 20
-# A sender that announces ever new calibrations must not fill the memory.
-_MAX_CALIBRATIONS, _CALIBRATION_BYTES = 4, 512 << 20
 # Of every series but the last, the summary of a run has these.
 _ACCOUNT = ("series", "ended", "ledger", "recording")
 # Time for the last acknowledgements: without them the peers would resend until they time out.
@@ -146,7 +144,7 @@ class SinkNode:
         for name, account in self._accounts.items():
             if (saved := self._ledger_file.read(name)) is not None:
                 account["ledger"] = cast(Json, Ledger(saved.ledger).counts())
-        self._calibrations: dict[str, Calibration] = {}
+        self._calibration: Calibration | None = None
         self._announced: tuple[bytes, SeriesInfo] | None = None
         self._early = EarlyMessages(_MAX_EARLY, _EARLY_BYTES)
         self._status_s = float("-inf")
@@ -225,10 +223,10 @@ class SinkNode:
     def _handle(self, identity: bytes, message: Message, now_s: float) -> None:
         match message:
             case Calibration():
-                self._keep_calibration(message)
+                self._calibration = message
             case SeriesInfo():
                 self._announced = (identity, message)
-                if message.calibration_hash not in self._calibrations:
+                if self._calibration is None or message.calibration_hash != self._calibration.hash:
                     # Only on demand: a calibration may be tens of megabytes, and a restarted acquire node announces
                     # the same series again.
                     self._server.reply(identity, CalibrationRequest(hash=message.calibration_hash))
@@ -268,15 +266,6 @@ class SinkNode:
             with self._server.guard(identity):
                 self._handle(identity, message, now_s)
 
-    def _keep_calibration(self, calibration: Calibration) -> None:
-        calibrations = self._calibrations
-        # Re-inserted at the end: the least recently announced one is evicted.
-        calibrations.pop(calibration.hash, None)
-        calibrations[calibration.hash] = calibration
-        n_bytes = sum(map(payload_bytes, calibrations.values()))
-        while len(calibrations) > 1 and (len(calibrations) > _MAX_CALIBRATIONS or n_bytes > _CALIBRATION_BYTES):
-            n_bytes -= payload_bytes(calibrations.pop(next(iter(calibrations))))
-
     def _acknowledge(self, identity: bytes, message: Acknowledged) -> None:
         self._server.reply(identity, acknowledgement_of(message))
 
@@ -287,10 +276,13 @@ class SinkNode:
 
     def _begin_announced(self, now_s: float) -> None:
         """Begin the series that was announced last, once its calibration is there."""
-        if self._announced is not None and self._announced[1].calibration_hash in self._calibrations:
-            (identity, info), self._announced = self._announced, None
+        if self._announced is None or self._calibration is None:
+            return
+        identity, info = self._announced
+        if info.calibration_hash == self._calibration.hash:
+            self._announced = None
             with self._server.guard(identity):
-                self._begin(identity, info, self._calibrations[info.calibration_hash], now_s)
+                self._begin(identity, info, self._calibration, now_s)
 
     def _begin(self, identity: bytes, info: SeriesInfo, calibration: Calibration, now_s: float) -> None:
         shape = (info.n_frames, info.height_px, info.width_px)
