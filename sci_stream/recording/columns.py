@@ -113,9 +113,7 @@ def _range(dtype: np.dtype[Any]) -> tuple[float, float] | None:
 
 def _within(value: Any, limits: tuple[float, float] | None) -> Any:
     """Return a value as its column can hold it: numbers out of range become the nearest in range, NaN stays."""
-    if limits is None or not (value < limits[0] or value > limits[1]):
-        return value
-    return min(max(value, limits[0]), limits[1])
+    return value if limits is None or value != value else min(max(value, limits[0]), limits[1])  # noqa: PLR0124 - NaN
 
 
 def cell_text(cell: bytes) -> str:

@@ -100,30 +100,21 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
     return Repaired(path, original, used, ledger)
 
 
-@dataclass(frozen=True, slots=True)
-class _OtherSegments:
-    """Rows of a segment that are known, have raw counts or have an outcome in other segments; (rows,) each."""
-
-    known: npt.NDArray[np.bool_]
-    raw: npt.NDArray[np.bool_]
-    settled: npt.NDArray[np.bool_]
-
-
 def _settled_columns(old: Recording) -> tuple[dict[str, Array], LedgerCounts]:
     """Return the columns, cut to the rows in use, with an outcome for every snapshot; and the ledger.
 
     A snapshot with raw counts in an earlier segment but without an outcome in any gets its outcome here: the
     earlier segment may have been closed cleanly while the snapshot was in flight, and is not changed any more.
     """
-    others = _rows_of_other_segments(old)
-    columns = {name: _extended(old, name, values, len(others.known)) for name, values in old.rows.items()}
+    known_elsewhere, raw_elsewhere, settled_elsewhere = _rows_of_other_segments(old)
+    columns = {name: _extended(old, name, values, len(known_elsewhere)) for name, values in old.rows.items()}
     outcome, state = columns["outcome"], columns["state"]
     known = (columns["epoch"] >= 0) | (outcome != 0)
     has_raw = (state & RowState.RAW) != 0
-    open_rows = (outcome == 0) & ~others.settled
-    raw_only = open_rows & (has_raw | others.raw)
+    open_rows = (outcome == 0) & ~settled_elsewhere
+    raw_only = open_rows & (has_raw | raw_elsewhere)
     # Snapshots before the first row of this segment are in earlier segments.
-    lost = open_rows & ~raw_only & ~others.known & np.logical_or.accumulate(known | others.known)
+    lost = open_rows & ~raw_only & ~known_elsewhere & np.logical_or.accumulate(known | known_elsewhere)
     used = _past_last(known | raw_only)
     outcome[raw_only] = OUTCOME_CODES["raw_only"]
     lost[used:] = False
@@ -156,8 +147,11 @@ def _extended(old: Recording, name: str, values: Array, rows: int) -> Array:
     return extended
 
 
-def _rows_of_other_segments(old: Recording) -> _OtherSegments:
-    """Return the rows of the other segments; for the last segment up to the last raw counts of earlier ones."""
+def _rows_of_other_segments(old: Recording) -> npt.NDArray[np.bool_]:
+    """Return (3, rows): which rows are known, have raw counts, and have an outcome in other segments.
+
+    For the last segment up to the last raw counts of earlier ones.
+    """
     others, is_last = [], True
     for other in earlier_segments(first_segment(old.path), old.info.series):
         with other:  # its rows stay in memory
@@ -165,7 +159,7 @@ def _rows_of_other_segments(old: Recording) -> _OtherSegments:
             others += [] if is_last else [other]
     rows = len(old.rows["state"])
     if not others:
-        return _OtherSegments(*np.zeros((3, rows), np.bool_))
+        return np.zeros((3, rows), np.bool_)
     first_seq, merged = merge_rows(others)
     settled, raw = merged["outcome"] != 0, (merged["state"] & RowState.RAW) != 0
     offset = first_seq - old.first_seq
@@ -175,7 +169,7 @@ def _rows_of_other_segments(old: Recording) -> _OtherSegments:
     for into, flag in zip(aligned, ((merged["epoch"] >= 0) | settled, raw, settled), strict=True):
         at = np.flatnonzero(flag) + offset
         into[at[(at >= 0) & (at < rows)]] = True
-    return _OtherSegments(*aligned)
+    return aligned
 
 
 def _create_copy(out: h5py.File, source: h5py.File, old: Recording) -> None:

@@ -120,6 +120,10 @@ class RecordedSeries:
         try:
             first = self._stack.enter_context(Recording(self.path))
             self.segments: list[Recording] = [first]
+            self.info: SeriesInfo = first.info
+            """Description of the series, from its start."""
+            self.parent: dict[str, Json] | None = first.parent
+            """Source of a recording made by ``sci-stream replay``; None for a recording of a camera."""
             for segment in earlier_segments(self.path, first.info.series):
                 if segment.path == first.path:
                     segment.close()
@@ -142,11 +146,6 @@ class RecordedSeries:
         self._merge()
 
     @property
-    def info(self) -> SeriesInfo:
-        """Description of the series, from its start."""
-        return self.segments[0].info
-
-    @property
     def calibration(self) -> Calibration:
         """The calibration recorded with the series, verified by its hash."""
         return self.segments[0].calibration
@@ -159,11 +158,6 @@ class RecordedSeries:
         host_ns = self.rows["host_time_ns"]
         steps = np.diff(np.sort(host_ns[host_ns > 0]))
         return float(np.median(steps)) if len(steps) else None
-
-    @property
-    def parent(self) -> dict[str, Json] | None:
-        """Source of a recording made by ``sci-stream replay``; None for a recording of a camera."""
-        return self.segments[0].parent
 
     @property
     def ledger(self) -> LedgerCounts | None:

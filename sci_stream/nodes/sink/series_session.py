@@ -42,6 +42,8 @@ _LONGEST_SOLVER = 1500
 _MAX_SNAPSHOTS_PER_S = 1 << 17
 _MAX_COUNT = 2**48
 
+OfSnapshot = Snapshot | Reconstruction | Dropped
+"""A message that is recorded and counted: a raw snapshot, a result, or the outcome of snapshots without one."""
 Solvers = Mapping[str, Mapping[str, int | float | str]]
 """Solver settings by id, as reconstruct nodes report them."""
 
@@ -66,7 +68,7 @@ class Callbacks:
 class _Pending:
     """A message that is not safe yet, as it is recorded and counted, and its senders."""
 
-    message: Snapshot | Reconstruction | Dropped
+    message: OfSnapshot
     senders: list[bytes]
 
 
@@ -183,12 +185,12 @@ class SeriesSession:
         """Whether the recorder's queue is full: receive nothing more until it has room."""
         return bool(self._deferred)
 
-    def expects(self, message: Snapshot | Reconstruction | Dropped) -> bool:
+    def expects(self, message: OfSnapshot) -> bool:
         """Return whether the snapshot of a message can exist, as far as the acquire node has reported."""
         last = message.seqs[-1] if isinstance(message, Dropped) else message.id.seq
         return self.ledger.expects(last, self._ahead)
 
-    def mismatch_reason(self, message: Snapshot | Reconstruction | Dropped) -> str:
+    def mismatch_reason(self, message: OfSnapshot) -> str:
         """Return why the arrays of a message cannot be of this series, ``""`` if they can."""
         info = self.statistics.info
         shape = (info.height_px, info.width_px)
@@ -199,7 +201,7 @@ class SeriesSession:
                 return f"a video of (B, H, W) = {message.video.shape}, expected {(info.n_frames, *shape)}"
         return ""
 
-    def receive(self, sender: bytes, message: Snapshot | Reconstruction | Dropped, now_s: float) -> bool:
+    def receive(self, sender: bytes, message: OfSnapshot, now_s: float) -> bool:
         """Take a message of the series that it `expects`; return whether it is safe: its sender may forget it.
 
         If not, `take_acknowledgements` returns its acknowledgement once it is.
@@ -226,7 +228,7 @@ class SeriesSession:
             pending.senders.append(sender)
         return False
 
-    def _is_safe(self, message: Snapshot | Reconstruction | Dropped) -> bool:
+    def _is_safe(self, message: OfSnapshot) -> bool:
         match message:
             case Snapshot():
                 return message.id.seq in self._raw_safe
@@ -235,9 +237,7 @@ class SeriesSession:
             case Dropped():
                 return all(map(self.ledger.is_settled, message.seqs))
 
-    def _accept(
-        self, message: Snapshot | Reconstruction | Dropped, now_s: float
-    ) -> Snapshot | Reconstruction | Dropped:
+    def _accept(self, message: OfSnapshot, now_s: float) -> OfSnapshot:
         """Display a new message; return it as it is recorded and counted."""
         match message:
             case Reconstruction():
@@ -308,7 +308,7 @@ class SeriesSession:
 
     # --- ledger
 
-    def _settle(self, message: Snapshot | Reconstruction | Dropped, written: Written) -> None:
+    def _settle(self, message: OfSnapshot, written: Written) -> None:
         """Count a message that the recorder has written or, as it says, has not."""
         match message:
             case Snapshot():
