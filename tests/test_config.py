@@ -206,7 +206,7 @@ def test_environment_takes_precedence_and_is_listed() -> None:
             "SCI_STREAM_RIG__RIG__NAME": "007",
             "SCI_STREAM_RIG__PREVIEW__ENABLED": "false",
             "SCI_STREAM_RIG__CAMERA__OPTIONS__SCENE": "slow",
-            "SCI_STREAM_RIG__CAMERA__OPTIONS__FAULTS__JITTER_S": "0.5",
+            "SCI_STREAM_RIG__CAMERA__OPTIONS__FAULTS__STALL_S": "0.5",
             "PATH": "/bin",
         },
     )
@@ -215,7 +215,7 @@ def test_environment_takes_precedence_and_is_listed() -> None:
     assert rig.reconstruct.devices == ("cpu", "cuda:1")
     assert rig.rig.name == "007"
     assert not rig.preview.enabled
-    assert rig.camera.options == {"scene": "slow", "faults": {"jitter_s": 0.5}}
+    assert rig.camera.options == {"scene": "slow", "faults": {"stall_s": 0.5}}
     assert len(rig.overridden) == 7
     assert "SCI_STREAM_RIG__POLICY__MODE" in rig.to_toml()
 

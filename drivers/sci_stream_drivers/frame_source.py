@@ -47,10 +47,7 @@ class PublishedSource:
     Such files have no Bayer phase, which is given. With ``truth`` their ``orig`` is the truth, if they have it. Without
     ``full_scale_dn``, the counts of one white frame through an open mask, it is estimated: see `calibrate`.
 
-    Raises
-    ------
-    FileFormatError
-        If the file is unusable.
+    Raises `FileFormatError` if the file is unusable.
     """
 
     def __init__(self, path: Path, bayer: BayerPhase | None, truth: bool, full_scale_dn: float | None) -> None:
@@ -94,10 +91,7 @@ class RecordedSource:
     path
         First segment, or the ``.nxs`` file over all of them; a later segment for that one alone.
 
-    Raises
-    ------
-    FileFormatError
-        If the file is not a recording, is damaged, or contains no raw snapshots.
+    Raises `FileFormatError` if the file is not a recording, is damaged, or contains no raw snapshots.
     """
 
     def __init__(self, path: Path) -> None:
@@ -164,10 +158,7 @@ def calibrate(
     ``meas / Σ_b φ_b``, the mean brightness of each pixel's video, so that the reconstruction fills 0–1 and only its
     highlights exceed it.
 
-    Raises
-    ------
-    FileFormatError
-        If truth and masks do not explain the measurement, or it is dark everywhere.
+    Raises `FileFormatError` if truth and masks do not explain the measurement, or it is dark everywhere.
     """
     phi = np.asarray(published.mask, np.float64)
     phi /= phi.max()

@@ -61,9 +61,9 @@ class Pacer:
         due_s = max(self._origin_s + self._paused_s + self._due_s(k), self._held_until_s)
         return time.monotonic() - due_s
 
-    def wait(self, k: int, timeout_s: float, extra_s: float = 0.0) -> bool:
-        """Sleep until ``extra_s`` after frame ``k`` is due, but at most ``timeout_s``; return whether it is due."""
-        remaining_s = extra_s - self.late_s(k)
+    def wait(self, k: int, timeout_s: float) -> bool:
+        """Sleep until frame ``k`` is due, but at most ``timeout_s``; return whether it is due."""
+        remaining_s = -self.late_s(k)
         if remaining_s > timeout_s:
             time.sleep(max(timeout_s, 0.0))
             return False

@@ -65,12 +65,8 @@ class ReplayCamera:
     def open(self) -> CameraCapabilities:
         """Read the file and return the capabilities.
 
-        Raises
-        ------
-        FileFormatError
-            If the file cannot be played.
-        ConfigError
-            If there are no shots between ``start`` and ``stop``.
+        Raises `FileFormatError` if the file cannot be played; `ConfigError` if there are no shots between ``start`` and
+        ``stop``.
         """
         o = self._options
         if self._source is None:

@@ -21,11 +21,6 @@ def test_snapshots_follow_one_another_without_a_pause() -> None:
     np.testing.assert_array_equal(x[:, 0, 0], np.arange(3 * B))
 
 
-def test_frame_is_the_mean_over_its_sub_frame() -> None:
-    x = Exposure(Ramp(), PHI, BayerPhase.RGGB, temporal_samples=4).frames(1)
-    np.testing.assert_allclose(x[:, 0, 0], np.arange(B, 2 * B) + 0.375)
-
-
 def test_monochrome_sensor_sees_luminance() -> None:
     x = Exposure(Ramp(), PHI, None).frames(0)
     np.testing.assert_allclose(x[1], 0.2126 + 7.152 + 7.22, rtol=1e-6)

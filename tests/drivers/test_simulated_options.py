@@ -17,7 +17,7 @@ def made(**options: Any) -> SimulatedOptions:
     ("options", "message"),
     [
         ({"colour": True}, "colour"),
-        ({"scene": "fats"}, "did you mean 'fast'"),
+        ({"scene": "fats"}, "Did you mean fast"),
         ({"scene": "clips"}, "'./clips'"),
         ({"width_px": 31}, "even"),
         ({"bit_depth": 16}, "bit_depth"),

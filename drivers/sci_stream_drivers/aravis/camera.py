@@ -30,6 +30,7 @@ from sci_stream_drivers.genicam.stream import ImageFormat, RawFrame
 _TRANSPORTS = {"GigEVision": "GEV", "USB3Vision": "U3V"}
 # Counters of Aravis under names of this project; others keep their own.
 _COUNTERS = {"n_underruns": "underrun"}
+_HINT = "Check that it is connected, powered and reachable, and that no firewall blocks UDP."
 _RELEASE_S = 1.0
 _releases: list[threading.Thread] = []
 _PASSED_ON = ("n_underruns", "n_missing_packets", "n_resend_requests", "n_resent_packets", "n_error_packets")
@@ -87,19 +88,17 @@ def _cameras(lib: Aravis) -> list[tuple[FoundCamera, str]]:
 class Device:
     """An open camera: its registers behind a node map. Satisfies `sci_stream_drivers.genicam.stream.Connection`.
 
-    Raises
-    ------
-    CameraError
-        If the camera is missing, in use or cannot be opened.
-    ConfigError
-        If several cameras match the selector.
+    Raises `CameraError` if the camera is missing, in use or cannot be opened; `ConfigError` if several cameras match
+    the selector.
     """
 
     has_clock = True
 
     def __init__(self, lib: Aravis, selector: CameraSelector) -> None:
         self.lib = lib
-        camera, protocol = _selected(_cameras(lib), selector)
+        if selector.user_defined_name is not None:
+            raise ConfigError("Aravis does not list the names that users gave cameras", hint="Select by serial or id.")
+        camera, protocol = selected(_cameras(lib), selector, _HINT)
         # A late goodbye would end the control that is taken here. Only now: while the camera is away, nothing waits.
         while _releases:
             _releases.pop().join()
@@ -145,14 +144,6 @@ class Device:
         release.start()
         release.join(_RELEASE_S)
         _releases.append(release)
-
-
-def _selected(cameras: list[tuple[FoundCamera, str]], selector: CameraSelector) -> tuple[FoundCamera, str]:
-    """Return the one camera that matches."""
-    if selector.user_defined_name is not None:
-        raise ConfigError("Aravis does not list the names that users gave cameras", hint="Select by serial or id.")
-    hint = "Check that it is connected, powered and reachable, and that no firewall blocks UDP."
-    return selected(cameras, selector, hint)
 
 
 def _port(lib: Aravis, handle: int) -> Any:

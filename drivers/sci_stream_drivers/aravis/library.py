@@ -91,13 +91,7 @@ class Aravis:
         return (self.call(name, *arguments) or b"").decode(errors="replace")
 
     def checked(self, name: str, *arguments: Any) -> Any:
-        """Call a function that may fail.
-
-        Raises
-        ------
-        AravisError
-            With the library's message.
-        """
+        """Call a function that may fail. Raises `AravisError` with the library's message."""
         error = POINTER(_GError)()
         result = getattr(self._library, name)(*arguments, ctypes.byref(error))
         if error:  # type: ignore[truthy-bool] # a null pointer is false
@@ -109,13 +103,7 @@ class Aravis:
 
 @functools.cache
 def aravis() -> Aravis:
-    """Load the library.
-
-    Raises
-    ------
-    CameraError
-        If it is not installed.
-    """
+    """Load the library. Raises `CameraError` if it is not installed."""
     problem: OSError | None = None
     for file in _FILES:
         try:

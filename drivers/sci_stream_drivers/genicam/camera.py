@@ -21,7 +21,7 @@ from sci_stream_drivers.genicam.chunks import chunk_units
 from sci_stream_drivers.genicam.features import apply, configure
 from sci_stream_drivers.genicam.formats import find_pixel_format
 from sci_stream_drivers.genicam.frame_ids import CameraClock, RestartDetector, frame_ids_of
-from sci_stream_drivers.genicam.library import feature, library, message_of
+from sci_stream_drivers.genicam.library import feature, library, lost_if_failing, message_of
 from sci_stream_drivers.genicam.node_map import choices_of
 from sci_stream_drivers.genicam.options import FeatureSetting, GenicamOptions
 from sci_stream_drivers.genicam.standard_features import (
@@ -129,12 +129,8 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
     def open(self) -> CameraCapabilities:
         """Find the camera, open it and configure it.
 
-        Raises
-        ------
-        CameraError
-            If it is missing, in use, faulty, or sends an unsupported format; or the packages are not installed.
-        ConfigError
-            If several cameras match, or a feature cannot be set to its value.
+        Raises `CameraError` if it is missing, in use, faulty, or sends an unsupported format; or the packages are not
+        installed; `ConfigError` if several cameras match, or a feature cannot be set to its value.
         """
         if self._camera is not None:
             return self._camera.capabilities
@@ -196,18 +192,10 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
         return max(self._options.silence_s, _SILENT_PERIODS * period_s)
 
     def settings(self) -> list[Parameter]:
-        """Return exposure, gain and rate, as far as the camera supports them; see `sci_stream.ports.AdjustableCamera`.
-
-        Raises
-        ------
-        CameraLost
-            If the camera does not respond.
-        """
+        """Return exposure, gain and rate, if the camera supports them; see `sci_stream.ports.AdjustableCamera`."""
         connection = self._opened().connection
-        try:
+        with lost_if_failing(f"The camera {connection.name} does not respond"):
             return settings(connection.node_map)
-        except library().transport_errors as error:
-            raise CameraLost(f"The camera {connection.name} does not respond", got=message_of(error)) from None
 
     def set(self, name: str, value: Value) -> CameraCapabilities:
         """Set one of `settings`; see `sci_stream.ports.AdjustableCamera.set`."""
@@ -216,12 +204,10 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
         nodes = connection.node_map
         # Against the current range: on many cameras the range of one feature depends on the value of another.
         checked = checked_changes(self.settings(), {name: value}, connection.name)
-        try:
+        with lost_if_failing(f"The camera {connection.name} does not respond"):
             apply(nodes, FeatureSetting(feature=feature_named(nodes, name), value=checked[name]), connection.name)
             period_ns = frame_period_ns(nodes, self._options)
             camera.silence_s = self._longest_silence_s(nodes, period_ns)
-        except library().transport_errors as error:
-            raise CameraLost(f"The camera {connection.name} does not respond", got=message_of(error)) from None
         camera.capabilities = replace(camera.capabilities, frame_period_ns=period_ns)
         return camera.capabilities
 
@@ -231,13 +217,7 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
         return None
 
     def start(self) -> None:
-        """Start delivering frames. Frame ids and the camera's clock may restart.
-
-        Raises
-        ------
-        CameraLost
-            If the camera does not start.
-        """
+        """Start delivering frames. Frame ids and the camera's clock may restart. Raises `CameraLost`."""
         camera = self._opened()
         if self._running:
             return
@@ -250,15 +230,7 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
         self._last_frame_s = self._next_trigger_s = time.monotonic()
 
     def trigger(self) -> None:
-        """Send one software trigger.
-
-        Raises
-        ------
-        ConfigError
-            If the camera supports none.
-        CameraLost
-            If the camera does not respond.
-        """
+        """Send one software trigger. Raises `ConfigError` if the camera supports none, `CameraLost`."""
         connection = self._opened().connection
         try:
             apply(connection.node_map, FeatureSetting(feature="TriggerSoftware"), connection.name)
@@ -268,13 +240,8 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
     def read(self, timeout_s: float) -> CameraFrame | None:
         """Return the next frame, or None after the timeout; see `sci_stream.ports.Camera.read`.
 
-        Raises
-        ------
-        CameraLost
-            If the connection is lost, a free-running camera sends nothing, or the camera has restarted its frame
-            counter: all end the epoch.
-        CameraError
-            If it sends an image of another format than announced.
+        A camera is lost too when it runs freely and sends nothing, or restarts its frame counter. An image of another
+        format than announced is a `CameraError`.
         """
         if not self._running:
             raise RuntimeError("read() needs an open and started camera: call open() and start() first")

@@ -100,12 +100,7 @@ def _trigger_settings(trigger: TriggerOptions) -> Iterable[FeatureSetting]:
 def apply(node_map: Any, setting: FeatureSetting, camera: str) -> Value | None:
     """Set one feature, or execute one command; return its value read back.
 
-    Raises
-    ------
-    ConfigError
-        If that fails, unless the setting is optional.
-    CameraError
-        If the camera fails.
+    Raises `ConfigError` if that fails, unless the setting is optional; `CameraError` if the camera fails.
     """
     try:
         return _apply(node_map, setting, camera)
@@ -153,10 +148,7 @@ def _apply(node_map: Any, setting: FeatureSetting, camera: str) -> Value | None:
 def find(node_map: Any, name: str, camera: str) -> Any:
     """Return a feature's node; exposure, gain, rate and trigger delay are also found under their older names.
 
-    Raises
-    ------
-    ConfigError
-        If the camera has no such feature.
+    Raises `ConfigError` if the camera has no such feature.
     """
     for known in filter(None, dict.fromkeys((name, feature_named(node_map, name)))):
         if node_map.has_node(known):
@@ -220,10 +212,7 @@ def _same(got: Value | None, requested: Value) -> bool:
 def follow_clock(node_map: Any, options: GenicamOptions, camera: str) -> str | None:
     """Synchronise the camera's clock with IEEE 1588 as the options specify; return the clock's name if it is.
 
-    Raises
-    ------
-    CameraError
-        If the clock must be synchronised and cannot, or not in time.
+    Raises `CameraError` if the clock must be synchronised and cannot, or not in time.
     """
     if options.ptp == "off":
         return None

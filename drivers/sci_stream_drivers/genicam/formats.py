@@ -95,10 +95,7 @@ def find_pixel_format(name: str, *, offered: tuple[str, ...] = ()) -> PixelForma
 
     The message lists the ``offered`` formats of the camera.
 
-    Raises
-    ------
-    CameraError
-        If the format is not supported.
+    Raises `CameraError` if the format is not supported.
     """
     found = FORMATS.get(name)
     if found is None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
-from sci_stream.errors import CameraError
+from sci_stream.errors import CameraError, CameraLost
 
 T = TypeVar("T")
 
@@ -31,13 +32,7 @@ class Library(NamedTuple):
 
 @functools.cache
 def library() -> Library:
-    """Import genicam.
-
-    Raises
-    ------
-    CameraError
-        If it is not installed or unusable on this machine.
-    """
+    """Import genicam. Raises `CameraError` if it is not installed or unusable on this machine."""
     try:
         from genicam import genapi, gentl  # noqa: PLC0415  # optional
     except ImportError as error:
@@ -55,6 +50,15 @@ def message_of(error: BaseException) -> str:
     for clutter in ("GenTL exception: ", "GenApi exception: "):
         text = text.removeprefix(clutter)
     return text.split(" : ")[0].removesuffix(".")
+
+
+@contextlib.contextmanager
+def lost_if_failing(what: str) -> Iterator[None]:
+    """Raise exceptions of the library as `CameraLost`, whose message is ``what``."""
+    try:
+        yield
+    except library().transport_errors as error:
+        raise CameraLost(what, got=message_of(error)) from None
 
 
 def get(read: Callable[[], T], *, default: Any = None) -> T | Any:

@@ -26,12 +26,7 @@ def interfaces(cameras: Sequence[tuple[FoundCamera, str]], transports: Mapping[s
 def selected(cameras: Sequence[tuple[FoundCamera, T]], selector: CameraSelector, hint: str) -> tuple[FoundCamera, T]:
     """Return the one camera that matches, with what its transport layer knows of it; ``hint``: if none does.
 
-    Raises
-    ------
-    CameraError
-        If no camera matches.
-    ConfigError
-        If several match.
+    Raises `CameraError` if no camera matches; `ConfigError` if several match.
     """
     criteria = {key: value for key, value in selector.given.items() if key in CameraSelector.model_fields}
     matching = [pair for pair in cameras if all(getattr(pair[0], key) == value for key, value in criteria.items())]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +78,7 @@ def _from_environment() -> Iterator[Path]:
 def check_producer(path: Path) -> None:
     """Check that a file is a GenTL producer for this platform.
 
-    Raises
-    ------
-    CameraError
-        If it cannot be loaded or lacks functions of a producer.
+    Raises `CameraError` if it cannot be loaded or lacks functions of a producer.
     """
     try:
         # Loading runs the library's initialisers, but nothing of GenTL yet: a wrong file fails here with a reason.
@@ -102,7 +99,7 @@ def check_producer(path: Path) -> None:
         )
 
 
-@contextmanager
+@contextlib.contextmanager
 def open_system(path: Path) -> Iterator[Any]:
     """Open a producer directly, because Harvesters hides the reason of a failure.
 
@@ -111,36 +108,27 @@ def open_system(path: Path) -> Iterator[Any]:
     Any
         Its `genicam.gentl.System`, open.
 
-    Raises
-    ------
-    CameraError
-        If it is not a producer, is in use in this process, or fails.
+    Raises `CameraError` if it is not a producer, is in use in this process, or fails.
     """
     check_producer(path)
-    lib = library()
-    producer = lib.gentl.GenTLProducer.create_producer()
-    try:
-        producer.open(str(path))
-    except lib.gentl.ResourceInUseException:
-        raise CameraError(
-            f"The GenTL producer {path.name} is in use in this process",
-            expected="one camera per producer in a process",
-            hint="Close the other camera first, or use another process: each acquire node is a separate one.",
-        ) from None
-    except lib.gentl.GenericException as error:
-        raise CameraError(f"The GenTL producer {path} cannot be opened", got=message_of(error)) from None
-    try:
-        system = producer.create_system()
+    gentl = library().gentl
+    with contextlib.ExitStack() as stack:
+        producer = gentl.GenTLProducer.create_producer()
+        stack.callback(producer.close)
         try:
+            producer.open(str(path))
+            system = producer.create_system()
             system.open()
-        except lib.gentl.GenericException as error:
+        except gentl.ResourceInUseException:
+            raise CameraError(
+                f"The GenTL producer {path.name} is in use in this process",
+                expected="one camera per producer in a process",
+                hint="Close the other camera first, or use another process: each acquire node is a separate one.",
+            ) from None
+        except gentl.GenericException as error:
             raise CameraError(f"The GenTL producer {path} does not start", got=message_of(error)) from None
-        try:
-            yield system
-        finally:
-            system.close()
-    finally:
-        producer.close()
+        stack.callback(system.close)
+        yield system
 
 
 def usable_producers(files: Sequence[Path], name: str | None = None) -> list[Path]:
@@ -148,12 +136,7 @@ def usable_producers(files: Sequence[Path], name: str | None = None) -> list[Pat
 
     With ``name``, only producers of this file name are used.
 
-    Raises
-    ------
-    ConfigError
-        If none has that name.
-    CameraError
-        If none starts.
+    Raises `ConfigError` if none has that name; `CameraError` if none starts.
     """
     named = [path for path in files if name is None or name in (path.name, str(path))]
     if not named:

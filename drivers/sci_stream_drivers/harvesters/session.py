@@ -24,7 +24,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError, CameraLost, ConfigError
 from sci_stream.model import FoundCamera
 from sci_stream_drivers.genicam.chunks import ChunkReader
-from sci_stream_drivers.genicam.library import attribute, library, message_of
+from sci_stream_drivers.genicam.library import attribute, library, lost_if_failing, message_of
 from sci_stream_drivers.genicam.options import GenicamOptions
 from sci_stream_drivers.genicam.selection import selected
 from sci_stream_drivers.genicam.stream import ImageFormat, RawFrame
@@ -43,13 +43,7 @@ _ASK_S = 20e-6
 
 @functools.cache
 def harvesters_core() -> ModuleType:
-    """Import harvesters.
-
-    Raises
-    ------
-    CameraError
-        If it is not installed or unusable on this machine.
-    """
+    """Import harvesters. Raises `CameraError` if it is not installed or unusable on this machine."""
     library()
     try:
         core = importlib.import_module("harvesters.core")
@@ -102,12 +96,8 @@ class Session:
 
     The files of the producers have been checked already; finding cameras takes ``discovery_s`` at most.
 
-    Raises
-    ------
-    CameraError
-        If the camera is missing, in use or cannot be opened.
-    ConfigError
-        If several cameras match the selector.
+    Raises `CameraError` if the camera is missing, in use or cannot be opened; `ConfigError` if several cameras match
+    the selector.
     """
 
     def __init__(self, files: list[Path], selector: Selector, discovery_s: float) -> None:
@@ -257,13 +247,7 @@ class HarvestersStream:
         acquirer.num_buffers = max(options.buffers, acquirer.min_num_buffers)
 
     def start(self) -> None:
-        """Start the acquisition.
-
-        Raises
-        ------
-        CameraLost
-            If the camera does not start.
-        """
+        """Start the acquisition. Raises `CameraLost`."""
         try:
             # Harvesters' own thread ignores the timeout of a fetch, hangs after a lost device, and its queue of one
             # frame dropped 42 of 200 (harvesters 1.4.3).
@@ -276,30 +260,19 @@ class HarvestersStream:
     def fetch(self) -> RawFrame | None:
         """Return the next frame, or None if there is none yet.
 
-        Raises
-        ------
-        CameraLost
-            If the producer fails.
-        CameraError
-            If a buffer contains no image of the announced format.
+        Raises `CameraLost` if the producer fails, `CameraError` for a buffer without an image of the announced format.
         """
-        try:
+        with lost_if_failing("The camera is lost"):
             # Raw: Harvesters unpacks slowly (Mono12p, 1024×1024: 89 frames/s against 424), and an unknown pixel format
             # raises without returning the buffer to the producer.
             buffer = self._acquirer.try_fetch(timeout=_ASK_S, is_raw=True)
-        except self._lib.transport_errors as error:
-            raise CameraLost("The camera is lost", got=message_of(error)) from None
         if buffer is None:
             return None
         try:
             return self._copied(buffer)
         finally:
-            try:
+            with lost_if_failing("The camera is lost: it does not accept its buffers back"):
                 buffer.parent.queue_buffer(buffer)
-            except self._lib.transport_errors as error:
-                raise CameraLost(
-                    "The camera is lost: it does not accept its buffers back", got=message_of(error)
-                ) from None
 
     def stop(self, *, lost: bool) -> None:  # noqa: ARG002  # the producer finds out by itself
         """Stop; the frames in the producer's buffers are discarded. Raises exceptions of the library."""

@@ -30,16 +30,14 @@ _PAINTER_MAKERS = ("matrix vision", "balluff")
 
 
 def warn_about_transport(session: Session, buffers: int) -> None:
-    """Log what would lose or spoil frames of an open, configured camera, each with what to do."""
-    if text := producer_advice(session.producer, session.vendor):
-        log.warning("%s: %s", session.name, text)
+    """Log what would lose or spoil frames of an open, configured camera, each with the remedy."""
+    advice = [producer_advice(session.producer, session.vendor)]
     if session.transport == "GEV":
-        for text in gige_advice(session.node_map, session.acquirer.data_streams[0].node_map):
-            log.warning("%s: %s", session.name, text)
+        advice += gige_advice(session.node_map, session.acquirer.data_streams[0].node_map)
     if session.transport == "U3V":
-        payload = int(feature(session.node_map, "PayloadSize", 0) or 0)
-        if text := usb_advice(payload * buffers):
-            log.warning("%s: %s", session.name, text)
+        advice.append(usb_advice(int(feature(session.node_map, "PayloadSize", 0) or 0) * buffers))
+    for text in filter(None, advice):
+        log.warning("%s: %s", session.name, text)
 
 
 def producer_advice(producer: str, vendor: str) -> str:

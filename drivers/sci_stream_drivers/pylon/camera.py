@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from sci_stream.errors import CameraError, CameraLost
 from sci_stream.model import FoundCamera, FoundProducer
 from sci_stream_drivers.genicam.camera import GenicamCamera
 from sci_stream_drivers.genicam.chunks import Chunks
-from sci_stream_drivers.genicam.library import feature, library, message_of
+from sci_stream_drivers.genicam.library import feature, library, lost_if_failing, message_of
 from sci_stream_drivers.genicam.options import CameraSelector, GenicamOptions
 from sci_stream_drivers.genicam.selection import interfaces, selected
 from sci_stream_drivers.genicam.stream import ImageFormat, RawFrame
@@ -50,7 +50,7 @@ class PylonCamera(GenicamCamera[GenicamOptions, "PylonDevice"]):
     def trigger(self) -> None:
         """Send one software trigger once the camera is ready: it ignores others. Raises `CameraLost`."""
         device = self._opened().connection
-        with _lost_if_failing(device):
+        with lost_if_failing(f"The camera {device.name} does not respond"), translated():
             if device.camera.CanWaitForFrameTriggerReady():
                 device.camera.WaitForFrameTriggerReady(_READY_MS, device.pylon.TimeoutHandling_Return)
         super().trigger()
@@ -108,21 +108,11 @@ class PylonDevice:
                 release()
 
 
-@contextlib.contextmanager
-def _lost_if_failing(device: PylonDevice) -> Iterator[None]:
-    """Raise errors of pylon as `CameraLost`."""
-    try:
-        with translated():
-            yield
-    except library().transport_errors as error:
-        raise CameraLost(f"The camera {device.name} is lost", got=message_of(error)) from None
-
-
 class PylonStream:
     """The acquisition of one camera. Satisfies `sci_stream_drivers.genicam.stream.Stream`."""
 
     def __init__(self, device: PylonDevice, image: ImageFormat, options: GenicamOptions, counts: Counter[str]) -> None:
-        self._device, self._pylon, self._camera = device, device.pylon, device.camera
+        self._pylon, self._camera, self._name = device.pylon, device.camera, device.name
         self._format, self._chunks, self._counts = image, options.chunks, counts
         self._camera.MaxNumBuffer.Value = options.buffers
         # GigE cameras count ticks, others nanoseconds.
@@ -130,19 +120,20 @@ class PylonStream:
 
     def start(self) -> None:
         """Start the acquisition. Raises `CameraLost`."""
-        with _lost_if_failing(self._device):
+        with lost_if_failing(f"The camera {self._name} does not start"), translated():
             self._camera.StartGrabbing(self._pylon.GrabStrategy_OneByOne)
 
     def fetch(self) -> RawFrame | None:
         """Return the next complete frame, or None if there is none yet."""
         with (
-            _lost_if_failing(self._device),
+            lost_if_failing(f"The camera {self._name} is lost"),
+            translated(),
             self._camera.RetrieveResult(0, self._pylon.TimeoutHandling_Return) as result,
         ):
             if result.IsValid():
                 return self._copied(result)
             if self._camera.IsCameraDeviceRemoved():
-                raise CameraLost(f"The camera {self._device.name} was unplugged")
+                raise CameraLost(f"The camera {self._name} was unplugged")
         return None
 
     def _copied(self, result: Any) -> RawFrame | None:

@@ -1,19 +1,4 @@
-"""A simulated SCI camera: scene, mask, colour filters, exposure, sensor and its faults, as an optical model.
-
-==============  ====================================================================
-``options``     everything that can be set, validated
-``textures``    procedural images: noise landscapes, lettered wheels, balls
-``scenes``      moving worlds composed of them: a linear-light RGB image at any time
-``video``       scenes from video files and image sequences
-``masks``       the mask stack φ as a calibration would measure it: blurred, uneven, grey
-``exposure``    y = Σ_b φ_b ⊙ x_b of one snapshot
-``sensor``      y to digital numbers: full well, noise, black level, quantisation
-``faults``      faults of real cameras, on request
-``bench``       the bench that camera and modulator share
-``camera``      the camera as `sci_stream.ports.Camera`
-``modulator``   the mask modulator as `sci_stream.ports.MaskModulator`
-==============  ====================================================================
-"""
+"""A simulated SCI camera and its mask modulator, as an optical model of scene, masks, exposure and sensor."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class _OpenCamera:
         self._version = bench.version
         self._masks = MaskOptics(options, bench.patterns)
         phi = self._phi = self._masks.stack()
-        self._exposure = Exposure(make_scene(options), phi, options.bayer, options.temporal_samples)
+        self._exposure = Exposure(make_scene(options), phi, options.bayer)
         self._sensor = Sensor(options, phi)
         self._truth = options.truth
         self._loop: list[Shot | None] = []
@@ -171,12 +171,8 @@ class SimulatedCamera:
     def open(self) -> CameraCapabilities:
         """Create scene, masks and sensor, and return the capabilities.
 
-        Raises
-        ------
-        CameraError
-            While the camera is disconnected (``faults.return_after_s``).
-        FileFormatError
-            If the scene is a file that cannot be read.
+        Raises `CameraError` while the camera is disconnected (``faults.return_after_s``); `FileFormatError` if the
+        scene is a file that cannot be read.
         """
         self._faults.check_present()
         if self._lost:
@@ -289,8 +285,7 @@ class SimulatedCamera:
             return None
         if self._shot is None:  # rendered while waiting, so that it is ready when due
             self._shot = self._opened().shot(self._index, self._trigger)
-        delay_s = self._faults.delay_s(self._index)
-        if not self._pacer.wait(self._k, deadline_s - time.monotonic(), delay_s):
+        if not self._pacer.wait(self._k, deadline_s - time.monotonic()):
             return None
         return self._deliver(*self._shot)
 

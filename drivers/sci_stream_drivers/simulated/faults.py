@@ -34,10 +34,6 @@ class Faults:
         """Return whether snapshot ``index`` is delivered twice."""
         return self._draw(index, 1) < self._options.duplicate_probability
 
-    def delay_s(self, index: int) -> float:
-        """Return the delay of snapshot ``index`` after its due time."""
-        return self._draw(index, 2) * self._options.jitter_s
-
     def stall_s(self, delivered: int) -> float:
         """Return the duration of the stall after the ``delivered``-th frame; 0 for none."""
         every = self._options.stall_every
@@ -69,7 +65,7 @@ class Faults:
 
     def _draw(self, index: int, which: int) -> float:
         options = self._options
-        if not (options.drop_probability, options.duplicate_probability, options.jitter_s)[which]:
+        if not (options.drop_probability, options.duplicate_probability)[which]:
             return 1.0  # without drawing: the usual case costs nothing
         rng = np.random.Generator(np.random.SFC64([self._seed, _FAULT_STREAM, which, index]))
         return float(rng.random())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from sci_stream.errors import did_you_mean
 from sci_stream.model import BayerPhase, FrameIds
 from sci_stream_drivers.fields import BayerOption, DriverOptions, Rare
 
@@ -16,6 +16,9 @@ SCENES = ("fast", "slow", "static", "cut")
 
 MAX_DEVIATIONS = 3
 """Largest error of a single mask, in standard deviations."""
+
+
+_Shift = Annotated[float, Field(ge=-16, le=16)]
 
 
 class FaultOptions(DriverOptions):
@@ -32,9 +35,6 @@ class FaultOptions(DriverOptions):
         default=None,
         ge=1,
         description="Highest frame id, followed by id_first (GigE Vision: 65535); unset: ids never wrap.",
-    )
-    jitter_s: float = Field(
-        default=0.0, ge=0, le=10, description="Frames are delayed by up to this time, s; their timestamps stay exact."
     )
     stall_every: int = Field(default=0, ge=0, description="Stall after every N delivered frames; 0: never.")
     stall_s: float = Field(default=0.0, ge=0, le=600, description="Duration of a stall, s.")
@@ -98,7 +98,7 @@ class SimulatedOptions(DriverOptions):
     mask_unevenness: Rare[float] = Field(
         default=0.15, ge=0, lt=1, description="How much the transmission falls off, smoothly, across the field."
     )
-    mask_shift_px: Rare[tuple[float, float]] = Field(
+    mask_shift_px: Rare[tuple[_Shift, _Shift]] = Field(
         default=(0.0, 0.0),
         description="(x, y) by which the masks stand to the right of and below where the calibration has them, pixels.",
     )
@@ -121,12 +121,6 @@ class SimulatedOptions(DriverOptions):
         ge=0,
         le=0.3,
         description="Standard deviation of the error of each frame's exposure, relative; the same in every snapshot.",
-    )
-    temporal_samples: Rare[int] = Field(
-        default=1,
-        ge=1,
-        le=64,
-        description="Scene images averaged within one sub-frame: motion blur at that cost of time.",
     )
 
     bit_depth: Literal[8, 10, 12] = Field(default=12, description="Bits per pixel of the sensor's converter.")
@@ -180,16 +174,8 @@ class SimulatedOptions(DriverOptions):
         looks_like_a_path = any(mark in scene for mark in "./\\*?[~")
         if scene in SCENES or looks_like_a_path:
             return scene
-        near = difflib.get_close_matches(scene, SCENES, n=1)
-        advice = f"did you mean {near[0]!r}?" if near else f"a folder here is written './{scene}'"
-        raise ValueError(f"{scene!r} is neither a scene ({', '.join(SCENES)}) nor a path; {advice}")
-
-    @field_validator("mask_shift_px")
-    @classmethod
-    def _shift_is_small(cls, shift: tuple[float, float]) -> tuple[float, float]:
-        if not all(abs(part) <= 16 for part in shift):
-            raise ValueError("expected two numbers from -16 to 16")
-        return shift
+        advice = did_you_mean(scene, SCENES) or f"A folder here is written './{scene}'."
+        raise ValueError(f"{scene!r} is neither a scene ({', '.join(SCENES)}) nor a path. {advice}")
 
     @model_validator(mode="after")
     def _fields_agree(self) -> SimulatedOptions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import cv2
@@ -15,8 +16,8 @@ from sci_stream.files.media import in_natural_order, read_image, video_frames
 from sci_stream_drivers.simulated.textures import SRGB_TO_LINEAR, Image
 
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp"}
-# Decoded images kept in memory: a clip that fits is decoded only once.
-_KEPT_BYTES = 256 * 2**20
+# The clip is decoded once, up to this size: 1400 images of 512×512.
+_MAX_BYTES = 2**30
 
 Picture = npt.NDArray[np.uint8]
 
@@ -25,74 +26,33 @@ class VideoScene:
     """Play images in a loop, one per unit of time, cropped to the sensor's aspect ratio and resized to it.
 
     Between two images the scene is their linear blend, which resembles a long exposure but not motion: use footage of a
-    high-speed camera where motion matters. Images are converted from sRGB to linear light.
+    high-speed camera where motion matters. Images are converted from sRGB to linear light. A clip of more than
+    1 GiB is cut.
 
     The source is a video, a folder or a glob pattern; ``speed`` is in images per unit of time.
 
-    Raises
-    ------
-    FileFormatError
-        If nothing is found, or nothing can be decoded.
+    Raises `FileFormatError` if nothing is found, or nothing can be decoded.
     """
 
     def __init__(self, source: str, shape: tuple[int, int], speed: float) -> None:
-        self._source = source
-        self._shape = shape
         self._speed = speed
-        self._kept: list[Picture] = []
-        self._may_keep = max(2, _KEPT_BYTES // (3 * shape[0] * shape[1]))
-        self._window: dict[int, Picture] = {}
-        self._length: int | None = None
-        self._stream = _pictures(source)
-        self._position = 0
-        self._picture(0)
+        longest = max(2, _MAX_BYTES // (3 * shape[0] * shape[1]))
+        self._pictures = [_fit(picture, shape) for picture in islice(_pictures(source), longest)]
+        if not self._pictures:
+            raise FileFormatError(
+                f"{source} contains no image that can be decoded", expected="a video or images that OpenCV reads"
+            )
 
     def render(self, t: float) -> Image:
         """Return the image at time ``t``, see `Scene.render`."""
         at = t * self._speed
-        i = int(at)
-        image = _light(self._picture(i))
+        i, count = int(at), len(self._pictures)
+        image = _light(self._pictures[i % count])
         blend = np.float32(at - i)
         if blend > 1e-6:
             image *= 1 - blend
-            image += blend * _light(self._picture(i + 1))
+            image += blend * _light(self._pictures[(i + 1) % count])
         return image
-
-    def _picture(self, i: int) -> Picture:
-        """Return image ``i``, counted across loops."""
-        while True:
-            if self._length is not None:
-                i %= self._length
-            if i < len(self._kept):
-                return self._kept[i]
-            if i in self._window:
-                return self._window[i]
-            if i < self._position:
-                self._rewind()
-            self._advance()
-
-    def _rewind(self) -> None:
-        self._stream = _pictures(self._source)
-        self._position = 0
-        self._window.clear()
-
-    def _advance(self) -> None:
-        """Decode the next image, or determine the number of images at the end."""
-        raw = next(self._stream, None)
-        if raw is None:
-            if self._position == 0:
-                raise FileFormatError(
-                    f"{self._source} contains no image that can be decoded",
-                    expected="a video or images that OpenCV reads",
-                )
-            self._length = self._position
-            return
-        picture = _fit(raw, self._shape)
-        if self._position == len(self._kept) < self._may_keep:
-            self._kept.append(picture)
-        self._window[self._position] = picture
-        self._window.pop(self._position - 2, None)
-        self._position += 1
 
 
 def _light(picture: Picture) -> Image:
@@ -113,7 +73,7 @@ def _fit(picture: Picture, shape: tuple[int, int]) -> Picture:
 
 
 def _pictures(source: str) -> Iterator[Picture]:
-    """Yield the images of a video, a folder or a glob pattern in order, BGR; call again to restart."""
+    """Yield the images of a video, a folder or a glob pattern in order, BGR."""
     path = Path(source).expanduser()
     if path.is_file() and path.suffix.lower() not in _IMAGES:
         return video_frames(path)
