@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from pathlib import Path
 
 from sci_stream.errors import StorageError
@@ -67,6 +68,12 @@ class CrashRecovery:
                 self._path.unlink()
             log.warning("spool disabled: %s Unacknowledged snapshots are lost if this node crashes.", error)
         return info
+
+    def progressed(self) -> None:
+        """Show a supervisor that is waiting for the end of the series that the sink still confirms."""
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                os.utime(self._path)
 
     def close(self, *, over: bool, last: bool = False) -> None:
         """Close the spool; keep the file unless the series is ``over``. ``last``: no further series is requested."""

@@ -13,11 +13,13 @@ from sci_stream.wire import Dropped
 # Reports of drops that may wait for their acknowledgement; further drops wait here, as runs.
 _MAX_REPORTS = 64
 _MAX_RUN = 65536
+# Of a snapshot in queue, spool and outbox besides its arrays. Measured: 5 KiB each for frames of 512 bytes.
+_BOOKKEEPING_BYTES = 4096
 
 
 def frame_bytes(frame: CameraFrame | Snapshot) -> int:
-    """Return the memory of a frame, including its ground truth."""
-    return frame.counts.nbytes + (0 if frame.truth is None else frame.truth.nbytes)
+    """Return the memory of a frame, including its ground truth and what the node notes of it."""
+    return _BOOKKEEPING_BYTES + frame.counts.nbytes + (0 if frame.truth is None else frame.truth.nbytes)
 
 
 class MemoryBudget:

@@ -131,7 +131,7 @@ class AcquireNode:
         self._info: SeriesInfo | None = None
         self._is_announced = False
         self._since_s = self._started_s = time.monotonic()
-        self._progress_s = self._since_s
+        self._progress_s = self._published_s = self._since_s
         self._deadline_s = float("inf")
         self.running_s = 0.0
         """Seconds from the camera's start until every snapshot was settled."""
@@ -466,6 +466,9 @@ class AcquireNode:
 
     def _publish_status(self) -> None:
         """Report the status to the sink and to the health server."""
+        if self._progress_s >= self._published_s:
+            self._recovery.progressed()
+        self._published_s = time.monotonic()
         report = self._report
         status = report.status(self._phase, self._series, self._health.url)
         self._link.connection.status = {**status, **declared(self._reader.settings, self._offered)}

@@ -276,16 +276,18 @@ class Supervisor:
         self._folder.delete()
 
     def _end_acquire(self, grace_s: float) -> None:
-        """Make the acquire node end its series; the other nodes stay up, since it needs them.
+        """Make the acquire node end its series, within ``grace_s`` of its last progress; it needs the others.
 
         If it is down or crashes meanwhile, it is restarted only to close the open series.
         """
-        deadline_s = time.monotonic() + grace_s
+        progress, deadline_s = 0.0, time.monotonic() + grace_s
         child = self._acquire
         child.send(signal.SIGTERM)
         child.environment[CLOSE_VARIABLE] = "1"
         spool = self._acquire_spool
         while time.monotonic() < deadline_s:
+            if spool is not None and (last := _changed_s(spool)) > progress:
+                progress, deadline_s = last, time.monotonic() + grace_s
             # A node that is being restarted may hold the only trace of snapshots in flight: its series has to be
             # closed.
             if child.process is None or (status := child.process.poll()) == -signal.SIGTERM:
@@ -300,7 +302,7 @@ class Supervisor:
             for other in (self._sink, *self._workers):
                 self._supervise(other, time.monotonic())
             time.sleep(_POLL_S)
-        self._report(f"{child.name} did not stop within {grace_s:.0f} s: killed")
+        self._report(f"{child.name} made no progress for {grace_s:.0f} s: killed")
         child.kill()
         self._fail_with(EXIT_NODE_FAILED)
 
@@ -335,6 +337,14 @@ class Supervisor:
             child.send(signal.SIGKILL)
         for child in self._children:
             child.kill()
+
+
+def _changed_s(path: Path) -> float:
+    """Return the time of the last change of a file; 0 if there is none."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _spools(folder: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,14 @@ from tests.nodes.acquire.test_spool import info, snapshot, taken_up
 
 def test_ground_truth_counts_as_memory() -> None:
     frame = CameraFrame(np.zeros((4, 4), np.uint16), 0, None, 1, truth=np.zeros((2, 4, 4), np.uint8))
-    assert frame_bytes(frame) == 32 + 32
+    assert frame_bytes(frame) == frame_bytes(replace(frame, truth=None)) + 32
+
+
+def test_small_frames_take_no_more_than_the_budget() -> None:
+    """Each costs kilobytes besides its pixels: with 8 MiB, frames of 512 bytes took 105."""
+    frame = CameraFrame(np.zeros((16, 16), np.uint16), 0, None, 1)
+    budget = MemoryBudget(8 << 20)
+    assert sum(budget.take(frame_bytes(frame)) for _ in range(5000)) < 2000
 
 
 def test_memory_beyond_limit_is_refused_until_released() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from sci_stream.config import load_rig
 from sci_stream.errors import LedgerError
+from sci_stream.nodes.launcher import supervisor as supervisor_module
 from sci_stream.nodes.launcher.supervisor import EXIT_NODE_FAILED, Supervisor
 from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.nodes.runtime.runtime_folder import RunFolder
@@ -99,6 +100,37 @@ def test_node_killed_while_the_series_ends_is_restarted(tmp_path: Path) -> None:
     thread.join(PATIENCE_S)
     assert (tmp_path / "started again").exists()
     assert any("reconstruct-0 ended by SIGKILL: restarting" in line for line in said)
+
+
+PROGRESSING = """
+import os, pathlib, signal, sys, time
+spool = pathlib.Path(os.environ["SCI_STREAM_SPOOL"]) / "test.spool"
+def drain(*_):
+    for _ in range(40):
+        spool.touch()
+        time.sleep(0.1)
+    spool.unlink()
+    sys.exit(0)
+if sys.argv[1] == "acquire":
+    signal.signal(signal.SIGTERM, drain)
+    spool.touch()
+    pathlib.Path({running!r}).touch()
+time.sleep(60)
+"""
+
+
+def test_series_that_ends_slowly_has_time_while_it_makes_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_module, "_GRACE_S", 1.0)
+    path = write_rig(tmp_path, {"drain": {"timeout_s": 0.1}})
+    program, running = tmp_path / "progressing.py", tmp_path / "running"
+    program.write_text(PROGRESSING.format(running=str(running)))
+    stop = StopRequest()
+    rig = load_rig(path, overrides={})
+    supervisor = Supervisor(rig, path, stop, lambda _line: None, program=(sys.executable, str(program)))
+    threading.Thread(target=lambda: (wait_for(running.exists, "the acquire node runs"), stop.set())).start()
+    assert supervisor.run() == 0
 
 
 def test_folder_of_a_killed_run_is_named_or_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
