@@ -12,7 +12,8 @@ from sci_stream.wire import Dropped
 
 # Reports of drops that may wait for their acknowledgement; further drops wait here, as runs.
 _MAX_REPORTS = 64
-_MAX_RUN = 65536
+# The sink needs 20 µs for each snapshot of a run, in which it hears no heartbeat.
+_MAX_RUN = 4096
 # Of a snapshot in queue, spool and outbox besides its arrays. Measured: 5 KiB each for frames of 512 bytes.
 _BOOKKEEPING_BYTES = 4096
 

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,17 +16,19 @@ from sci_stream.config import Rig
 from sci_stream.delivery.ledger import Ledger, LedgerState
 from sci_stream.nodes.runtime.process import SPOOL_VARIABLE
 from sci_stream.nodes.runtime.runtime_folder import make_private_folder, open_own, private_folder, user_runtime_folder
+from sci_stream.parameters import SettingChange
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class SavedLedger:
-    """Content of the file: the state of the ledger, and whether the recording was switched on."""
+    """Content of the file: the state of the ledger, whether the recording was switched on, the latest changes."""
 
     series: str
     recording: bool
     ledger: LedgerState
+    changes: Sequence[SettingChange] = ()
 
 
 _DOCUMENT = TypeAdapter(SavedLedger)
@@ -70,9 +72,9 @@ class LedgerFile:
             log.warning("cannot read the saved ledger %s (%s): using the recording's", self._path, error)
             return None
 
-    def write(self, series: str, ledger: Ledger, *, recording: bool) -> None:
+    def write(self, series: str, ledger: Ledger, *, recording: bool, changes: Sequence[SettingChange] = ()) -> None:
         """Replace the file."""
-        document = _DOCUMENT.dump_json(SavedLedger(series, recording, ledger.state()))
+        document = _DOCUMENT.dump_json(SavedLedger(series, recording, ledger.state(), changes))
         new = self._path.with_suffix(".ledger.new")
         try:
             make_private_folder(self._path.parent)

@@ -299,16 +299,24 @@ class OperatorCommands:
 
     def _note_change(self, change: SettingChange) -> None:
         log.warning("%s, by %s", change, change.who or "an unnamed operator")
-        self.recent.append(change)
-        if change.new is not None and change.node != SINK:
-            self._in_force[change.node, change.name] = change
+        self._keep_in_force(change)
         series = self._series()
         if series is not None:
             series.note_change(change)
         self._show_soon()
 
+    def _keep_in_force(self, change: SettingChange) -> None:
+        self.recent.append(change)
+        if change.new is not None and change.node != SINK:
+            self._in_force[change.node, change.name] = change
+
     def carry_changes(self, series: SeriesSession) -> None:
-        """Pass earlier changes that are still in force to a new series."""
+        """Pass earlier changes that are still in force to a new series; take over those of one that continues."""
+        for change in series.statistics.changes:
+            self._keep_in_force(change)
+        if series.statistics.changes:
+            self._known.clear()  # nodes may have restarted together with the sink
+            return
         values = {(node, entry.name): entry.value for node, _, entries, _ in self._declared() for entry in entries}
         for key, change in list(self._in_force.items()):
             if values.get(key, change.new) == change.new:

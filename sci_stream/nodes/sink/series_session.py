@@ -41,6 +41,8 @@ _LONGEST_SOLVER = 1500
 # is faster than this. Each number that is accepted may cost a row of 300 bytes in the recording.
 _MAX_SNAPSHOTS_PER_S = 1 << 17
 _MAX_COUNT = 2**48
+# The file is written before each acknowledgement; the journal has every change.
+_SAVED_CHANGES = 48
 
 OfSnapshot = Snapshot | Reconstruction | Dropped
 """A message that is recorded and counted: a raw snapshot, a result, or the outcome of snapshots without one."""
@@ -148,6 +150,7 @@ class SeriesSession:
             log.warning("series %s: the ledger of the sink's earlier process is continued", info.series)
         ledger = Ledger(None if saved is None else saved.ledger)
         session = cls(info, calibration, rig, callbacks=callbacks or Callbacks(), file=file, ledger=ledger)
+        session.statistics.changes += () if saved is None else saved.changes
         session._restore_segments()
         if rig.record.enabled and saved is None:
             session.recorder.start()
@@ -265,7 +268,8 @@ class SeriesSession:
     def _save(self) -> None:
         """Save the ledger before anything in it is acknowledged."""
         if self._file is not None:
-            self._file.write(self.name, self.ledger, recording=self.recorder.is_wanted)
+            changes = self.statistics.changes[-_SAVED_CHANGES:]
+            self._file.write(self.name, self.ledger, recording=self.recorder.is_wanted, changes=changes)
 
     def _accept_reconstruction(self, reconstruction: Reconstruction, now_s: float) -> Reconstruction:
         # The heartbeat with new settings may be behind the first result that used them.
@@ -370,6 +374,7 @@ class SeriesSession:
         self.statistics.changes.append(change)
         self.recorder.submit(change)
         self.checkpoint()
+        self._save()
 
     # --- the end
 

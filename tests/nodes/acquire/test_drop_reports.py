@@ -17,7 +17,7 @@ def test_drops_without_acknowledgement_share_few_messages() -> None:
         reports.send(0.0)
     assert len(posted) == 64
     reports.send(0.0, everything=True)
-    assert len(posted) <= 67, "the rest are a few runs"
+    assert len(posted) <= 64 + 25, "the rest are a few runs"
     assert [seq for message in posted for seq in message.seqs] == list(range(100_000))
 
 

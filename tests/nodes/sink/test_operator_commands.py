@@ -15,6 +15,7 @@ from sci_stream.config import Rig
 from sci_stream.errors import EnvironmentFault, InputError
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.nodes.sink.alarms import Alarms
+from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.operator_commands import MAX_WAITING, PATIENCE_S, OperatorCommands
 from sci_stream.nodes.sink.series_session import SeriesSession
 from sci_stream.parameters import ControlAnswer, Parameter, SettingChange, Value, declared
@@ -266,6 +267,24 @@ def test_value_is_set_again_on_a_node_that_restarts(bench: Bench) -> None:
     assert identity == b"again"
     assert control.parameters == {"iterations": 5}
     assert control.who == "eva, again after a restart"
+
+
+def test_value_is_set_again_on_a_node_that_restarts_with_the_sink(series: Series, tmp_path: Path) -> None:
+    def restart() -> Bench:
+        session = SeriesSession.open(series.info, series.calibration, rig(tmp_path), file=LedgerFile(tmp_path / "x"))
+        bench = Bench(session)
+        bench.commands.poll(0.0)
+        bench.commands.carry_changes(session)
+        bench.commands.poll(0.0)
+        return bench
+
+    first = restart()
+    first.ask("reconstruct-0", iterations=5)
+    first.answer(iterations=5)
+    again = restart()
+    assert again.changes == first.changes
+    ((identity, control),) = again.mail
+    assert (identity, dict(control.parameters)) == (b"reconstruct-0", {"iterations": 5})
 
 
 def test_parameters_and_actions_are_described(bench: Bench) -> None:
