@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
+import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -14,7 +15,7 @@ import pytest
 
 from sci_stream.ports import Camera
 from tests.conftest import RigMaker
-from tests.e2e.kit import PATIENCE_S, ROOT, assert_accounted_for, environment
+from tests.e2e.kit import ROOT, assert_accounted_for
 
 pytestmark = pytest.mark.rig(seconds=60)
 
@@ -30,15 +31,36 @@ def load(name: str) -> ModuleType:
     return module
 
 
-def run_example(name: str, *arguments: str | Path) -> str:
-    command = [sys.executable, EXAMPLES / f"{name}.py", *arguments]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+RunExample = Callable[..., str]
+
+
+@pytest.fixture
+def run_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunExample:
+    """Return a function that runs an example as a program, here, where torch is imported already."""
+
+    def run(name: str, *arguments: object) -> str:
+        path = str(EXAMPLES / f"{name}.py")
+        monkeypatch.setattr(sys, "argv", [path, *map(str, arguments)])
+        capsys.readouterr()
+        runpy.run_path(path, run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
+
+
+camera_plugin, denoiser_plugin = load("camera_plugin"), load("denoiser_plugin")
+
+
+class TestCameraPlugin(camera_plugin.TestGradientCamera):
+    """The suite of cameras, as the example runs it."""
+
+
+class TestDenoiserPlugin(denoiser_plugin.TestBilateralDenoiser):
+    """The suite of denoisers, as the example runs it."""
 
 
 def test_camera_plugin_delivers_frames_of_its_calibration() -> None:
-    driver = load("camera_plugin").GradientCamera
+    driver = camera_plugin.GradientCamera
     camera = driver(driver.Options(period_s=0.0))
     assert isinstance(camera, Camera)
     capabilities = camera.open()
@@ -55,15 +77,7 @@ def test_camera_plugin_delivers_frames_of_its_calibration() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["camera_plugin", "denoiser_plugin"])
-def test_plugin_passes_the_suite_of_its_kind(name: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", EXAMPLES / f"{name}.py"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert " passed" in done.stdout
-
-
-def test_reconstruct_runs_as_documented() -> None:
+def test_reconstruct_runs_as_documented(run_example: RunExample) -> None:
     shown = run_example("reconstruct")
     own, shipped = (float(line.split()[-2]) for line in shown.splitlines()[:2])
     assert own > 20
@@ -89,7 +103,9 @@ def decibels(notebook: dict) -> list[float]:
     return [float(found) for found in re.findall(r"([\d.]+) dB", text)]
 
 
-def test_subscribe_and_open_recording_work_on_a_rig(tmp_path: Path, rig_in_process: RigMaker) -> None:
+def test_subscribe_and_open_recording_work_on_a_rig(
+    tmp_path: Path, rig_in_process: RigMaker, run_example: RunExample
+) -> None:
     rig = rig_in_process({"camera": {"options": {"trigger": "free", "snapshot_rate_hz": 10.0}}})
     shown = run_example("subscribe", rig.rig.network.taps, "2")
     ledger = assert_accounted_for(rig.finish())
