@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 import cv2
 import pytest
 
-from sci_stream.cli import app
+from sci_stream.cli import app, main
 from sci_stream.config import load_rig
 from sci_stream.errors import SciStreamError
 from sci_stream.nodes.runtime.camera_drivers import make_camera
@@ -41,16 +40,22 @@ def producer() -> Path:
 
 
 @pytest.fixture
-def cameras(tmp_path: Path) -> Cameras:
+def cameras(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], log_as_it_was: None
+) -> Cameras:
     """Return a function that runs the command in a separate folder, without any producer in the environment."""
 
     def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-        clean = {name: value for name, value in os.environ.items() if name != "GENICAM_GENTL64_PATH"}
-
-        command = [sys.executable, "-m", "sci_stream", "cameras", *map(str, arguments)]
-        return subprocess.run(
-            command, cwd=tmp_path, env={**clean, **environment}, capture_output=True, text=True, timeout=60, check=False
-        )
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.delenv("GENICAM_GENTL64_PATH", raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["sci-stream", "cameras", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capfd.readouterr()
+        return subprocess.CompletedProcess(sys.argv, int(ended.value.code or 0), printed.out, printed.err)
 
     return run
 
