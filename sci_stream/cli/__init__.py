@@ -15,6 +15,7 @@ from sci_stream.cli import (  # noqa: F401 - a module adds its commands to the a
     cameras,
     control,
     keys,
+    masks,
     recordings,
     rigs,
     solve,

@@ -78,7 +78,7 @@ def read_key_pair(path: Path) -> KeyPair:
     except ValueError:
         fields = {}
     _require_owner(f"The secret key {path}", status)  # who owns it knows it
-    if status.st_mode & _OTHERS:
+    if hasattr(os, "geteuid") and status.st_mode & _OTHERS:
         raise ConfigError(
             f"The secret key {path} is readable by others",
             expected="a file that only its owner can read",
@@ -104,7 +104,7 @@ def read_allowed(path: Path) -> dict[bytes, str]:
     allowed: dict[bytes, str] = {}
     try:
         # Not waiting for a writer, should it be a pipe.
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK)) as file:
+        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))) as file:
             _require_own(path, os.fstat(file.fileno()))
             lines = file.read(_LONGEST_LIST).splitlines()
     except FileNotFoundError:
@@ -129,6 +129,8 @@ def read_allowed(path: Path) -> dict[bytes, str]:
 
 
 def _require_owner(what: str, status: os.stat_result) -> None:
+    if not hasattr(os, "geteuid"):
+        return  # Windows has neither these owners nor these permissions
     if status.st_uid not in {os.geteuid(), 0}:
         raise ConfigError(f"{what} belongs to another user", expected="this user or root", got=f"user {status.st_uid}")
 
@@ -137,7 +139,7 @@ def _require_own(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise ConfigError(f"The list of allowed keys {path} is not a regular file")
     _require_owner(f"The list of allowed keys {path}", status)
-    if status.st_mode & _WRITABLE_BY_OTHERS:
+    if hasattr(os, "geteuid") and status.st_mode & _WRITABLE_BY_OTHERS:
         raise ConfigError(
             f"The list of allowed keys {path} is writable by others",
             expected="a file that only its owner can write",

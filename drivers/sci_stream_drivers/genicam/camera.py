@@ -8,15 +8,16 @@ import threading
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from sci_stream.errors import CameraError, CameraLost
 from sci_stream.model import CameraCapabilities, CameraFrame, Inspection
+from sci_stream.modulation.timing import CameraTiming, CameraTrigger
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value, checked_changes
-from sci_stream_drivers.genicam import node_map
+from sci_stream_drivers.genicam import exposures, node_map
 from sci_stream_drivers.genicam.chunks import chunk_units
 from sci_stream_drivers.genicam.features import apply, configure
 from sci_stream_drivers.genicam.formats import find_pixel_format
@@ -37,6 +38,7 @@ from sci_stream_drivers.genicam.stream import Connection, ImageFormat, RawFrame,
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
 OptionsT = TypeVar("OptionsT", bound=GenicamOptions)
 ConnectionT = TypeVar("ConnectionT", bound=Connection)
 
@@ -210,6 +212,32 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
             camera.silence_s = self._longest_silence_s(nodes, period_ns)
         camera.capabilities = replace(camera.capabilities, frame_period_ns=period_ns)
         return camera.capabilities
+
+    def timing(self) -> CameraTiming:
+        """Return the limits of its exposures; see `sci_stream.ports.TriggeredCamera`."""
+        return self._asked(exposures.timing_of)
+
+    def trigger_now(self) -> CameraTrigger:
+        """Return how exposures are started; see `sci_stream.ports.TriggeredCamera`."""
+        return self._asked(exposures.trigger_of)
+
+    def arm(self, trigger: CameraTrigger) -> CameraTrigger:
+        """Change the start and length of exposures; see `sci_stream.ports.TriggeredCamera`."""
+        camera = self._opened()
+        if self._running:
+            raise RuntimeError("arm() while it is started: call stop() first")
+        options, name = self._options.trigger, camera.connection.name
+        armed = self._asked(lambda nodes: exposures.arm(nodes, trigger, options, name))
+        period_ns = frame_period_ns(camera.connection.node_map, self._options)
+        camera.silence_s = self._longest_silence_s(camera.connection.node_map, period_ns)
+        return armed
+
+    def _asked(self, question: Callable[[Any], _T]) -> _T:
+        connection = self._opened().connection
+        try:
+            return question(connection.node_map)
+        except library().transport_errors as error:
+            raise CameraLost(f"The camera {connection.name} does not respond", got=message_of(error)) from None
 
     def calibration(self) -> Calibration | None:
         """Return None: a camera has no knowledge of the masks in front of it."""

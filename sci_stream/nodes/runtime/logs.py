@@ -100,7 +100,7 @@ class LossyOutput(io.TextIOBase):
         try:
             descriptor = self._stream.fileno()
             mode = os.fstat(descriptor).st_mode
-            if not stat.S_ISFIFO(mode) and not stat.S_ISCHR(mode):
+            if not hasattr(os, "O_NONBLOCK") or (not stat.S_ISFIFO(mode) and not stat.S_ISCHR(mode)):
                 return None
             # Reopened, because the flag of an inherited descriptor would change for all processes that share it.
             return os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)

@@ -13,6 +13,7 @@ from sci_stream.model import Array
 from sci_stream.nodes.runtime.camera_drivers import driver_options, load_entry, make_camera
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.ports import Camera, MaskModulator, ModulatorDriver
+from sci_stream.transport.modulator_link import RemoteModulator
 
 GROUP = "sci_stream.modulators"
 
@@ -60,7 +61,8 @@ def make_coded_camera(rig: Rig) -> Camera:
     ConfigError
         If a driver is unknown or rejects its options, or there are no patterns.
     """
-    camera = make_camera(rig)
-    if not rig.modulator.driver:
+    camera, section = make_camera(rig), rig.modulator
+    if not section.driver:
         return camera
-    return ModulatedCamera(camera, make_modulator(rig), rig.modulator, load_patterns(rig.modulator.patterns))
+    modulator = RemoteModulator(rig) if section.address else make_modulator(rig)
+    return ModulatedCamera(camera, modulator, section, load_patterns(section.patterns))

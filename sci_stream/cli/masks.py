@@ -1,0 +1,102 @@
+"""``sci-stream masks`` and ``sci-stream modulate``: make and choose masks, and serve a modulator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from sci_stream.cli.common import Force, RigPath, app, echo, progress_bar, start_logging
+from sci_stream.errors import ConfigError, StorageError
+
+masks_app = typer.Typer(help="Masks by design.", no_args_is_help=True)
+app.add_typer(masks_app, name="masks")
+
+Clips = Annotated[list[str] | None, typer.Option("--clip", help="Video file or scene; may be repeated.")]
+
+
+@masks_app.command("make")
+def masks_make(
+    output: Annotated[Path, typer.Argument(help="File or, of png and dlp, folder to write.")],
+    masks: Annotated[int, typer.Option("-n", "--masks", min=1, max=4096, help="Number of masks B.")] = 8,
+    height: Annotated[int, typer.Option(min=1, max=8192, help="Height of the modulator, mirrors.")] = 1080,
+    width: Annotated[int, typer.Option(min=1, max=8192, help="Width of the modulator, mirrors.")] = 1920,
+    kind: Annotated[str, typer.Option(help="random, balanced or shifting.")] = "balanced",
+    open_share: Annotated[float, typer.Option("--open", min=0.01, max=0.99, help="Share of open elements.")] = 0.5,
+    block: Annotated[int, typer.Option(min=1, max=512, help="Side of an element, mirrors.")] = 1,
+    mirrors_per_pixel: Annotated[float, typer.Option(min=0.01, help="Mirrors on a pixel of the sensor.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Equal seeds make equal masks.")] = 0,
+    form: Annotated[str, typer.Option("--as", help="npy, png, alp (raw bytes) or dlp (24 masks an image).")] = "npy",
+    force: Force = False,
+) -> None:
+    """Make binary masks for a modulator."""
+    from sci_stream.files.mask_files import write_masks
+    from sci_stream.modulation.patterns import Kind, make_masks
+
+    if kind not in {"random", "balanced", "shifting"}:
+        raise ConfigError("Unknown --kind", expected="random, balanced or shifting", got=repr(kind))
+    if output.exists() and not force:
+        raise StorageError(f"{output} exists", hint="Choose another name, or use --force to overwrite it.")
+    made = make_masks(cast(Kind, kind), masks, (height, width), open_share=open_share, block=block, seed=seed)
+    write_masks(output, made, form)
+    blind = float((made.max(axis=0) == 0).mean())
+    feature_px = block / mirrors_per_pixel
+    typer.echo(
+        f"wrote {output}: {masks} masks of {height}×{width}, {made.mean() / 255:.1%} open, {blind:.2%} of the mirrors "
+        f"never; elements of {block} mirrors = {feature_px:.3g} pixels of the sensor; "
+        f"[modulator] patterns = {json.dumps(str(output))}"
+    )
+    if feature_px < 1:
+        echo("elements smaller than a pixel of the sensor lose contrast: use a larger --block")
+
+
+@masks_app.command("advise")
+def masks_advise(
+    rig: RigPath,
+    clip: Clips = None,
+    masks: Annotated[str, typer.Option(help="Numbers of masks B to compare.")] = "8",
+    open_share: Annotated[str, typer.Option("--open", help="Open shares to compare.")] = "0.5,0.35,0.25",
+    feature: Annotated[str, typer.Option(help="Sides of an element to compare, pixels of the sensor.")] = "1",
+    exposure: Annotated[float, typer.Option(min=0.01, max=10, help="Light; above 1 half-open masks clip.")] = 0.9,
+    size: Annotated[int, typer.Option(min=32, max=2048, help="Size of the simulation, pixels.")] = 256,
+    snapshots: Annotated[int, typer.Option(min=1, help="Snapshots of each clip.")] = 2,
+) -> None:
+    """Compare masks by simulation, with the denoiser of a rig: expected dB and clipped share."""
+    from sci_stream.config import load_rig
+    from sci_stream.tools.mask_advice import MaskChoices, advise
+
+    try:
+        choices = MaskChoices(
+            tuple(map(int, masks.split(","))), tuple(map(float, open_share.split(","))),
+            tuple(map(float, feature.split(","))),
+        )  # fmt: skip
+    except ValueError as error:
+        raise ConfigError("--masks, --open and --feature are lists as in 0.5,0.25", got=error) from None
+    with progress_bar("simulating") as report:
+        results = advise(
+            load_rig(rig), choices, clip or ["fast"], exposure=exposure, size_px=size, snapshots=snapshots,
+            report=report,
+        )  # fmt: skip
+    typer.echo(f"{'B':>4}{'open':>7}{'element px':>12}{'PSNR dB':>9}{'clipped':>9}")
+    for advice in results:
+        typer.echo(
+            f"{advice.n_frames:>4}{advice.open_share:>7.0%}{advice.feature_px:>12.3g}{advice.psnr_db:>9.2f}"
+            f"{advice.clipped:>9.1%}"
+        )
+
+
+@app.command()
+def modulate(
+    rig: RigPath,
+    listen: Annotated[str, typer.Option(help="Address to listen on; by default that of the rig file.")] = "",
+) -> None:
+    """Serve the mask modulator of this host to the acquire node on another one. Ctrl-C ends it."""
+    from sci_stream.config import load_rig
+    from sci_stream.nodes.runtime.modulators import make_modulator
+    from sci_stream.transport.modulator_link import serve_modulator
+
+    start_logging("modulate")
+    loaded = load_rig(rig)
+    serve_modulator(loaded, make_modulator(loaded), listen or loaded.modulator.address)

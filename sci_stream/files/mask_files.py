@@ -1,0 +1,53 @@
+"""Write the patterns of a modulator: NumPy, images, and the forms of makers' own software."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from sci_stream.errors import ConfigError
+from sci_stream.file_guard import writing
+from sci_stream.imaging.rendering import encode_png
+from sci_stream.model import Array
+
+FORMS: Final = ("npy", "png", "alp", "dlp")
+_PER_IMAGE = 24
+
+
+def write_masks(path: Path, masks: Array, form: str) -> None:
+    """Write masks, (B, H, W) uint8 of 0 and 255.
+
+    ``npy``: one array, as a rig reads it; ``png``: a folder of images, one for each mask; ``alp``: raw bytes, one a
+    pixel, as EasyProj and ``AlpSeqPut`` take them; ``dlp``: a folder of 24-bit images of 24 masks each, as the GUI of
+    DLPC900 takes them: green has masks 0 to 7, red 8 to 15, blue 16 to 23.
+
+    Raises
+    ------
+    ConfigError
+        If the form is unknown.
+    StorageError
+        If the file cannot be written.
+    """
+    with writing(path):
+        if form == "npy":
+            with path.open("wb") as file:
+                np.save(file, masks)
+        elif form == "alp":
+            path.write_bytes(masks.tobytes())
+        elif form in FORMS:
+            path.mkdir(parents=True, exist_ok=True)
+            images = list(masks) if form == "png" else [_packed(masks[at:]) for at in range(0, len(masks), _PER_IMAGE)]
+            for index, image in enumerate(images):
+                (path / f"{'mask' if form == 'png' else 'image'}-{index:03}.png").write_bytes(encode_png(image))
+        else:
+            raise ConfigError("Unknown form of masks", expected=", ".join(FORMS), got=repr(form))
+
+
+def _packed(masks: Array) -> Array:
+    """Return the first 24 masks as one RGB image, (H, W, 3)."""
+    image = np.zeros((*masks.shape[1:], 3), np.uint8)
+    for bit, mask in enumerate(masks[:_PER_IMAGE]):
+        image[..., (1, 0, 2)[bit // 8]] |= (mask > 0).astype(np.uint8) << bit % 8
+    return image
