@@ -72,7 +72,7 @@ def advise(
             options = {
                 "bayer": given.get("bayer", "none"), "bit_depth": given.get("bit_depth", 12), "scene": clip,
                 "width_px": size_px, "height_px": size_px, "n_frames": n_frames, "mask": "random",
-                # An element as large as its blur: smaller ones cannot be told apart.
+                # An element as large as its blur: smaller ones blur into each other.
                 "mask_density": share, "mask_blur_px": 0.5 * feature_px, "truth": True, "snapshot_rate_hz": 0.0,
                 "exposure": min(10.0, exposure * share / 0.5),
             }  # fmt: skip

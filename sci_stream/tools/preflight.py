@@ -19,6 +19,7 @@ from sci_stream.calibration.diagnosis import DARK, findings, is_withheld
 from sci_stream.config import Rig, load_rig
 from sci_stream.errors import CalibrationError, DeviceError, SciStreamError, StorageError, missing_library
 from sci_stream.model import CameraCapabilities, CameraFrame, Snapshot, SnapshotId
+from sci_stream.modulation.patterns import sparser_masks_hint
 from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording import free_bytes
@@ -167,7 +168,10 @@ def _check_masks(rig: Rig, calibration: Calibration) -> str:
     monitor = CalibrationMonitor(calibration, pick_device("cpu"), every=1, shuffled=True)
     video = np.zeros((calibration.n_frames, 1, 1), np.float32)  # the order from one snapshot to the next is not judged
     health: CalibrationHealth | None = None
+    clipped = 0.0
     for seq, frame in enumerate(_take_frames(rig)):
+        if calibration.saturation_dn is not None:
+            clipped = max(clipped, float(np.mean(frame.counts >= calibration.saturation_dn)))
         snapshot = Snapshot(
             id=SnapshotId("check", 0, seq),
             counts=frame.counts,
@@ -189,7 +193,9 @@ def _check_masks(rig: Rig, calibration: Calibration) -> str:
         raise CalibrationError("; ".join(faults.values()), hint=hint or None)
     if health.match is None:
         return "not compared: the sensor is too small"
-    return "; ".join([f"match {health.match:.2f} (1: all of the picture is explained)", *faults.values()])
+    hint = sparser_masks_hint(clipped, float(calibration.phi.mean()))
+    words = [f"match {health.match:.2f} (1: all of the picture is explained)", *faults.values(), hint]
+    return "; ".join(filter(None, words))
 
 
 def _take_frames(rig: Rig) -> list[CameraFrame]:

@@ -47,7 +47,7 @@ class _Call:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class _Outcome:
     """The result, or the kind of error with its text."""
 
     error: Literal["", "input", "camera", "order", "value"] = ""
@@ -57,7 +57,7 @@ class _Answer:
     counts: dict[str, int] | None = None
 
 
-_CALL, _ANSWER = TypeAdapter(_Call), TypeAdapter(_Answer)
+_CALL, _OUTCOME = TypeAdapter(_Call), TypeAdapter(_Outcome)
 _Kind = Literal["", "input", "camera", "order", "value"]
 _KINDS: tuple[tuple[type[Exception], _Kind], ...] = (
     (InputError, "input"),
@@ -78,7 +78,7 @@ def _encrypted(rig: Rig, endpoint: str) -> bool:
 def serve_modulator(
     rig: Rig, modulator: MaskModulator, endpoint: str, *, until: Callable[[], bool] = lambda: False
 ) -> None:
-    """Serve a modulator until Ctrl-C or until told, encrypted beyond this machine; then close it.
+    """Serve a modulator until Ctrl-C or ``until`` says so, encrypted beyond this machine; then close it.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def serve_modulator(
         while not until():
             # With a timeout: on Windows nothing else lets Ctrl-C through.
             if socket.poll(_POLL_MS):
-                socket.send(_ANSWER.dump_json(_execute(modulator, socket.recv_multipart())))
+                socket.send(_OUTCOME.dump_json(_execute(modulator, socket.recv_multipart())))
     except KeyboardInterrupt:
         log.warning("stopped: the modulator is closed")
     finally:
@@ -113,7 +113,7 @@ def serve_modulator(
         context.destroy(linger=0)
 
 
-def _execute(modulator: MaskModulator, frames: list[bytes]) -> _Answer:
+def _execute(modulator: MaskModulator, frames: list[bytes]) -> _Outcome:
     """Execute one call; whatever it raises is in the answer."""
     try:
         return _carry_out(modulator, _CALL.validate_json(frames[0]), frames[1:])
@@ -121,24 +121,24 @@ def _execute(modulator: MaskModulator, frames: list[bytes]) -> _Answer:
         kind = next((word for types, word in _KINDS if isinstance(error, types)), None)
         if kind is None:
             log.exception("the modulator driver failed")
-        return _Answer(kind or "camera", str(error)[:2000] or type(error).__name__)
+        return _Outcome(kind or "camera", str(error)[:2000] or type(error).__name__)
 
 
-def _carry_out(modulator: MaskModulator, call: _Call, payload: list[bytes]) -> _Answer:
-    answer = _Answer()
+def _carry_out(modulator: MaskModulator, call: _Call, payload: list[bytes]) -> _Outcome:
+    answer = _Outcome()
     match call.name:
         case "open":
-            answer = _Answer(capabilities=modulator.open())
+            answer = _Outcome(capabilities=modulator.open())
         case "load":
-            answer = _Answer(text=modulator.load(_patterns(call.shape, payload)))
+            answer = _Outcome(text=modulator.load(_patterns(call.shape, payload)))
         case "arm":
-            answer = _Answer(timing=modulator.arm(call.timing or MaskTiming()))
+            answer = _Outcome(timing=modulator.arm(call.timing or MaskTiming()))
         case "hold":
             modulator.hold(call.pattern)
         case "advance":
             modulator.advance(call.steps)
         case "counters":
-            answer = _Answer(counts=dict(modulator.counters()))
+            answer = _Outcome(counts=dict(modulator.counters()))
         case "start" | "stop" | "close":
             getattr(modulator, call.name)()
     return answer
@@ -218,7 +218,7 @@ class RemoteModulator:
         self._ask_quietly(_Call("close"))
         self._disconnect()
 
-    def _ask(self, call: _Call, payload: bytes | None = None) -> _Answer:
+    def _ask(self, call: _Call, payload: bytes | None = None) -> _Outcome:
         if self._socket is None:
             raise RuntimeError("the modulator is not open: call open() first")
         limit_s = _ANSWER_S.get(call.name, _SHORT_S)
@@ -231,7 +231,7 @@ class RemoteModulator:
                     expected=f"an answer to {call.name}() within {limit_s:g} s",
                     hint="Does `sci-stream modulate` run there, and do the keys fit ([security] modulator_key)?",
                 )
-            answer = _ANSWER.validate_json(self._socket.recv())
+            answer = _OUTCOME.validate_json(self._socket.recv())
         except (zmq.ZMQError, ValidationError) as error:
             raise TransportError(f"The connection to the modulator at {self._endpoint} failed", got=error) from error
         if answer.error == "input":

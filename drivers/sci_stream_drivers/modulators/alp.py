@@ -51,7 +51,7 @@ class AlpModulator(BaseModulator[AlpOptions]):
 
     def _connect(self) -> ModulatorCapabilities:
         self._alp = require_optional("ALP4", "alp", "The modulator driver alp")
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints each step
             self._device = self._alp.ALP4(version=self.options.version, libDir=self.options.library)
             self._device.Initialize(ctypes.c_long(self.options.serial) if self.options.serial else None)
         self._device.ProjControl(self._alp.ALP_PROJ_MODE, self._alp.ALP_MASTER)

@@ -14,6 +14,7 @@ from typing import Literal
 
 from sci_stream.errors import InputError
 from sci_stream.model import Json
+from sci_stream.modulation.patterns import sparser_masks_hint
 from sci_stream.nodes.sink.series_recording import RecorderState
 from sci_stream.nodes.sink.status import SinkStatus
 
@@ -86,6 +87,8 @@ class Alarms:
             self._numbers += 1
             alarm = Alarm(self._numbers, key, problem.level, problem.text, now_ns, count=problem.count, grew_ns=now_ns)
             self._alarms.insert(0, alarm)
+            if key in {"saturated", "dark"}:  # others are in the log of the node that found them
+                log.warning("%s", problem.text)
             self._publish(alarm)
         del self._alarms[MAX_ALARMS:]
 
@@ -159,15 +162,17 @@ def _problems(status: SinkStatus, active: set[str]) -> Iterator[_Problem]:
     for text in series.calibration_alerts:
         yield _Problem(f"calibration {_without_figures(text)}", "warn", text)
     saturated = None if series.report is None else series.report.saturated_fraction
-    yield from _light(saturated, series.brightness, active)
+    yield from _light(saturated, series.brightness, active, series.open_share)
 
 
-def _light(saturated: float | None, brightness: float | None, active: set[str]) -> Iterator[_Problem]:
+def _light(
+    saturated: float | None, brightness: float | None, active: set[str], open_share: float
+) -> Iterator[_Problem]:
     """Yield faults of the exposure; an alarm clears at half of its threshold, so that it does not flicker."""
     limit = SATURATED_FRACTION / (2 if "saturated" in active else 1)
     if saturated is not None and saturated > limit:
         text = f"{saturated:.0%} of the pixels are saturated: shorten the exposure or dim the light"
-        yield _Problem("saturated", "warn", text)
+        yield _Problem("saturated", "warn", sparser_masks_hint(saturated, open_share) or text)
     limit = DARK_FRACTION * (2 if "dark" in active else 1)
     if brightness is not None and brightness < limit:
         text = f"the snapshots reach {brightness:.1%} of full scale in the mean: is there light, and the lens open?"

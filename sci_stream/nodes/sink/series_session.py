@@ -123,6 +123,7 @@ class SeriesSession:
         self.ended_by: bytes | None = None
         self._ahead = int(_MAX_SNAPSHOTS_PER_S * max(1.0, rig.network.heartbeat_s))
         self.recorder = Recorder(info, calibration, RecorderOptions.of(rig.record))
+        self._open_share = float(calibration.phi.mean())
         self._solvers: dict[str, Mapping[str, int | float | str]] = {}
         self._file_path = recording_path(Path(rig.record.folder), info.series)
         self._unreadable = ""
@@ -473,6 +474,7 @@ class SeriesSession:
             calibration_alerts=statistics.health.alerts(self._rig.calibration.warn_shift_px),
             brightness=_brightness(statistics.last, info.bit_depth),
             recording=self._recording_status(),
+            open_share=self._open_share,
         )
 
     def _recording_status(self) -> RecordingStatus:

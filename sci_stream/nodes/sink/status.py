@@ -54,7 +54,7 @@ class SeriesStatus:
 
     ``latency_ms`` holds p50 and p99 by stage, ``latency_recent_ms`` the median from camera to sink over the last ten
     seconds, None if nothing came; ``report`` and ``brightness`` (mean of the counts, fraction of full scale)
-    are those of the last snapshot.
+    are those of the last snapshot; ``open_share`` is the mean transmission of the masks.
     """
 
     series: str
@@ -72,11 +72,12 @@ class SeriesStatus:
     calibration_alerts: list[str]
     brightness: float | None
     recording: RecordingStatus
+    open_share: float = 0.0
 
     def to_json(self) -> dict[str, Json]:
         """Return the status as JSON; the quantities of the last report are not nested."""
         values = asdict(self)
-        del values["report"]
+        del values["report"], values["open_share"]
         unknown = {quantity.key: None for quantity in quantities_of(SolveReport) if quantity.live}
         report = unknown if self.report is None else live_values(self.report)
         return {**values, **report, "calibration": self.calibration.to_json(), "recording": self.recording.to_json()}

@@ -128,7 +128,7 @@ class TestDlpc900(ModulatorContract):
             modulator.advance(2)
             np.testing.assert_array_equal(fake.shown(), np.roll(patterns, -2, 0))
 
-    def test_cycle_started_by_the_camera_waits_with_its_first_pattern(self) -> None:
+    def test_cycle_of_a_camera_master_waits_with_its_first_pattern(self) -> None:
         with self._made() as modulator:
             modulator.open()
             modulator.load(some(4, 30, 40))

@@ -137,3 +137,11 @@ def test_unreachable_webhook_is_logged(caplog: pytest.LogCaptureFixture) -> None
     alarms.update(status(node="lost"), 1 * S)
     alarms.close()
     assert "cannot be sent to the webhook" in caplog.text
+
+
+def test_saturation_behind_half_open_masks_asks_for_sparser_ones(series: SeriesStatus) -> None:
+    report = series.report
+    assert report is not None
+    alarms = Alarms("rig")
+    alarms.update(status(replace(series, report=replace(report, saturated_fraction=0.15), open_share=0.5)), S)
+    assert "masks 35% open instead of 50% are worth about 2.5 dB" in texts(alarms)[0]
