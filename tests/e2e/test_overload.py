@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -121,19 +123,20 @@ def test_memory_budget_overflow_is_counted(tmp_path: Path) -> None:
         assert ledger["reconstructed"] >= 8
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("policy", ["live", "record"])
-def test_minute_of_overload_keeps_memory_flat(tmp_path: Path, policy: str) -> None:
-    changes = {**OVERLOAD, "policy": {"queue_snapshots": QUEUE, "mode": policy}}
-    with RunningRig(tmp_path, changes, "--duration", "75") as rig:
-        rig.wait_for_count("acquired", int(15 * RATE_HZ))
+def test_overload_keeps_memory_flat_and_ends_soon(tmp_path: Path, policy: str) -> None:
+    """Thousands of snapshots a second: the bookkeeping of each shows, not its pixels."""
+    tiny = {"camera": {"options": {"width_px": 16, "height_px": 16}}, "policy": {"mode": policy, "ring_mib": 4}}
+    with RunningRig(tmp_path, merged(BURST, tiny)) as rig:
+        rig.wait_for_count("acquired", 5_000)
         early = resident_mib(rig)
-        rig.wait_for_count("acquired", int(70 * RATE_HZ))
+        rig.wait_for_count("acquired", 40_000)
         late = resident_mib(rig)
+        stopped_s = time.monotonic()
+        rig.process.send_signal(signal.SIGINT)
         ledger = assert_accounted_for(rig.finish(120))
-        assert ledger["acquired"] > 70 * RATE_HZ
-        assert ledger["raw_only"] + sum(ledger["dropped"].values()) > 4 * ledger["reconstructed"]
+        assert policy == "record" or time.monotonic() - stopped_s < 15
+        assert ledger["raw_only"] + sum(ledger["dropped"].values()) > 10 * ledger["reconstructed"]
     assert early.keys() == late.keys() == {"acquire", "reconstruct-0", "sink"}
     for node, mib in late.items():
         assert mib < early[node] + 16, f"{node} grew from {early[node]:.0f} to {mib:.0f} MiB"
