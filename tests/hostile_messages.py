@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import msgpack
 import numpy as np
 
-from sci_stream.wire import SCHEMA_VERSION, Limits, encode
+from sci_stream.wire.codec import encode
+from sci_stream.wire.header import SCHEMA_VERSION, Limits
 from tests.wire_samples import HASH, samples
 
 

@@ -13,8 +13,9 @@ import pytest
 from sci_stream.cli.recording_tables import describe
 from sci_stream.health import CATALOGUE
 from sci_stream.quantities import Quantity, gauges, live_values, page_texts, quantities_of
-from sci_stream.recording import Recording, RecordingWriter
 from sci_stream.recording.inspection import inspect_recording
+from sci_stream.recording.reader import Recording
+from sci_stream.recording.writer import RecordingWriter
 from sci_stream.reports import CalibrationHealth, SolveReport, Start
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "quantities.md"

@@ -24,7 +24,7 @@ from sci_stream.model import StageTimes
 from sci_stream.nodes.sink.statistics import SeriesStatistics, stage_seconds
 from sci_stream.optics.mask_errors import MaskCorrection, MaskError
 from sci_stream.quantities import gauges
-from sci_stream.recording import RecordingWriter
+from sci_stream.recording.writer import RecordingWriter
 from sci_stream.reports import CalibrationHealth, SolveReport, Start
 from tests.series_fixtures import Series
 

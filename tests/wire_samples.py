@@ -7,7 +7,7 @@ import numpy as np
 from sci_stream.model import BayerPhase, Policy, Reconstruction, SeriesInfo, Snapshot, SnapshotId, StageTimes
 from sci_stream.optics.calibration import Calibration
 from sci_stream.reports import CalibrationHealth, SolveReport, Start
-from sci_stream.wire import (
+from sci_stream.wire.messages import (
     Accepted,
     CalibrationMissing,
     CalibrationRequest,

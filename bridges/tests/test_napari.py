@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sci_stream.imaging.rendering import render
-from sci_stream.recording import RecordingWriter
+from sci_stream.recording.writer import RecordingWriter
 from sci_stream_bridges import napari_plugin
 
 MANIFEST = Path(napari_plugin.__file__).with_name("napari.yaml")

@@ -11,18 +11,3 @@ Layout (schema version 1), row = seq − first_seq::
 Skipped rows take no space. A file whose writer was killed is opened with ``h5py.File(path, swmr=True)``;
 `rows/state` gives the content of each row. This package is the only reader and writer of the format.
 """
-
-from sci_stream.recording.layout import Compression, RowState
-from sci_stream.recording.reader import Recording
-from sci_stream.recording.segments import free_bytes, recording_path, segment_path
-from sci_stream.recording.writer import RecordingWriter
-
-__all__ = [
-    "Compression",
-    "Recording",
-    "RecordingWriter",
-    "RowState",
-    "free_bytes",
-    "recording_path",
-    "segment_path",
-]

@@ -17,7 +17,7 @@ from sci_stream.errors import require_optional
 from sci_stream.file_guard import reading
 from sci_stream.model import Array, BayerPhase, Json, Policy, SeriesInfo
 from sci_stream.recording.hdf5 import place, read_text, write_mark, write_text
-from sci_stream.wire import encode
+from sci_stream.wire.codec import encode
 
 RECORDING_FORMAT = "sci_stream.recording"
 # Added columns do not increase the version: readers fill missing ones. A changed meaning of existing data does.

@@ -22,9 +22,9 @@ from sci_stream.model import CameraCapabilities, CameraFrame, Snapshot, Snapshot
 from sci_stream.modulation.patterns import sparser_masks_hint
 from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recording import free_bytes
 from sci_stream.recording.calibration_file import load_calibration
 from sci_stream.recording.layout import Compression
+from sci_stream.recording.segments import free_bytes
 from sci_stream.reports import CalibrationHealth
 from sci_stream.security.keys import read_allowed, read_key_pair
 from sci_stream.tools.timing_check import check_timing

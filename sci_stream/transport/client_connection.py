@@ -23,20 +23,9 @@ from sci_stream.transport.sockets import (
     receive,
     send_frames,
 )
-from sci_stream.wire import (
-    Goodbye,
-    Heartbeat,
-    Hello,
-    Limits,
-    Message,
-    Ping,
-    Pong,
-    Refused,
-    Welcome,
-    decode,
-    encode,
-    payload_bytes,
-)
+from sci_stream.wire.codec import decode, encode, payload_bytes
+from sci_stream.wire.header import Limits
+from sci_stream.wire.messages import Goodbye, Heartbeat, Hello, Message, Ping, Pong, Refused, Welcome
 
 log = logging.getLogger(__name__)
 

@@ -18,17 +18,17 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Value
 from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.router import MAX_PEERS, Peer, RouterServer
-from sci_stream.wire import (
+from sci_stream.wire.codec import encode
+from sci_stream.wire.header import Limits
+from sci_stream.wire.messages import (
     CalibrationMissing,
     CalibrationRequest,
     Done,
     Goodbye,
     Heartbeat,
     Hello,
-    Limits,
     Message,
     Welcome,
-    encode,
 )
 
 log = logging.getLogger(__name__)

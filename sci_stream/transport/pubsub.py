@@ -14,7 +14,9 @@ from sci_stream.model import Reconstruction
 from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.connections import ServerSocket
 from sci_stream.transport.sockets import make_socket, receive, send_frames
-from sci_stream.wire import Heartbeat, Limits, Message, decode, encode
+from sci_stream.wire.codec import decode, encode
+from sci_stream.wire.header import Limits
+from sci_stream.wire.messages import Heartbeat, Message
 
 M = TypeVar("M", bound=Message)
 

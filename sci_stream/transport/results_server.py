@@ -15,7 +15,8 @@ from sci_stream.parameters import Parameter, declarations, is_declaration
 from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.router import MAX_PEERS, Peer, RouterServer
 from sci_stream.transport.sockets import BYTES_PER_CALL
-from sci_stream.wire import Goodbye, Heartbeat, Hello, Limits, Message, Welcome
+from sci_stream.wire.header import Limits
+from sci_stream.wire.messages import Goodbye, Heartbeat, Hello, Message, Welcome
 
 log = logging.getLogger(__name__)
 

@@ -25,21 +25,19 @@ from sci_stream.transport.sockets import (
     receive,
     send_to,
 )
-from sci_stream.wire import (
+from sci_stream.wire.codec import decode, encode, payload_bytes
+from sci_stream.wire.header import Limits
+from sci_stream.wire.messages import (
     CalibrationRequest,
     ControlResult,
     Goodbye,
     Heartbeat,
     Hello,
-    Limits,
     Message,
     Ping,
     Pong,
     Refused,
     Welcome,
-    decode,
-    encode,
-    payload_bytes,
 )
 
 log = logging.getLogger(__name__)

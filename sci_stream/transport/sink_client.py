@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from sci_stream.delivery.outbox import Outbox
 from sci_stream.transport.client_connection import ClientConnection, PeerEvent
-from sci_stream.wire import Accepted, Acknowledged, Message, acknowledgement_of, encode
+from sci_stream.wire.codec import encode
+from sci_stream.wire.messages import Accepted, Acknowledged, Message, acknowledgement_of
 
 _PATIENCE_S = 5.0
 

@@ -27,7 +27,7 @@ from sci_stream.errors import InputError
 from sci_stream.files.video_output import VideoFormat, write_film
 from sci_stream.imaging.rendering import decode_jpeg, encode_jpeg, resize, shrink
 from sci_stream.model import Reconstruction
-from sci_stream.recording import Recording
+from sci_stream.recording.reader import Recording
 from sci_stream.recording.segments import DAMAGE
 from sci_stream.web import h264
 from sci_stream.web.archive import KEPT_S

@@ -25,7 +25,8 @@ import zmq
 
 from sci_stream.errors import WireError
 from sci_stream.transport.sockets import make_socket
-from sci_stream.wire import Ping, Pong, decode, encode
+from sci_stream.wire.codec import decode, encode
+from sci_stream.wire.messages import Ping, Pong
 from tests.chaos.test_mutated_messages import counted, reconstructed
 from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 from tests.hostile_messages import good_frames

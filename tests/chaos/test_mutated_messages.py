@@ -25,7 +25,9 @@ from sci_stream.security.keys import read_key_pair
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.transport.sockets import make_socket
-from sci_stream.wire import Limits, Ping, Pong, Welcome, decode, encode
+from sci_stream.wire.codec import decode, encode
+from sci_stream.wire.header import Limits
+from sci_stream.wire.messages import Ping, Pong, Welcome
 from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 from tests.e2e.test_encrypted import keys, unknown_peers

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sci_stream.cli import main
-from sci_stream.recording import RecordingWriter
+from sci_stream.recording.writer import RecordingWriter
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sci_stream.recording import Recording
+from sci_stream.recording.reader import Recording
 from tests.e2e.kit import ROOT, environment, write_rig
 
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))

@@ -14,7 +14,7 @@ import scipy.io
 from sci_stream.model import Array, BayerPhase, CameraFrame, Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Camera
-from sci_stream.recording import RecordingWriter
+from sci_stream.recording.writer import RecordingWriter
 from sci_stream_drivers.simulated import SimulatedCamera, SimulatedOptions
 
 H, W, B, SHOTS = 24, 32, 3, 4

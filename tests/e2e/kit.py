@@ -20,7 +20,7 @@ import psutil
 from sci_stream.config import load_rig
 from sci_stream.config.toml_text import table_text
 from sci_stream.errors import TransportError
-from sci_stream.recording import Recording
+from sci_stream.recording.reader import Recording
 from sci_stream.transport.pubsub import subscribe_status
 from sci_stream.transport.sockets import FOLDER_VARIABLE
 from tests.ports import free_ports

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sci_stream.recording import Recording
+from sci_stream.recording.reader import Recording
 from sci_stream.recording.segments import existing_segments
 from sci_stream.tools.compare import compare_recordings
 from tests.e2e.conftest import CommandHere

@@ -11,7 +11,7 @@ import pytest
 
 import sci_stream as package
 from sci_stream.errors import InputError, TransportError
-from sci_stream.recording import Recording
+from sci_stream.recording.reader import Recording
 from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import assert_accounted_for, wait_for
 from tests.journals import read_journal

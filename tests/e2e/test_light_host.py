@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sci_stream.recording import Compression, Recording, RecordingWriter
+from sci_stream.recording.layout import Compression
+from sci_stream.recording.reader import Recording
+from sci_stream.recording.writer import RecordingWriter
 from tests.e2e.kit import COMMAND, PATIENCE_S, ROOT, environment, sci_stream, write_rig
 from tests.ports import free_ports
 from tests.series_fixtures import Series

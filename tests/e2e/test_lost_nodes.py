@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import sci_stream
-from sci_stream.recording import Recording
+from sci_stream.recording.reader import Recording
 from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 
 pytestmark = pytest.mark.rig(seconds=50)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sci_stream.model import Array
-from sci_stream.recording import Recording
+from sci_stream.recording.reader import Recording
 from tests.conftest import RigMaker
 from tests.e2e.kit import sci_stream, write_rig
 from tests.rig_in_process import RigInProcess

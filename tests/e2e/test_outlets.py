@@ -15,7 +15,8 @@ import zmq
 from websockets.sync.client import connect
 
 import sci_stream
-from sci_stream.wire import Hello, Welcome, decode, encode
+from sci_stream.wire.codec import decode, encode
+from sci_stream.wire.messages import Hello, Welcome
 from tests.conftest import RigMaker
 from tests.e2e.kit import PATIENCE_S, assert_accounted_for
 from tests.hostile_messages import hostile_messages

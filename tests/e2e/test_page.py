@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sci_stream.recording import Recording
+from sci_stream.recording.reader import Recording
 from sci_stream.transport.client_connection import MISSED_HEARTBEATS
 from tests.e2e.kit import PATIENCE_S, RunningRig, assert_accounted_for, wait_for
 from tests.web.path_proxy import path_proxy

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from sci_stream.recording import Recording
+from sci_stream.recording.reader import Recording
 from tests.conftest import RigMaker
 from tests.e2e.kit import ROOT, assert_accounted_for, camera_of, sci_stream
 from tests.ports import free_ports

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sci_stream.model import CameraFrame
-from sci_stream.recording import Recording
+from sci_stream.recording.reader import Recording
 from sci_stream_drivers.simulated import SimulatedCamera
 from tests.conftest import RigMaker
 from tests.e2e.kit import ITERATIONS, RunningRig, assert_accounted_for, camera_of, sci_stream

@@ -13,8 +13,8 @@ import scipy.io
 from sci_stream.errors import CalibrationError, FileFormatError, InputError
 from sci_stream.files.measurement_file import load_measurement
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recording import RecordingWriter
 from sci_stream.recording.calibration_file import save_calibration
+from sci_stream.recording.writer import RecordingWriter
 
 N, B, H, W = 2, 3, 6, 8
 RANDOM = np.random.default_rng(0)

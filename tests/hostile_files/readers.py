@@ -24,11 +24,11 @@ from sci_stream.nodes.acquire.spool import Spool
 from sci_stream.nodes.launcher.run import complete_summary
 from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet, save_ffdnet
-from sci_stream.recording import RecordingWriter
 from sci_stream.recording.calibration_file import load_calibration, load_measured, save_calibration
 from sci_stream.recording.inspection import inspect_recording
 from sci_stream.recording.repair import repair_recording
 from sci_stream.recording.series import RecordedSeries
+from sci_stream.recording.writer import RecordingWriter
 from sci_stream.security.keys import make_key_pair, read_allowed, read_key_pair
 from sci_stream.tools.compare import compare_recordings
 from sci_stream.tools.export import ExportOptions, export

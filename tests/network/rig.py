@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from sci_stream.config import load_rig
 from sci_stream.config.toml_text import table_text
-from sci_stream.recording import Recording
+from sci_stream.recording.reader import Recording
 from sci_stream.security.keys import allow_key, make_key_pair
 from tests.e2e.kit import COMMAND, PATIENCE_S, Tables, assert_accounted_for, environment, merged, small_rig, wait_for
 from tests.network.ether import Host, hosts

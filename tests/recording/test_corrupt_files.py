@@ -10,8 +10,10 @@ import h5py
 import numpy as np
 import pytest
 
-from sci_stream.recording import Recording, RecordingWriter, RowState
+from sci_stream.recording.layout import RowState
+from sci_stream.recording.reader import Recording
 from sci_stream.recording.segments import existing_segments
+from sci_stream.recording.writer import RecordingWriter
 
 FIRST, SECOND = (0, 2, 3), (1, 4, 5, 6, 70, 600)
 """Snapshots of two batches. The second has a late one and continues where the datasets, and then a block, end."""

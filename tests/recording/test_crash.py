@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from sci_stream.errors import StorageError
-from sci_stream.recording import Recording, RecordingWriter
 from sci_stream.recording import writer as recording_writer
+from sci_stream.recording.reader import Recording
+from sci_stream.recording.writer import RecordingWriter
 from tests.recording.writing import start_writer
 
 pytestmark = pytest.mark.rig

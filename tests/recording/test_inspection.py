@@ -10,13 +10,13 @@ import pytest
 
 from sci_stream.cli.recording_tables import describe
 from sci_stream.optics.displacement import Displacement
-from sci_stream.recording import RecordingWriter
 from sci_stream.recording.inspection import (
     ChunkSummary,
     OutcomeCounts,
     Spread,
     inspect_recording,
 )
+from sci_stream.recording.writer import RecordingWriter
 from sci_stream.reports import CalibrationHealth
 
 

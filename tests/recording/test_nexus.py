@@ -15,9 +15,9 @@ from sci_stream.config import parse_rig
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.imaging.rendering import render
 from sci_stream.nodes.sink.series_recording import RecorderOptions
-from sci_stream.recording import RecordingWriter
 from sci_stream.recording.repair import repair_recording
 from sci_stream.recording.virtual_dataset import write_virtual_recording
+from sci_stream.recording.writer import RecordingWriter
 
 RIG = """
 [experiment]

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sci_stream.recording import Compression, RecordingWriter
+from sci_stream.recording.layout import Compression
 from sci_stream.recording.virtual_dataset import write_virtual_recording
+from sci_stream.recording.writer import RecordingWriter
 
 
 @pytest.fixture(params=["finished", "compressed", "live", "segments"])

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from sci_stream.errors import FileFormatError
-from sci_stream.recording import Recording, RecordingWriter, columns
+from sci_stream.recording import columns
 from sci_stream.recording.hdf5 import read_dataset
+from sci_stream.recording.reader import Recording
 from sci_stream.recording.segments import count_recorded
+from sci_stream.recording.writer import RecordingWriter
 
 
 def test_live_recording_is_readable_up_to_its_last_flush(tmp_path: Path, series) -> None:

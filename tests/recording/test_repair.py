@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from sci_stream.errors import StorageError
-from sci_stream.recording import Compression, Recording, RecordingWriter
 from sci_stream.recording.inspection import inspect_recording
+from sci_stream.recording.layout import Compression
+from sci_stream.recording.reader import Recording
 from sci_stream.recording.repair import repair_recording
+from sci_stream.recording.writer import RecordingWriter
 from tests.recording.writing import start_writer
 
 pytestmark = pytest.mark.rig

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sci_stream.errors import StorageError
-from sci_stream.recording import RecordingWriter
 from sci_stream.recording.segments import new_segment
+from sci_stream.recording.writer import RecordingWriter
 from tests.series_fixtures import Series
 
 

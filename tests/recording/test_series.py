@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 import sci_stream
 from sci_stream.errors import FileFormatError
-from sci_stream.recording import Recording, RecordingWriter, reader
+from sci_stream.recording import reader
 from sci_stream.recording.columns import COLUMNS
+from sci_stream.recording.reader import Recording
 from sci_stream.recording.segments import segment_path
 from sci_stream.recording.series import FrameStack, RecordedSeries
 from sci_stream.recording.virtual_dataset import write_virtual_recording
+from sci_stream.recording.writer import RecordingWriter
 
 LEDGER = {"acquired": 9, "closed": True}
 

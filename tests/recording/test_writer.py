@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sci_stream.errors import InputError, StorageError
-from sci_stream.recording import Compression, Recording, RecordingWriter, recording_path
 from sci_stream.recording.calibration_file import load_calibration
-from sci_stream.recording.layout import LEDGER_BYTES, ledger_document
-from sci_stream.recording.writer import MAX_EMPTY_ROWS
+from sci_stream.recording.layout import LEDGER_BYTES, Compression, ledger_document
+from sci_stream.recording.reader import Recording
+from sci_stream.recording.segments import recording_path
+from sci_stream.recording.writer import MAX_EMPTY_ROWS, RecordingWriter
 
 
 def test_clean_recording_round_trip(tmp_path: Path, series) -> None:

@@ -12,7 +12,7 @@ WRITE_FOR_EVER = """
     import sys
     from pathlib import Path
     import numpy as np
-    from sci_stream.recording import RecordingWriter
+    from sci_stream.recording.writer import RecordingWriter
     from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
     from sci_stream.optics.calibration import Calibration
     calibration = Calibration(phi=np.full((2, 64, 64), 0.5, np.float32))

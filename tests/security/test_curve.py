@@ -15,7 +15,9 @@ from sci_stream.security.curve import AllowList, CurveServer, SocketConfig, clie
 from sci_stream.security.keys import KeyPair, allow_key, make_key_pair, read_key_pair
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.results_server import ResultsServer
-from sci_stream.wire import Hello, Limits, SeriesEnd, Welcome, encode
+from sci_stream.wire.codec import encode
+from sci_stream.wire.header import Limits
+from sci_stream.wire.messages import Hello, SeriesEnd, Welcome
 from tests.ports import free_endpoint
 
 HELLO = Hello(node="acquire", kind_of_node="acquire", incarnation="ab12")

@@ -14,7 +14,7 @@ from sci_stream.nodes.sink import node, operator_commands
 from sci_stream.transport import client_connection, connections, pubsub, results_server, router, sink_client
 from sci_stream.transport.http import LimitedConnection, access, server
 from sci_stream.web import app, downloads, preview
-from sci_stream.wire import Limits
+from sci_stream.wire.header import Limits
 
 DOCS = Path(__file__).parents[2] / "docs"
 LIMITS = Limits()

@@ -13,7 +13,7 @@ import sci_stream
 from sci_stream.cli import main
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recording import RecordingWriter
+from sci_stream.recording.writer import RecordingWriter
 
 B, H, W, N = 3, 24, 32, 3
 PATIENCE_S = 150.0

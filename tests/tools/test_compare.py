@@ -12,7 +12,7 @@ import torch
 
 from sci_stream.errors import InputError
 from sci_stream.recon.metrics import ssim
-from sci_stream.recording import RecordingWriter
+from sci_stream.recording.writer import RecordingWriter
 from sci_stream.tools.compare import compare_recordings
 
 

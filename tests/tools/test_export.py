@@ -14,7 +14,7 @@ from sci_stream.errors import ConfigError, FileFormatError, InputError, StorageE
 from sci_stream.imaging.rendering import render, render_counts
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import StageTimes
-from sci_stream.recording import RecordingWriter
+from sci_stream.recording.writer import RecordingWriter
 from sci_stream.tools.export import ExportOptions, export
 
 SEQS = (0, 1, 3)

@@ -24,8 +24,9 @@ from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.engine import Engine
-from sci_stream.recording import Recording, RecordingWriter
 from sci_stream.recording.calibration_file import save_calibration
+from sci_stream.recording.reader import Recording
+from sci_stream.recording.writer import RecordingWriter
 from sci_stream.reports import SolveReport
 from sci_stream.tools.compare import compare_recordings
 from sci_stream.tools.replay.replay import ReplayPlan, replay

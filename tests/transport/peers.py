@@ -11,7 +11,7 @@ import zmq
 
 from sci_stream.model import Reconstruction, Snapshot, SnapshotId, StageTimes
 from sci_stream.reports import SolveReport, Start
-from sci_stream.wire import Hello
+from sci_stream.wire.messages import Hello
 from tests.hostile_messages import HostileCase
 
 HEARTBEAT_S = 0.1

@@ -19,7 +19,9 @@ from sci_stream.transport.connections import ConnectionLimit, max_connections
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.pubsub import TapPublisher
 from sci_stream.transport.results_server import ResultsServer
-from sci_stream.wire import Heartbeat, Limits, Welcome, decode
+from sci_stream.wire.codec import decode
+from sci_stream.wire.header import Limits
+from sci_stream.wire.messages import Heartbeat, Welcome
 from tests.transport.peers import hello, until
 
 _UNKNOWN = 150

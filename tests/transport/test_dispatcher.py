@@ -17,7 +17,9 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.transport import dispatcher
 from sci_stream.transport.client_connection import ClientConnection, PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher, Settled
-from sci_stream.wire import CalibrationMissing, CalibrationRequest, Done, Limits, Message, Welcome, encode
+from sci_stream.wire.codec import encode
+from sci_stream.wire.header import Limits
+from sci_stream.wire.messages import CalibrationMissing, CalibrationRequest, Done, Message, Welcome
 from tests.hostile_messages import hostile_messages
 from tests.transport.peers import HEARTBEAT_S, SERIES, hello, send_until_counted, snapshot, until
 

@@ -12,7 +12,7 @@ import zmq
 import sci_stream
 from sci_stream.errors import TransportError
 from sci_stream.transport.pubsub import TapPublisher, subscribe_status
-from sci_stream.wire import Heartbeat
+from sci_stream.wire.messages import Heartbeat
 from tests.transport.peers import reconstruction
 
 

@@ -19,18 +19,10 @@ from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.web.control_client import RigControl
 from sci_stream.web.preview import WebPreview
-from sci_stream.wire import (
-    CalibrationRequest,
-    Heartbeat,
-    Limits,
-    Message,
-    Ping,
-    Refused,
-    Welcome,
-    decode,
-    encode,
-    header,
-)
+from sci_stream.wire import header
+from sci_stream.wire.codec import decode, encode
+from sci_stream.wire.header import Limits
+from sci_stream.wire.messages import CalibrationRequest, Heartbeat, Message, Ping, Refused, Welcome
 from tests.transport.peers import hello, until
 
 BEAT_S = 60.0

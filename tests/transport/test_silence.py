@@ -16,7 +16,9 @@ from sci_stream.transport.client_connection import ClientConnection, PeerEvent, 
 from sci_stream.transport.connections import MISSED_HEARTBEATS, PauseDetector, TcpProgress, tcp_progress
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.results_server import ResultsServer
-from sci_stream.wire import Heartbeat, Limits, Message, Welcome, encode
+from sci_stream.wire.codec import encode
+from sci_stream.wire.header import Limits
+from sci_stream.wire.messages import Heartbeat, Message, Welcome
 from tests.transport.cable import Cable
 from tests.transport.peers import hello, snapshot, until
 

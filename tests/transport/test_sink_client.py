@@ -15,7 +15,8 @@ from sci_stream.transport.client_connection import ClientConnection, PeerEvent
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.transport.router import answer
 from sci_stream.transport.sink_client import SinkClient
-from sci_stream.wire import Accepted, Limits, Message, Ping, Pong, Welcome, acknowledgement_of
+from sci_stream.wire.header import Limits
+from sci_stream.wire.messages import Accepted, Message, Ping, Pong, Welcome, acknowledgement_of
 from tests.hostile_messages import hostile_messages
 from tests.transport.peers import HEARTBEAT_S, SERIES, hello, reconstruction, send_until_counted, until
 

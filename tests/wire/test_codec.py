@@ -16,8 +16,10 @@ from sci_stream.errors import WireError
 from sci_stream.model import Reconstruction, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MAX_MASKS, MaskCorrection, MaskError
-from sci_stream.wire import Dropped, Heartbeat, Limits, Message, Reason, SeriesEnd, decode, encode
+from sci_stream.wire.codec import decode, encode
+from sci_stream.wire.header import Limits, Reason
 from sci_stream.wire.kinds import KINDS
+from sci_stream.wire.messages import Dropped, Heartbeat, Message, SeriesEnd
 from tests.hostile_messages import good_frames, hostile_messages, with_header
 from tests.wire_samples import samples
 

@@ -10,8 +10,10 @@ import pytest
 from sci_stream.field_types import FieldType
 from sci_stream.model import StageTimes
 from sci_stream.reports import CalibrationHealth, SolveReport
-from sci_stream.wire import SCHEMA_VERSION, Goodbye, Limits, Reason, encode
+from sci_stream.wire.codec import encode
+from sci_stream.wire.header import SCHEMA_VERSION, Limits, Reason
 from sci_stream.wire.kinds import KINDS, MessageKind
+from sci_stream.wire.messages import Goodbye
 from sci_stream.wire.payload import DTYPES
 from sci_stream.wire.schema import metadata_of
 from tests.wire.wire_tables import SPECIFICATION, with_tables

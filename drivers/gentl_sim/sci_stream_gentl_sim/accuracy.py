@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from sci_stream.errors import FileFormatError
-from sci_stream.recording import Recording
+from sci_stream.recording.reader import Recording
 
 
 def score(recording: Path, truth: Path) -> dict[int, float]:

@@ -21,7 +21,8 @@ from sci_stream.errors import EnvironmentFault, WireError
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.transport.sockets import make_socket
-from sci_stream.wire import Accepted, Done, Dropped, Heartbeat, SeriesEnd, decode, encode
+from sci_stream.wire.codec import decode, encode
+from sci_stream.wire.messages import Accepted, Done, Dropped, Heartbeat, SeriesEnd
 from sci_stream_lab.bench.pipeline.supervised_rig import SupervisedRig
 
 PATIENCE_S = 90.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sci_stream.errors import EnvironmentFault
-from sci_stream.recording import Recording
+from sci_stream.recording.reader import Recording
 from sci_stream_lab.bench.pipeline.supervised_rig import LedgerFigures, RigTables, SupervisedRig, small_rig, supervised
 
 _SIZE_PX = 32

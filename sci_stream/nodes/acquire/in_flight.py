@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sci_stream.model import CameraFrame, Snapshot
 from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
-from sci_stream.wire import Dropped
+from sci_stream.wire.messages import Dropped
 
 # Reports of drops that may wait for their acknowledgement; further drops wait here, as runs.
 _MAX_REPORTS = 64

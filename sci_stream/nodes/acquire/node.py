@@ -30,7 +30,8 @@ from sci_stream.ports import Camera
 from sci_stream.transport.client_connection import PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher, Settled
 from sci_stream.transport.sink_client import SinkClient
-from sci_stream.wire import Accepted, CalibrationRequest, Control, Dropped, Hello, SeriesEnd, Welcome, encode
+from sci_stream.wire.codec import encode
+from sci_stream.wire.messages import Accepted, CalibrationRequest, Control, Dropped, Hello, SeriesEnd, Welcome
 from sci_stream.wire.payload import with_checksum
 
 log = logging.getLogger(__name__)

@@ -30,7 +30,8 @@ from sci_stream.errors import StorageError, WireError
 from sci_stream.model import Array, SeriesInfo, Snapshot
 from sci_stream.nodes.runtime.process import PARENT_VARIABLE, SPOOL_VARIABLE
 from sci_stream.nodes.runtime.runtime_folder import make_private_folder, open_own, private_folder
-from sci_stream.wire import Limits, decode, encode
+from sci_stream.wire.codec import decode, encode
+from sci_stream.wire.header import Limits
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from sci_stream.nodes.runtime.network import client_security
 from sci_stream.nodes.runtime.process import NEXT_SERIES, stop_on_signals
 from sci_stream.nodes.runtime.runtime_folder import RunFolder
 from sci_stream.transport.pubsub import subscribe_status
-from sci_stream.wire import Heartbeat
+from sci_stream.wire.messages import Heartbeat
 
 # A summary has a figure of each snapshot: this is enough for ten million.
 _MAX_SUMMARY_BYTES = 256 << 20

@@ -24,14 +24,7 @@ from sci_stream.parameters import Value as ParameterValue
 from sci_stream.parameters import declared
 from sci_stream.transport.client_connection import PeerEvent
 from sci_stream.transport.sink_client import SinkClient
-from sci_stream.wire import (
-    CalibrationMissing,
-    CalibrationRequest,
-    Control,
-    Done,
-    Hello,
-    Message,
-)
+from sci_stream.wire.messages import CalibrationMissing, CalibrationRequest, Control, Done, Hello, Message
 
 if TYPE_CHECKING:
     from sci_stream.health.metrics import Value

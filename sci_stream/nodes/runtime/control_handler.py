@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from sci_stream.errors import InputError, SciStreamError
 from sci_stream.parameters import Parameter, Value, checked_changes
-from sci_stream.wire import Control, ControlResult
+from sci_stream.wire.messages import Control, ControlResult
 
 log = logging.getLogger(__name__)
 

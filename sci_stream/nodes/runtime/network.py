@@ -13,7 +13,8 @@ from sci_stream.security.curve import CurveServer, SocketConfig, client_config, 
 from sci_stream.security.keys import read_key_pair
 from sci_stream.transport.client_connection import ClientConnection
 from sci_stream.transport.sockets import Wakeup
-from sci_stream.wire import Hello, Limits
+from sci_stream.wire.header import Limits
+from sci_stream.wire.messages import Hello
 
 # Bounds the delay of events that no socket announces: timeouts, and frames of the camera thread.
 _POLL_MS = 20

@@ -31,7 +31,8 @@ from sci_stream.nodes.sink.status import SeriesStatus, SinkStatus, node_statuses
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.pubsub import TapPublisher
 from sci_stream.transport.results_server import ReportingPeer, ResultsServer
-from sci_stream.wire import (
+from sci_stream.wire.codec import payload_bytes
+from sci_stream.wire.messages import (
     Accepted,
     Acknowledged,
     CalibrationRequest,
@@ -42,7 +43,6 @@ from sci_stream.wire import (
     SeriesEnd,
     Welcome,
     acknowledgement_of,
-    payload_bytes,
 )
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from sci_stream.parameters import (
     checked_changes,
 )
 from sci_stream.transport.results_server import ReportingPeer
-from sci_stream.wire import Control, ControlResult, Message
+from sci_stream.wire.messages import Control, ControlResult, Message
 
 if TYPE_CHECKING:
     from sci_stream.web.display import Display

@@ -24,7 +24,7 @@ from sci_stream.nodes.sink.series_recording import (
     Written,
 )
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recording import free_bytes
+from sci_stream.recording.segments import free_bytes
 
 log = logging.getLogger(__name__)
 

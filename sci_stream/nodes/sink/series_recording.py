@@ -18,11 +18,13 @@ from sci_stream.errors import InputError, SciStreamError, StorageError
 from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SettingChange
-from sci_stream.recording import Compression, RecordingWriter, free_bytes, recording_path
 from sci_stream.recording.journal import Journal
-from sci_stream.recording.segments import DAMAGE
+from sci_stream.recording.layout import Compression
+from sci_stream.recording.segments import DAMAGE, free_bytes, recording_path
 from sci_stream.recording.virtual_dataset import write_virtual_recording
-from sci_stream.wire import Dropped, payload_bytes
+from sci_stream.recording.writer import RecordingWriter
+from sci_stream.wire.codec import payload_bytes
+from sci_stream.wire.messages import Dropped
 
 _LOG = logging.getLogger(__name__)
 # Segment limit of a virtual dataset: its rows, 300 bytes each, are held in memory while it is written.

@@ -26,9 +26,9 @@ from sci_stream.nodes.sink.statistics import SeriesStatistics, stage_seconds
 from sci_stream.nodes.sink.status import SeriesStatus, SinkRates
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SettingChange
-from sci_stream.recording import Recording, recording_path
-from sci_stream.recording.segments import DAMAGE, count_recorded, earlier_segments
-from sci_stream.wire import Accepted, Dropped, SeriesEnd, acknowledgement_of
+from sci_stream.recording.reader import Recording
+from sci_stream.recording.segments import DAMAGE, count_recorded, earlier_segments, recording_path
+from sci_stream.wire.messages import Accepted, Dropped, SeriesEnd, acknowledgement_of
 
 log = logging.getLogger(__name__)
 

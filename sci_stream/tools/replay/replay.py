@@ -22,11 +22,11 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine
-from sci_stream.recording import RecordingWriter
 from sci_stream.recording.calibration_file import load_calibration
 from sci_stream.recording.columns import START, recorded_chunks
 from sci_stream.recording.series import RecordedSeries
 from sci_stream.recording.virtual_dataset import write_virtual_recording
+from sci_stream.recording.writer import RecordingWriter
 from sci_stream.reports import SolveReport, Start
 from sci_stream.tools.replay.solver import ReplaySolver, SolverChanges, SolverSetup, replay_solver
 

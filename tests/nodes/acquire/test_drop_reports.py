@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sci_stream.nodes.acquire.in_flight import DropReports
-from sci_stream.wire import Dropped
+from sci_stream.wire.messages import Dropped
 
 
 def test_drops_without_acknowledgement_share_few_messages() -> None:

@@ -14,7 +14,8 @@ from sci_stream.nodes.acquire.node import AcquireNode
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.transport.results_server import ResultsServer
-from sci_stream.wire import Accepted, Limits, SeriesEnd, Welcome
+from sci_stream.wire.header import Limits
+from sci_stream.wire.messages import Accepted, SeriesEnd, Welcome
 from tests.e2e.kit import PATIENCE_S, write_rig
 
 

@@ -7,7 +7,7 @@ import dataclasses
 from sci_stream.errors import InputError
 from sci_stream.nodes.runtime.control_handler import MAX_UNDER_WAY, ControlHandler
 from sci_stream.parameters import Parameter, Value
-from sci_stream.wire import Control, ControlResult
+from sci_stream.wire.messages import Control, ControlResult
 
 ITERATIONS = Parameter("iterations", "integer", 12, 1, 100)
 PRIOR = Parameter("denoiser", "choice", "tv", choices=("ffdnet-lite", "tv"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from sci_stream.nodes.sink.node import EarlyMessages
-from sci_stream.wire import Dropped, payload_bytes
+from sci_stream.wire.codec import payload_bytes
+from sci_stream.wire.messages import Dropped
 from tests.series_fixtures import Series
 
 

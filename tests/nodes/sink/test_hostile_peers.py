@@ -25,10 +25,11 @@ from sci_stream.model import Reconstruction, SnapshotId
 from sci_stream.nodes.launcher.run import complete_summary
 from sci_stream.nodes.runtime.process import PARENT_VARIABLE, StopRequest
 from sci_stream.nodes.sink import node
-from sci_stream.recording import Recording
+from sci_stream.recording.reader import Recording
 from sci_stream.transport.client_connection import identity_of
 from sci_stream.transport.pubsub import subscribe_status
-from sci_stream.wire import Accepted, CalibrationRequest, Dropped, Heartbeat, Hello, Message, SeriesEnd, decode, encode
+from sci_stream.wire.codec import decode, encode
+from sci_stream.wire.messages import Accepted, CalibrationRequest, Dropped, Heartbeat, Hello, Message, SeriesEnd
 from tests import plain_http
 from tests.e2e.kit import PATIENCE_S
 from tests.hostile_messages import with_header

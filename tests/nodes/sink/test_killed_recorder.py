@@ -14,9 +14,10 @@ import h5py
 import numpy as np
 import pytest
 
-from sci_stream.recording import Recording, RowState
 from sci_stream.recording.columns import OUTCOME_CODES
 from sci_stream.recording.inspection import inspect_recording
+from sci_stream.recording.layout import RowState
+from sci_stream.recording.reader import Recording
 from sci_stream.recording.repair import repair_recording
 from sci_stream.recording.segments import existing_segments
 
@@ -38,7 +39,7 @@ RECORD_FOR_EVER = f"""
     from sci_stream.optics.calibration import Calibration
     from sci_stream.nodes.sink.recorder import Recorder
     from sci_stream.nodes.sink.series_recording import RecorderOptions
-    from sci_stream.wire import Dropped
+    from sci_stream.wire.messages import Dropped
 
     SIZE, frame = {SIZE}, 2 * {SIZE} ** 2
     calibration = Calibration(phi=np.full((2, SIZE, SIZE), 0.5, np.float32))

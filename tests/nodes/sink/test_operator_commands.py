@@ -21,7 +21,7 @@ from sci_stream.nodes.sink.series_session import SeriesSession
 from sci_stream.parameters import ControlAnswer, Parameter, SettingChange, Value, declared
 from sci_stream.transport.results_server import ReportingPeer
 from sci_stream.web.display import Display
-from sci_stream.wire import Control, ControlResult, Hello, Message
+from sci_stream.wire.messages import Control, ControlResult, Hello, Message
 from tests.journals import read_journal
 from tests.series_fixtures import Series
 

@@ -19,9 +19,11 @@ from sci_stream.errors import InputError, StorageError
 from sci_stream.nodes.sink import series_recording
 from sci_stream.nodes.sink.recorder import Recorder
 from sci_stream.nodes.sink.series_recording import LedgerNote, RecorderOptions, Written
-from sci_stream.recording import Recording, RecordingWriter, free_bytes
+from sci_stream.recording.reader import Recording
+from sci_stream.recording.segments import free_bytes
 from sci_stream.recording.series import open_recording
-from sci_stream.wire import Dropped
+from sci_stream.recording.writer import RecordingWriter
+from sci_stream.wire.messages import Dropped
 from tests.journals import read_journal
 from tests.series_fixtures import Series
 

@@ -15,7 +15,7 @@ from sci_stream.nodes.sink.recorder import Recorder
 from sci_stream.nodes.sink.series_recording import LedgerNote, RecorderOptions
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.series import RecordedSeries
-from sci_stream.wire import Dropped
+from sci_stream.wire.messages import Dropped
 
 SIZE = 128
 MIB = 1 << 20

@@ -19,8 +19,8 @@ from sci_stream.nodes.sink import node
 from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.series_recording import Item, RecorderOptions, SeriesRecording
 from sci_stream.nodes.sink.series_session import Callbacks, SeriesSession
-from sci_stream.recording import Recording
-from sci_stream.wire import Accepted, Dropped, SeriesEnd
+from sci_stream.recording.reader import Recording
+from sci_stream.wire.messages import Accepted, Dropped, SeriesEnd
 from tests.nodes.sink.test_hostile_peers import Sink
 from tests.series_fixtures import Series
 

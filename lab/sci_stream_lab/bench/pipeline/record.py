@@ -11,7 +11,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.nodes.sink.recorder import Recorder
 from sci_stream.nodes.sink.series_recording import RecorderOptions
-from sci_stream.recording import Compression
+from sci_stream.recording.layout import Compression
 from sci_stream.recording.series import RecordedSeries
 from sci_stream_lab.bench.pipeline.stream import LoopCamera, run_part
 from sci_stream_lab.bench.pipeline.zmq_baseline import StreamPart

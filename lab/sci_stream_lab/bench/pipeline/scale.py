@@ -17,7 +17,7 @@ import numpy as np
 
 from sci_stream.clock import unix_ns
 from sci_stream.errors import EnvironmentFault, TransportError
-from sci_stream.recording import Recording
+from sci_stream.recording.reader import Recording
 from sci_stream.transport.pubsub import subscribe
 from sci_stream_lab.bench.environment import environment
 from sci_stream_lab.bench.pipeline.scale_node import SLEEPING

@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from sci_stream.cli import app
-from sci_stream.recording import Compression
+from sci_stream.recording.layout import Compression
 from sci_stream_lab.bench.pipeline.record import recorder_alone
 from sci_stream_lab.bench.pipeline.stream import stream_result
 from sci_stream_lab.bench.result import print_result
