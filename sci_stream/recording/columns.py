@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -147,6 +148,9 @@ def _cell(value: bool | float | str | None, column: Column) -> Cell:
     return column.fill if value is None else value
 
 
+_OPTIONAL = {field.name for field in dataclasses.fields(SolveReport) if field.default is None}
+
+
 def solve_report(cell_of: Callable[[str], Any]) -> SolveReport:
     """Return the report that the cells of a row, by column, describe, without calibration health.
 
@@ -155,7 +159,6 @@ def solve_report(cell_of: Callable[[str], Any]) -> SolveReport:
     ValueError
         If the row is damaged: it has no start.
     """
-    optional = {field.name for field in dataclasses.fields(SolveReport) if field.default is None}
     report: dict[str, Any] = {}
     for quantity, column in SOLVE_QUANTITIES:
         cell = cell_of(column.name)
@@ -163,8 +166,8 @@ def solve_report(cell_of: Callable[[str], Any]) -> SolveReport:
             report["start"] = Start(column.word_of(cell))
         elif isinstance(cell, bytes):
             report[quantity.name] = cell_text(cell)
-        elif quantity.name in optional:
-            report[quantity.name] = None if np.isnan(cell) else cell
+        elif quantity.name in _OPTIONAL:
+            report[quantity.name] = None if math.isnan(cell) else cell
         else:
             report[quantity.name] = bool(cell) if column.is_flag else cell
     return SolveReport(**report)
