@@ -237,6 +237,11 @@ class SeriesInfo:
     chunks: Units = field(default_factory=dict)
     distortions: Sentence = ""
 
+    @property
+    def camera(self) -> str:
+        """Model and serial number of the camera."""
+        return f"{self.camera_model} {self.camera_serial}".strip()
+
 
 @dataclass(frozen=True, slots=True)
 class Feature:

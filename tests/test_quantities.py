@@ -113,7 +113,7 @@ def test_inspect_summarises_every_declared_quantity(tmp_path: Path, series) -> N
         writer.write_reconstruction(series.reconstruction(0, report=REPORT))
         writer.close({})
     found = inspect_recording(path)
-    document, lines = found.to_json(), dict(describe(found))
+    document, lines = found.figures, dict(describe(found))
     for report, quantity in DECLARED:
         if quantity.inspected is not None and quantity.column is not None:
             part = document["solving" if report is SolveReport else "health"]

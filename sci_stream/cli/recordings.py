@@ -46,7 +46,7 @@ def inspect(file: RecordingPath, as_json: AsJson = False) -> None:
 
     recording = inspect_recording(file)
     if as_json:
-        print_json(recording.to_json())
+        print_json(recording.figures)
         return
     console = new_console()
     for name, value in describe(recording):

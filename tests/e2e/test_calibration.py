@@ -138,11 +138,9 @@ def test_run_corrects_single_masks_and_states_the_evidence(rig_in_process: RigMa
     assert report["jitter_px"] > 0.08
     assert report["gain_error"] > 0.02
     assert report["error_log_odds"] > 5
-    found = inspect_recording(recorded)
-    assert found.health is not None
-    assert found.health.last_jitter_px > 0.08
-    assert found.health.last_error_log_odds is not None
-    assert found.health.last_error_log_odds > 5
+    health = inspect_recording(recorded).figures["health"]
+    assert health["last_jitter_px"] > 0.08
+    assert health["last_error_log_odds"] > 5
     with open_recording(recorded) as recording:
         mismatch = recording.table["mismatch"]
     assert mismatch[6:].mean() < mismatch[0] / 2, "corrected errors are no noise any more"

@@ -10,14 +10,11 @@ import pytest
 
 from sci_stream.cli.recording_tables import describe
 from sci_stream.optics.displacement import Displacement
-from sci_stream.recording.inspection import (
-    ChunkSummary,
-    OutcomeCounts,
-    Spread,
-    inspect_recording,
-)
+from sci_stream.recording.inspection import inspect_recording
 from sci_stream.recording.writer import RecordingWriter
 from sci_stream.reports import CalibrationHealth
+
+_SPREAD = ("min", "median", "mean", "max")
 
 
 def test_inspect_counts_stored_missing_and_dropped(tmp_path: Path, series) -> None:
@@ -29,27 +26,21 @@ def test_inspect_counts_stored_missing_and_dropped(tmp_path: Path, series) -> No
         writer.write_outcome(3, "dropped", "queue_full")
         writer.write_raw(series.snapshot(8))
         writer.close({"acquired": 9, "closed": False, "reconstructed": 3, "raw_only": 1, "dropped": {"queue_full": 1}})
-    found = inspect_recording(tmp_path / "run.h5")
-    assert found.state == "complete"
-    assert found.stored.raw == 5
-    assert found.stored.video_frames == 9
-    assert found.rows == OutcomeCounts(
-        settled=5,
-        reconstructed=3,
-        raw_only=1,
-        dropped={"queue_full": 1},
-        open=1,
-        redelivered=3,
-        camera_missed=4,
-        epochs=1,
-    )  # fmt: skip
-    assert found.gaps == {"raw": [(2, 3), (6, 7)], "video": [(2, 3), (5, 8)]}
-    assert found.solving.quantities["iterations"] == Spread(12, 12, 12, 12)
-    assert found.solving.quantities["starts"] == {"warm: motion": 3}
-    assert found.solving.nodes == {"reconstruct-0": 3}
-    assert found.calibration.hash == series.calibration.hash
-    assert found.calibration.grey
-    json.dumps(found.to_json(), allow_nan=False)
+    found = inspect_recording(tmp_path / "run.h5").figures
+    assert found["state"] == "complete"
+    assert found["stored"]["raw"] == 5
+    assert found["stored"]["video_frames"] == 9
+    assert found["rows"] == {
+        **{"settled": 5, "reconstructed": 3, "raw_only": 1, "dropped": {"queue_full": 1}},
+        **{"open": 1, "redelivered": 3, "camera_missed": 4, "epochs": 1},
+    }
+    assert found["gaps"] == {"raw": [(2, 3), (6, 7)], "video": [(2, 3), (5, 8)]}
+    assert found["solving"]["iterations"] == dict.fromkeys(_SPREAD, 12)
+    assert found["solving"]["starts"] == {"warm: motion": 3}
+    assert found["solving"]["nodes"] == {"reconstruct-0": 3}
+    assert found["calibration"]["hash"] == series.calibration.hash
+    assert found["calibration"]["grey"]
+    json.dumps(found, allow_nan=False)
 
 
 def test_inspect_reports_calibration_and_chunk_data(tmp_path: Path, series) -> None:
@@ -79,23 +70,23 @@ def test_inspect_reports_calibration_and_chunk_data(tmp_path: Path, series) -> N
             chunks = {"ExposureTime": 100.0 + seq, "LineStatusAll": seq, "Format": "Mono12"}
             writer.write_reconstruction(replace(done, report=report, chunks=chunks))
         writer.close({"acquired": 5, "closed": True, "reconstructed": 5, "raw_only": 0, "dropped": {}})
-    found = inspect_recording(tmp_path / "run.h5")
-    health = found.health
-    assert health.looks == 3
-    assert health.last_shift_px == pytest.approx([0.25, -0.3])
-    assert health.largest_shift_px == pytest.approx(0.5)
-    assert (health.corrected, health.orders) == (2, {"forward": 3})
-    assert health.quantities["mask_match"].mean == pytest.approx(0.9)
-    assert health.quantities["below_black_fraction"].max == pytest.approx(0.08)
-    assert health.quantities["camera_gain"] == Spread(2.0, 2.0, 2.0, 2.0)
-    assert found.chunks["ExposureTime"].values.max == 104.0
-    assert found.chunks["Gain"] == ChunkSummary(0, "dB", None)
-    words = dict(describe(found))
+    summary = inspect_recording(tmp_path / "run.h5")
+    found, health = summary.figures, summary.figures["health"]
+    assert health["looks"] == 3
+    assert health["last_shift_px"] == pytest.approx([0.25, -0.3])
+    assert health["largest_shift_px"] == pytest.approx(0.5)
+    assert (health["corrected"], health["orders"]) == (2, {"forward": 3})
+    assert health["mask_match"]["mean"] == pytest.approx(0.9)
+    assert health["below_black_fraction"]["max"] == pytest.approx(0.08)
+    assert health["camera_gain"] == dict.fromkeys(_SPREAD, 2.0)
+    assert found["chunks"]["ExposureTime"]["values"]["max"] == 104.0
+    assert found["chunks"]["Gain"] == {"frames": 0, "unit": "dB", "values": None}
+    words = dict(describe(summary))
     assert words["masks"].startswith("measured 3 times, shift (+0.250, -0.300) ± 0.010 px at last, 0.500 px at most")
     assert "log odds for such errors 84 at last" in words["masks"]
     assert words["noise"] == "2.00% of the measurement, 1.50% by the masks"
     assert words["chunk data"] == "ExposureTime 100–104 us (5 frames), Gain never, LineStatusAll 0–4 (5 frames)"
-    json.dumps(found.to_json(), allow_nan=False)
+    json.dumps(found, allow_nan=False)
 
 
 def test_rates_come_from_host_times(tmp_path: Path, series) -> None:
@@ -103,11 +94,11 @@ def test_rates_come_from_host_times(tmp_path: Path, series) -> None:
         for seq in range(11):
             writer.write_raw(series.snapshot(seq, host_time_ns=10**9 + seq * 50_000_000))
         writer.close({})
-    rates = inspect_recording(tmp_path / "run.h5").rates
-    assert rates.snapshots_hz == pytest.approx(20.0)
-    assert rates.video_hz == pytest.approx(60.0)
-    assert rates.duration_s == pytest.approx(0.5)
-    assert rates.interval_ms.max == pytest.approx(50.0)
+    rates = inspect_recording(tmp_path / "run.h5").figures["rates"]
+    assert rates["snapshots_hz"] == pytest.approx(20.0)
+    assert rates["video_hz"] == pytest.approx(60.0)
+    assert rates["duration_s"] == pytest.approx(0.5)
+    assert rates["interval_ms"]["max"] == pytest.approx(50.0)
 
 
 def test_unfinished_recording_is_marked(tmp_path: Path, series) -> None:
@@ -115,7 +106,7 @@ def test_unfinished_recording_is_marked(tmp_path: Path, series) -> None:
         writer.write_raw(series.snapshot(0))
         writer.flush()
         found = inspect_recording(tmp_path / "run.h5")
-    assert found.state == "unfinished"
+    assert found.figures["state"] == "unfinished"
     words = dict(describe(found))
     assert words["state"].startswith("unfinished (run.h5)")
     assert "sci-stream repair" in words["state"]
@@ -137,7 +128,7 @@ def test_printed_summary_names_gaps_and_ledger(tmp_path: Path, series) -> None:
 
 def test_empty_recording_is_summarised(tmp_path: Path, series) -> None:
     RecordingWriter(tmp_path / "run.h5", series.info, series.calibration).close({"acquired": 0})
-    found = inspect_recording(tmp_path / "run.h5")
-    assert found.rates.snapshots_hz is None
-    assert found.solving.quantities["iterations"] is None
-    assert found.gaps == {"raw": [], "video": []}
+    found = inspect_recording(tmp_path / "run.h5").figures
+    assert found["rates"]["snapshots_hz"] is None
+    assert found["solving"]["iterations"] is None
+    assert found["gaps"] == {"raw": [], "video": []}

@@ -104,8 +104,8 @@ def test_snapshot_in_flight_at_segment_change_has_one_outcome(tmp_path: Path, se
             ("reconstructed", ""), ("raw_only", ""), ("raw_only", ""),
         ]  # fmt: skip
         assert recording.raw_seqs == []
-    found = inspect_recording(path)
-    assert (found.state, found.rows.open, found.stored.raw) == ("complete", 0, 4)
+    found = inspect_recording(path).figures
+    assert (found["state"], found["rows"]["open"], found["stored"]["raw"]) == ("complete", 0, 4)
 
 
 def test_outcome_of_a_later_segment_is_kept(tmp_path: Path, series) -> None:
@@ -118,7 +118,7 @@ def test_outcome_of_a_later_segment_is_kept(tmp_path: Path, series) -> None:
     with Recording(path) as recording:
         assert recording.outcome(1) is None
     assert done.ledger["acquired"] == 6
-    assert inspect_recording(path).rows.open == 0
+    assert inspect_recording(path).figures["rows"]["open"] == 0
 
 
 def test_clean_file_is_unchanged(tmp_path: Path, series) -> None:
@@ -146,13 +146,13 @@ def test_file_of_a_killed_writer_is_repaired(tmp_path: Path) -> None:
             pass
         writer.send_signal(signal.SIGKILL)
     writer.wait()
-    assert inspect_recording(path).state == "unfinished"
+    assert inspect_recording(path).figures["state"] == "unfinished"
     with Recording(path) as recording:
         held = recording.raw_seqs
     assert repair_recording(path) is not None
     with h5py.File(path) as file:
         assert all((file["raw"][row] == row).all() for row in held)
-    assert inspect_recording(path).state == "complete"
+    assert inspect_recording(path).figures["state"] == "complete"
 
 
 def test_repair_command_handles_every_segment(tmp_path: Path, series) -> None:

@@ -458,7 +458,7 @@ class SeriesSession:
             series=self.name,
             rig=info.rig,
             policy=info.policy.value,
-            camera=f"{info.camera_model} {info.camera_serial}".strip(),
+            camera=info.camera,
             n_frames=info.n_frames,
             bit_depth=info.bit_depth,
             ledger=self.ledger.counts(),

@@ -126,13 +126,13 @@ def assert_whole(folder: Path, said: dict[str, list[int]]) -> None:
 def assert_repaired(folder: Path, said: dict[str, list[int]]) -> None:
     """Assert that `inspect` reports it as unfinished and `repair` makes clean files of equal content."""
     first = folder / "run.h5"
-    assert inspect_recording(first).state == "unfinished"
+    assert inspect_recording(first).figures["state"] == "unfinished"
     repaired = [done for path in existing_segments(first) if (done := repair_recording(path)) is not None]
     assert 1 <= len(repaired) <= 2, "the last segment, and the one before if the kill came between the two"
-    found = inspect_recording(first)
-    assert found.state == "complete"
-    assert found.stored.raw >= len(said["raw"])
-    assert found.rows.open == 0
+    found = inspect_recording(first).figures
+    assert found["state"] == "complete"
+    assert found["stored"]["raw"] >= len(said["raw"])
+    assert found["rows"]["open"] == 0
     for path in existing_segments(first):
         with h5py.File(path) as file, Recording(path) as recording:
             for seq in recording.raw_seqs:
