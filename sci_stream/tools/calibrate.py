@@ -163,8 +163,6 @@ class _Session:
         if planned is not None and self._holds:
             self._arm(CameraTrigger("free", planned.camera.exposure_us, period_us=planned.period_us))
         try:
-            if self._holds:
-                self._camera.start()
             yield
         finally:
             if self._modulator is not None and self._holds:
@@ -220,10 +218,13 @@ class _Session:
         """Return the mean of a held pattern; that of an interrupted calibration, unless ``again``."""
         if not again and (before := self._taken.get(str(pattern))) is not None:
             return before
+        # Stopped meanwhile: its buffers would hold frames of the pattern before.
+        self._camera.stop()
         if self._modulator is not None:
             self._modulator.hold(pattern)
         else:
             self._ask(words)
+        self._camera.start()
         return self._taken.put(str(pattern), self._average(words))
 
     def _by_phase(self, order: range) -> tuple[FrameMean, FrameMean, list[FrameMean]]:

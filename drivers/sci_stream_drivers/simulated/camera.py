@@ -92,7 +92,9 @@ class _OpenCamera:
             self._masks = MaskOptics(options, bench.patterns)
             self._phi = self._masks.stack()
         if bench.shown is not None or options.white_field:
-            return self._sensor.convert(self._white_field(n, trigger), (n + 1) * (len(self._phi) + 2)), None
+            shown = bench.shown
+            stream = shown if isinstance(shown, int) else {"dark": -2, "white": -1}.get(shown or "", -3)
+            return self._sensor.convert(self._white_field(n, trigger), (n + 1) * (len(self._phi) + 3) + stream), None
         slots = bench.expose(n, trigger)
         x = self._exposure.frames(n)
         phi = self._phi

@@ -11,7 +11,18 @@ from sci_stream.calibration.diagnosis import findings, is_withheld
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.config import CalibrationSection
 from sci_stream.model import Array, Snapshot
-from sci_stream.modulation.feedback import CORRECTIONS, FIRST_MASK, LATE, MOVED_X, MOVED_Y, STATE
+from sci_stream.modulation.feedback import (
+    CORRECTIONS,
+    DELAY,
+    FIRST_MASK,
+    LATE,
+    MOVED_X,
+    MOVED_Y,
+    SHIFT_X,
+    SHIFT_Y,
+    STATE,
+)
+from sci_stream.optics.mask_errors import NO_CORRECTION
 from sci_stream.parameters import Value
 from sci_stream.quantities import quantities_of
 from sci_stream.recon.engine import Engine
@@ -29,13 +40,7 @@ class CalibrationWatch:
     def __init__(self, section: CalibrationSection, engine: Engine) -> None:
         self._section = section
         self._engine = engine
-        self._monitor = (
-            CalibrationMonitor(
-                engine.calibration, engine.device, every=section.health_every, correct=section.correct_shift
-            )
-            if section.health_every
-            else None
-        )
+        self._monitor = self._new_monitor()
         self._unmeasured = float(np.mean(engine.calibration.gram_diag == 0))
         if self._unmeasured > _MAX_UNMEASURED:
             log.warning(
@@ -46,8 +51,14 @@ class CalibrationWatch:
         self._reported: set[str] = set()
         self._phase = CyclePhase()
         self._corrections: Value = 0
+        self._placed: tuple[Value, ...] = ()
         self.first_mask: int | None = None
         """First mask of the last exposure, if a modulator's state came with it and the video shows it."""
+
+    def _new_monitor(self) -> CalibrationMonitor | None:
+        every, engine = self._section.health_every, self._engine
+        correct = self._section.correct_shift
+        return CalibrationMonitor(engine.calibration, engine.device, every=every, correct=correct) if every else None
 
     def check(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
         """Check a reconstructed snapshot; return the calibration health if it was evaluated."""
@@ -81,6 +92,12 @@ class CalibrationWatch:
             self._corrections = corrections
             self._phase.forget()
         self.first_mask = self._phase.add(video)
+        placed = tuple(snapshot.chunks.get(name, 0) for name in (DELAY, SHIFT_X, SHIFT_Y))
+        if self._placed not in ((), placed):
+            # Shift and gains of the masks are others now, and the earlier estimates do not hold.
+            self._monitor = self._new_monitor()
+            self._engine.correct_masks(NO_CORRECTION)
+        self._placed = placed
 
     def evidence(self, snapshot: Snapshot, health: CalibrationHealth | None) -> dict[str, Value]:
         """Return the evidence of a checked snapshot about the modulator, for its corrections; empty without one."""

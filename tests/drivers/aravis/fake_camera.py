@@ -31,8 +31,13 @@ def library_file() -> str | None:
     return None
 
 
-def serve(frames: npt.NDArray[np.generic], serial: str, lost_per_thousand: float) -> None:
-    """Run the camera until SIGTERM, showing (N, H, W) uint8 or uint16 one after the other, for ever."""
+def serve(
+    frames: npt.NDArray[np.generic], serial: str, lost_per_thousand: float, choice: Path | None, held: int
+) -> None:
+    """Run the camera until SIGTERM, showing (N, H, W) uint8 or uint16 one after the other, for ever.
+
+    The first ``held`` ones are shown only while the file ``choice`` names them by number.
+    """
     name = library_file()
     assert name is not None
     lib = ctypes.CDLL(name)
@@ -44,11 +49,13 @@ def serve(frames: npt.NDArray[np.generic], serial: str, lost_per_thousand: float
     lib.arv_fake_camera_write_register.argtypes = [c_void_p, c_uint32, c_uint32]
     lib.arv_buffer_get_data.restype, lib.arv_buffer_get_data.argtypes = c_void_p, [c_void_p, POINTER(c_size_t)]
     lib.g_object_set.argtypes = [c_void_p, c_char_p, c_double, c_void_p]
-    shots = itertools.cycle([np.ascontiguousarray(frame).tobytes() for frame in frames])
+    images = [np.ascontiguousarray(frame).tobytes() for frame in frames]
+    shots = itertools.cycle(images[held:])
 
     @_FILL
     def fill(buffer: int, _data: int, _exposure: int, _gain: int, _format: int) -> None:
-        shot = next(shots)
+        number = "" if choice is None else choice.read_text().strip()
+        shot = images[int(number)] if number else next(shots)
         ctypes.memmove(lib.arv_buffer_get_data(buffer, None), shot, len(shot))  # its size is that of the payload
 
     server = lib.arv_gv_fake_camera_new(b"127.0.0.1", serial.encode())
@@ -70,9 +77,9 @@ def serve(frames: npt.NDArray[np.generic], serial: str, lost_per_thousand: float
 class FakeCamera:
     """The camera in a process of its own, which can be switched off and on."""
 
-    def __init__(self, frames: Path, serial: str, lost_per_thousand: float = 0.0) -> None:
+    def __init__(self, frames: Path, serial: str, lost_per_thousand: float = 0.0, *more: str) -> None:
         self._argv = [sys.executable, "-m", "tests.drivers.aravis.fake_camera", str(frames), serial]
-        self._argv += ["--lost-per-thousand", str(lost_per_thousand)]
+        self._argv += ["--lost-per-thousand", str(lost_per_thousand), *more]
         self._process: subprocess.Popen[str] | None = None
         self.on()
 
@@ -92,9 +99,11 @@ class FakeCamera:
 
 
 @contextlib.contextmanager
-def fake_camera(frames: Path, serial: str = "SCIGV1", lost_per_thousand: float = 0.0) -> Iterator[FakeCamera]:
+def fake_camera(
+    frames: Path, serial: str = "SCIGV1", lost_per_thousand: float = 0.0, *more: str
+) -> Iterator[FakeCamera]:
     """Yield the camera, switched on."""
-    camera = FakeCamera(frames, serial, lost_per_thousand)
+    camera = FakeCamera(frames, serial, lost_per_thousand, *more)
     try:
         yield camera
     finally:
@@ -106,5 +115,7 @@ if __name__ == "__main__":
     parser.add_argument("frames", type=Path)
     parser.add_argument("serial")
     parser.add_argument("--lost-per-thousand", type=float, default=0.0)
+    parser.add_argument("--choice", type=Path)
+    parser.add_argument("--held", type=int, default=0)
     given = parser.parse_args()
-    serve(np.load(given.frames), given.serial, given.lost_per_thousand)
+    serve(np.load(given.frames), given.serial, given.lost_per_thousand, given.choice, given.held)
