@@ -74,21 +74,23 @@ def svg_diagram(plan: TimingPlan) -> str:
 def _tracks(plan: TimingPlan) -> tuple[list[_Track], float]:
     """Return the signals of one exposure and the begin of the next, and the end of the drawing."""
     mask, camera, n = plan.mask, plan.camera, plan.n_patterns
-    cycle_us = mask.cycle_us
+    # Of a camera that is master, each exposure starts a cycle, some time after its own begin.
+    led = mask.master == "camera"
+    cycle_us = plan.period_us if led else mask.cycle_us
     end_us = plan.period_us + 2 * mask.slot_us
     cycles = int(end_us // cycle_us) + 1
     starts = [k * cycle_us + b * mask.slot_us for k in range(cycles) for b in range(n)]
-    light_us = camera.delay_us if camera.source == "line" else camera.exposure_us - (n * mask.slot_us - mask.dark_us)
+    light_us = camera.exposure_us - (n * mask.slot_us - mask.dark_us) if led else camera.delay_us
     shown = [(light_us + start, light_us + start + mask.pattern_us, str(i % n)) for i, start in enumerate(starts)]
     tracks = [_Track("masks", [(a, min(b, end_us), label) for a, b, label in shown if a < end_us])]
     exposures = [(k * plan.period_us, k * plan.period_us + camera.exposure_us) for k in range(2)]
-    shift_us = light_us if camera.source == "line" else 0.0
+    shift_us = 0.0 if led else light_us
     tracks.append(_Track("exposure", [(a + shift_us, min(b + shift_us, end_us), "") for a, b in exposures]))
     width_us = mask.pulse_width_us or mask.slot_us / 4
-    if mask.master == "camera":
+    if led:
         pulses = [a for a, _ in exposures]
     else:
         pulses = starts if mask.pulse == "per_pattern" else [k * cycle_us for k in range(cycles)]
-    name = "camera" if mask.master == "camera" else "pulse"
+    name = "camera" if led else "pulse"
     tracks.insert(0, _Track(name, [(a, min(a + width_us, end_us), "") for a in pulses if a < end_us]))
     return tracks, end_us

@@ -51,6 +51,10 @@ def run_example(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 camera_plugin, denoiser_plugin = load("camera_plugin"), load("denoiser_plugin")
 
 
+class TestModulatorPlugin(load("modulator_plugin").TestNotedModulator):  # type: ignore[misc]
+    """The suite of modulators, as the example runs it."""
+
+
 class TestCameraPlugin(camera_plugin.TestGradientCamera):
     """The suite of cameras, as the example runs it."""
 

@@ -12,6 +12,7 @@ from sci_stream.errors import ConfigError
 from sci_stream.modulation.diagram import describe, svg_diagram, text_diagram
 from sci_stream.modulation.plan import TimingPlan, TimingRequest, plan_timing
 from sci_stream.modulation.timing import CameraTiming, ModulatorCapabilities
+from tests.modulation.timing_drawings import IMAGES, drawings
 
 DMD = ModulatorCapabilities(
     "dmd",
@@ -116,3 +117,8 @@ def test_diagram_shows_all_masks(master: str) -> None:
     assert all(f"│{b}" in text for b in range(4))
     assert svg_diagram(plan).startswith("<svg")
     assert svg_diagram(plan).count("<path") == 3
+
+
+def test_documentation_has_the_drawings_of_the_plans() -> None:
+    for name, text in drawings().items():
+        assert (IMAGES / name).read_text() == text, "run: python -m tests.modulation.timing_drawings"
