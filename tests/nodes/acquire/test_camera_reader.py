@@ -13,7 +13,7 @@ import pytest
 from sci_stream.errors import CameraError, CameraLost, InputError, SciStreamError
 from sci_stream.model import CameraCapabilities, CameraFrame, FrameIds
 from sci_stream.nodes.acquire.camera_reader import CameraReader, Captured
-from sci_stream.nodes.acquire.in_flight import MemoryBudget
+from sci_stream.nodes.acquire.in_flight import _BOOKKEEPING_BYTES, MemoryBudget
 from sci_stream.nodes.acquire.managed_camera import ManagedCamera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Camera
@@ -198,7 +198,7 @@ def test_reader_stops_after_requested_number(reader: MakeReader) -> None:
 
 
 def test_frame_without_memory_keeps_its_number(reader: MakeReader) -> None:
-    captured = run_to_the_end(reader(ScriptedCamera([0, 1, 2]), ring_bytes=16))
+    captured = run_to_the_end(reader(ScriptedCamera([0, 1, 2]), ring_bytes=2 * (_BOOKKEEPING_BYTES + 8)))
     assert [each.frame is None for each in captured] == [False, False, True]
     assert captured[2].seq == 2
 
