@@ -1,10 +1,13 @@
-"""Sources of the replay camera: published measurements and recordings, as numbered shots."""
+"""Sources of the replay camera: published measurements and recordings, as numbered shots in random access.
+
+``capabilities`` of a source are those of a camera that plays each shot once; ``frame_numbers`` ascend, one per shot: a
+step of more than 1 gives the number of frames lost in the original run.
+"""
 
 from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,24 +24,6 @@ from sci_stream_drivers.fields import pixel_format_name
 
 # Published simulations agree to rounding; masks in another order leave far more.
 _MAX_RESIDUAL = 0.05
-
-
-class FrameSource(Protocol):
-    """Shots of a file, in random access."""
-
-    capabilities: CameraCapabilities
-    """Those of a camera that plays each shot once."""
-    calibration: Calibration
-    frame_numbers: list[int]
-    """Ascending, one per shot; a step of more than 1 gives the number of frames lost in the original run."""
-
-    def shot(self, i: int) -> CameraFrame:
-        """Return shot ``i``, received now."""
-        ...
-
-    def close(self) -> None:
-        """Close the file."""
-        ...
 
 
 class PublishedSource:
@@ -146,6 +131,9 @@ class RecordedSource:
     def close(self) -> None:
         """Close the files."""
         self._series.close()
+
+
+FrameSource = PublishedSource | RecordedSource
 
 
 def calibrate(

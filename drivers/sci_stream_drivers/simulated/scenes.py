@@ -150,11 +150,6 @@ def bouncing(start: tuple[float, float], floor: float, velocity: float, hop: flo
     return path
 
 
-def standing(x: float, y: float) -> Trajectory:
-    """Return the path of an object at rest."""
-    return lambda _: (x, y)
-
-
 SKY: tuple[Colour, ...] = ((128, 158, 186), (160, 186, 204), (198, 208, 206), (226, 214, 186), (236, 196, 158))
 MEADOW: tuple[Colour, ...] = ((110, 138, 96), (146, 166, 112), (186, 192, 140), (216, 212, 172), (188, 206, 206))
 SIGNAL: tuple[Colour, ...] = ((200, 70, 60), (215, 208, 190), (70, 115, 185), (220, 180, 80))
@@ -196,7 +191,7 @@ def make_world(shape: tuple[int, int], speed: float, seed: int, variant: int = 0
         path = bouncing((across(x), phase), floor, velocity * v, 0.3 * unit, width)
         sprites.append(Sprite(*picture, path, velocity * speed / (radius * 256)))
     size = max(8, round(0.62 * unit))
-    sprites.append(Sprite(*wheel(size, text, paint), standing(across(0.34), 0.40 * height), 0.035 * speed))
+    sprites.append(Sprite(*wheel(size, text, paint), lambda _: (across(0.34), 0.40 * height), 0.035 * speed))
     texture = landscape(max(64, round(1.5 * unit)), palette, rng)
     strip = chart(max(8, round(0.17 * unit)), PATCHES, PAPER)
     return World(
