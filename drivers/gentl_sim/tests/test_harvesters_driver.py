@@ -6,6 +6,7 @@ import logging
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -199,6 +200,34 @@ def test_lost_camera_that_waits_for_triggers_is_noticed(make: MakeHarvestersCame
         take(camera, 1)
     with pytest.raises(CameraLost, match="it does not respond"):
         take(camera, 1)
+
+
+def test_camera_that_does_not_answer_leaves_other_threads_running(
+    make: MakeHarvestersCamera, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = tmp_path / "silent"
+    monkeypatch.setenv("SCI_GENTL_SIM_SILENT", str(silent))
+    camera = started(make(trigger={"source": "Software"}, silence_s=0.1))
+    silent.touch()
+    pauses, done = [0.0], threading.Event()
+
+    def tick() -> None:
+        while not done.is_set():
+            before_s = time.monotonic()
+            time.sleep(0.01)
+            pauses.append(time.monotonic() - before_s)
+
+    other = threading.Thread(target=tick)
+    other.start()
+    with pytest.raises(CameraLost, match="it does not respond"):
+        camera.read(5.0)
+    done.set()
+    other.join()
+    assert max(pauses) < 0.7, "a try takes a second"
+    silent.unlink()
+    camera.close()
+    started(camera).trigger()
+    take(camera, 1)
 
 
 def test_restarted_camera_that_waits_for_triggers_is_noticed(make: MakeHarvestersCamera) -> None:

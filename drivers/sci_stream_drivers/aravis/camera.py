@@ -132,6 +132,10 @@ class Device:
         except AravisError as error:
             raise CameraError(f"The packet size of {self.name} cannot be set", got=error) from None
 
+    def ping(self) -> None:
+        """Read the camera's first register; see `sci_stream_drivers.genicam.stream.Connection`."""
+        self._port.read(0, 4)
+
     def close(self) -> None:
         """Release the camera."""
         handle, self.handle = self.handle, None

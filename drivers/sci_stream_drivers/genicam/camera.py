@@ -362,26 +362,30 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
 
     def _ask(self, camera: _OpenDevice[ConnectionT]) -> None:
         """Read registers of a camera that waits for triggers."""
-        nodes = camera.connection.node_map
-        answers: list[dict[str, Any] | Exception] = []
+        answers: list[Exception | None] = []
 
-        def read() -> None:
+        def ping() -> None:
             try:
-                # All nodes: a register behind a feature answers from its own cache if only the feature is invalidated.
-                nodes._invalidate_nodes()
-                _ = nodes.get_node("Width").value
-                answers.append({name: feature(nodes, name) for name in _WITNESSES})
+                camera.connection.ping()
+                answers.append(None)
             except library().transport_errors as error:
                 answers.append(error)
 
-        # In a thread, which is abandoned if the transport layer never returns.
-        thread = threading.Thread(target=read, name="camera-check", daemon=True)
+        # In a thread, which is abandoned if the transport layer never returns. It must not read a node meanwhile: it
+        # would hold the lock of the node map, for which this thread then waits with the interpreter's lock.
+        thread = threading.Thread(target=ping, name="camera-check", daemon=True)
         thread.start()
         thread.join(_ANSWER_S)
-        answer = answers[0] if answers else TimeoutError(f"no answer within {_ANSWER_S:g} s")
-        if isinstance(answer, Exception):
-            raise CameraLost("The camera is lost: it does not respond", got=message_of(answer))
-        changed = [f"{name} {value}" for name, value in answer.items() if value != camera.witnesses[name]]
+        failure = answers[0] if answers else TimeoutError(f"no answer within {_ANSWER_S:g} s")
+        if failure is not None:
+            raise CameraLost("The camera is lost: it does not respond", got=message_of(failure))
+        nodes = camera.connection.node_map
+        with lost_if_failing("The camera is lost: it does not respond"):
+            # All nodes: a register behind a feature answers from its own cache if only the feature is invalidated.
+            nodes._invalidate_nodes()
+            _ = nodes.get_node("Width").value
+            present = {name: feature(nodes, name) for name in _WITNESSES}
+        changed = [f"{name} {value}" for name, value in present.items() if value != camera.witnesses[name]]
         if changed:
             raise CameraLost(
                 "The camera has lost its settings: it was switched off and on, or another program changed them",

@@ -88,6 +88,13 @@ class Connection(Protocol):
         """The camera's features: a `genicam.genapi.NodeMap`."""
         ...
 
+    def ping(self) -> None:
+        """Ask the camera for a register, without a node and without the interpreter's lock.
+
+        Raises an exception of the library if it does not answer; returns if it cannot know.
+        """
+        ...
+
     def close(self) -> None:
         """Release everything, even of a lost camera; never raises exceptions of the library."""
         ...

@@ -6,6 +6,7 @@ Everything else uses ``genicam`` alone, of which Harvesters is a layer (docs/dec
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib
 import logging
@@ -39,6 +40,8 @@ _QUIET = logging.getLogger("sci_stream.harvesters_library")
 _QUIET.setLevel(logging.CRITICAL)
 # Timeout of one poll for a buffer. Zero would wait indefinitely (harvesters 1.4.3).
 _ASK_S = 20e-6
+# Errors of GenTL for a camera that does not answer: GC_ERR_IO, GC_ERR_TIMEOUT.
+_SILENT = (-1010, -1011)
 
 
 @functools.cache
@@ -119,6 +122,7 @@ class Session:
             self.vendor, self.model, self.serial = camera.vendor, camera.model, camera.serial
             self.name = f"{self.vendor} {self.model} {self.serial}".strip()
             self.producer = _producer_of(info)
+            self._path = str(info.parent.parent.path_name)
             self._chain = [info.parent, info.parent.parent, info.parent.parent.parent]
             self.acquirer = self._opened(info, camera.access)
             self.transport = str(self.acquirer.device.tl_type)
@@ -149,6 +153,21 @@ class Session:
                 f"The producer of {self.name} has no features of its {what}", hint="Remove their settings."
             )
         return module.node_map
+
+    def ping(self) -> None:
+        """Read the camera's first register; see `sci_stream_drivers.genicam.stream.Connection`.
+
+        By the producer's own functions: genicam holds the interpreter's lock until the producer gives up.
+        """
+        producer = ctypes.CDLL(self._path)
+        device = int(self.acquirer.device.module._handle)
+        port, size = ctypes.c_void_p(), ctypes.c_size_t(4)
+        status = producer.DevGetPort(ctypes.c_void_p(device), ctypes.byref(port))
+        if status == 0:
+            register = ctypes.create_string_buffer(size.value)
+            status = producer.GCReadPort(port, ctypes.c_uint64(0), register, ctypes.byref(size))
+        if status in _SILENT:
+            raise library().gentl.IoException(f"GCReadPort: error {status}")
 
     def _opened(self, info: Any, access: str) -> Any:
         lib, core = library(), harvesters_core()

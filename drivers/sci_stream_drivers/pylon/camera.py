@@ -101,6 +101,9 @@ class PylonDevice:
             hint = "Close the viewer or the other acquire node that uses it."
             raise CameraError(f"The camera {self.name} cannot be opened", got=message_of(error), hint=hint) from None
 
+    def ping(self) -> None:
+        """Do nothing: pylon itself reports a camera that is gone."""
+
     def close(self) -> None:
         """Release the camera."""
         for release in (self.camera.Close, self.camera.DestroyDevice):
