@@ -7,6 +7,7 @@
     │   ├── ConfigError           the rig file, an option, an environment override
     │   ├── CalibrationError      a mask stack that is unusable or does not fit
     │   ├── FileFormatError       a file whose content does not fit its name or use
+    │   ├── DataError             snapshots or masks with a defect                           (exit status 7)
     │   └── WeightsError          a denoiser checkpoint of an unknown or broken layout
     ├── EnvironmentFault      a fault of the environment: camera, disk, device, network  (exit status 3)
     │   ├── CameraError           the camera cannot be opened, configured or read
@@ -84,6 +85,12 @@ class CalibrationError(InputError):
 
 class FileFormatError(InputError):
     """The content of a file does not fit its name or use."""
+
+
+class DataError(InputError):
+    """Snapshots and masks are readable, but not those of an SCI camera as it should be."""
+
+    exit_status = 7
 
 
 class WeightsError(InputError):

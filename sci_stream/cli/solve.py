@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sci_stream.cli.common import AsJson, Device, Force, app, echo, print_json, progress_bar
-from sci_stream.errors import InputError
+from sci_stream.errors import DataError, InputError
 
 if TYPE_CHECKING:
     from sci_stream.tools.solve import SolvedFile
@@ -52,13 +52,16 @@ def solve(
     fps: Annotated[float, typer.Option(min=0.01, max=1000, help="Playback rate of a video file, Hz.")] = 25.0,
     gamma: Annotated[float, typer.Option(min=0.1, max=10, help="Of pictures: 2.2 for linear light.")] = 1.0,
     check_masks: Annotated[
-        bool, typer.Option(help="Show the snapshot in place of a video if the masks do not fit it.")
+        bool, typer.Option(help="Write nothing if a video would be made up, as the masks do not fit.")
     ] = True,
     force: Force = False,
     as_json: AsJson = False,
     device: Device = "auto",
 ) -> None:
-    """Reconstruct coded snapshots from files in this process, and write the video."""
+    """Reconstruct coded snapshots from files in this process, and write the video.
+
+    Ends with status 7 if the data has a defect that was not corrected: the message names it with its remedy.
+    """
     from sci_stream.model import BayerPhase
     from sci_stream.nodes.runtime.process import limit_threads
 
@@ -86,12 +89,14 @@ def solve(
     data = load_measurement(measurement, mask, truth)
     with progress_bar("solve") as report:
         done = solve_file(data, out, options, report)
-    for fault in done.faults:
-        echo(f"warning: {fault}")
+    for finding in done.findings:
+        echo(f"{'note' if finding.corrected else 'warning'}: {finding.text}")
     if as_json:
         print_json(done.to_json())
     else:
         _report(done, given_truth=data.truth is not None)
+    if not all(finding.corrected for finding in done.findings):
+        raise typer.Exit(DataError.exit_status)
 
 
 def _report(done: SolvedFile, *, given_truth: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from sci_stream.calibration.diagnosis import findings, is_withheld, withhold
+from sci_stream.calibration.evidence import Finding, examine, stuck_pixels
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.errors import InputError
 from sci_stream.model import Array, BayerPhase, Snapshot
@@ -34,17 +34,18 @@ AnyDenoiser = str | Callable[..., Any]
 Progress = Callable[[int, int], None]
 """Called after each iteration with the number done and the total."""
 
-# Mean brightness, 99.5th percentile, up to which floating-point measurements are taken to be on the scale of the masks:
-# 1 for a white scene, and room for noise.
-_MAX_NORMALISED = 1.25
-# Residual from which a user is warned: the real capture 4fan14 has 0.06, eight unrelated frames have 0.25.
-_MAX_RESIDUAL = 0.1
+# Mean brightness, 99.5th percentile, at which floating-point y has a known scale: that of a scene of at least a quarter
+# of white, with room for noise above it. Otherwise the percentile itself is white, as for counts.
+_KNOWN_SCALE = (0.25, 1.25)
 # Snapshots between checks of the masks once they are known to fit; a check costs a twentieth of a solve.
 _CHECK_EVERY = 4
-_LOG = logging.getLogger(__name__)
 
 
-class MaskMismatchWarning(UserWarning):
+class DataWarning(UserWarning):
+    """The data has a defect, which the text names with its remedy."""
+
+
+class MaskMismatchWarning(DataWarning):
     """The masks do not belong to the measurement, or are in another order: no video is made up."""
 
 
@@ -64,7 +65,9 @@ class Reconstructed:
     white
         Value of y that became 1.0 in the video: the value that a white frame adds through an open mask.
     faults
-        Errors of the masks that the snapshots show, a sentence each.
+        Defects that the snapshots show, a sentence each with its remedy.
+    findings
+        The same by name; ``fatal`` ones withhold the video.
     """
 
     video: Any
@@ -72,6 +75,7 @@ class Reconstructed:
     psnr_db: float | None
     white: float
     faults: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     @property
     def report(self) -> SolveReport:
@@ -138,17 +142,20 @@ def reconstruct(
         Standard deviation of the noise of y, in units of y. None: estimated from each snapshot. 0: y is explained
         exactly, as in the paper.
     truth
-        (B, H, W), or (N, B, H, W) or (N·B, H, W) for a series: the true frames, 0–1 or 0–255, for PSNR.
+        (B, H, W), or (N, B, H, W) or (N·B, H, W) for a series: the true frames, 0–1 or 0–255, for PSNR; fewer are those
+        of the first snapshots.
     white
         Value that a white frame adds to y through an open mask, which becomes 1.0 in the video. By default, with truth:
-        fitted to it; for floating-point y on the scale of the masks (y = Σ masks ⊙ x with x within 0–1):
-        ``masks.max()``; otherwise, for counts: such that the 99.5th percentile of the mean brightness becomes 1.
+        fitted to it; for floating-point y that a scene within 0–1 explains, behind the masks as they are or divided by
+        their maximum: that scale; otherwise such that the 99.5th percentile of the mean brightness becomes 1.
     bayer
         Phase of the colour filters (``"RGGB"``, …) if the sensor has them: y, masks and video are mosaics. Each colour
         is reconstructed separately; `sci_stream.imaging.rendering.render` makes pictures of the video.
     check_masks
-        Return the snapshot itself as every frame, with a `MaskMismatchWarning`, if the masks explain nothing of it or
-        are in another order. False to reconstruct in any case, as for scenes of white noise.
+        Look for defects of y and the masks, with a `DataWarning` for each (`sci_stream.calibration.evidence`); move
+        masks that are whole pixels off. Return the snapshot itself as every frame, with a `MaskMismatchWarning`, if the
+        masks explain nothing of it, lie in another orientation or are in another order. False to reconstruct in any
+        case, as for scenes of white noise.
     progress
         Called after each iteration with the number of iterations done and the total.
 
@@ -185,22 +192,30 @@ def reconstruct(
     videos: list[Array] = []
     reports: list[SolveReport] = []
     for seq, counts in enumerate(series):
-        video, report = solver.solve(seq, counts, None if frames is None else frames[seq], count)
+        video, report = solver.solve(
+            seq, counts, frames[seq] if frames is not None and seq < len(frames) else None, count
+        )
         videos.append(video)
         reports.append(report)
-    if "mask_order" in solver.faults:  # takes several snapshots to see
+    if solver.withholds:  # another order takes several snapshots to see
         for seq, counts in enumerate(series):
             videos[seq], reports[seq] = solver.withheld(seq, counts, videos[seq], reports[seq])
-    _warn(solver.faults)
+    _warn(solver.findings)
     video = videos[0] if snapshots.ndim == 2 else np.stack(videos)
     scores = [report.psnr_db for report in reports if report.psnr_db is not None]
     mean_psnr = float(np.mean(scores)) if scores else None
-    return Reconstructed(_like(video, y), tuple(reports), mean_psnr, solver.white, tuple(solver.faults.values()))
+    found = tuple(solver.findings)
+    return Reconstructed(_like(video, y), tuple(reports), mean_psnr, solver.white, texts(found), found)
 
 
-def _warn(faults: dict[str, str]) -> None:
-    for text in faults.values():
-        warnings.warn(text, MaskMismatchWarning, stacklevel=3)
+def texts(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """Return the sentences of findings."""
+    return tuple(finding.text for finding in findings)
+
+
+def _warn(findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        warnings.warn(finding.text, MaskMismatchWarning if finding.fatal else DataWarning, stacklevel=3)
 
 
 def reconstruct_stream(
@@ -242,6 +257,7 @@ def reconstruct_stream(
 
 
 def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reconstructed]:
+    known = 0
     for seq, snapshot in enumerate(snapshots):
         counts = real_array(snapshot, f"snapshot {seq}")
         if counts.ndim != 2:
@@ -249,10 +265,10 @@ def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reco
         solver.require_fit(counts)
         if seq == 0:
             solver.scale(counts[np.newaxis], None)
-        known = set(solver.faults)
         video, report = solver.solve(seq, counts)
-        _warn({name: text for name, text in solver.faults.items() if name not in known})
-        yield Reconstructed(_like(video, snapshot), (report,), None, solver.white, tuple(solver.faults.values()))
+        _warn(solver.findings[known:])
+        known, found = len(solver.findings), tuple(solver.findings)
+        yield Reconstructed(_like(video, snapshot), (report,), None, solver.white, texts(found), found)
 
 
 class ArraySolver:
@@ -286,12 +302,12 @@ class ArraySolver:
         self._denoiser, settings = _prior(options.denoiser, options.weights, self.device)
         self.settings = _adjusted(settings, options)
         self._engine: Engine | None = None
-        self._warned = noise is not None
         self._checks = options.check_masks
         self._monitor: CalibrationMonitor | None = None
-        self._withholds = False
-        self.faults: dict[str, str] = {}
-        """Faults of the masks found so far: sentences by name."""
+        self.withholds = False
+        """Whether a video would be made up: the snapshots are returned in its place."""
+        self.findings: list[Finding] = []
+        """Defects found so far, each once."""
 
     @property
     def denoiser_name(self) -> str:
@@ -318,20 +334,23 @@ class ArraySolver:
         )
 
     def truth(self, truth: AnyArray, count: int) -> npt.NDArray[np.float32]:
-        """Return the true frames as (N, B, H, W), 0–1."""
+        """Return the true frames of the first snapshots, or of all, as (n, B, H, W), 0–1."""
         frames, (B, H, W) = real_array(truth, "truth"), self.calibration.phi.shape
-        if frames.size != count * B * H * W or frames.shape[-2:] != (H, W):
+        if frames.size % (B * H * W) or frames.size > count * B * H * W or frames.shape[-2:] != (H, W):
             raise InputError(
                 "The truth does not fit y and the masks",
-                expected=f"{count} × {B} frames of {H}×{W} pixels",
+                expected=f"{count} × {B} frames of {H}×{W} pixels, or {B} for each of the first snapshots",
                 got=f"shape {frames.shape}",
                 hint="The frames come first: (B, H, W), for a series (N, B, H, W).",
             )
         white = white_level(frames)
-        return np.asarray(frames, np.float32).reshape(count, B, H, W) / np.float32(white)
+        return np.asarray(frames, np.float32).reshape(-1, B, H, W) / np.float32(white)
 
     def scale(self, y: Array, truth: Array | None) -> None:
-        """Determine the scale of y, (N, H, W), and create the engine."""
+        """Determine the defects of the first snapshot and the scale of y, (N, H, W), and create the engine."""
+        self._leave_out(stuck_pixels(self.calibration.measurement(y[0]), self.calibration.phi))
+        if self._checks:
+            self._examine(y[0])
         if not self.white:
             self.white = self._estimated_white(y, truth)
             self.calibration = dataclasses.replace(self.calibration, full_scale_dn=self.white)
@@ -339,13 +358,53 @@ class ArraySolver:
         if self._checks:
             self._monitor = CalibrationMonitor(self.calibration, self.device, every=_CHECK_EVERY, shuffled=True)
 
+    def _leave_out(self, stuck: npt.NDArray[np.bool_]) -> None:
+        if self.calibration.bad_pixels is not None:
+            stuck &= ~self.calibration.bad_pixels
+        if stuck.any():
+            text = f"{int(stuck.sum())} pixels are brighter than the masks allow, as stuck pixels are: left out"
+            self._add(Finding("stuck_pixels", text, corrected=True))
+            self._mark_bad(stuck)
+
+    def _mark_bad(self, pixels: npt.NDArray[np.bool_]) -> None:
+        bad = self.calibration.bad_pixels
+        self.calibration = dataclasses.replace(self.calibration, bad_pixels=pixels if bad is None else bad | pixels)
+
+    def _examine(self, y: Array) -> None:
+        """Look for defects of a snapshot; move masks that lie whole pixels beside the place where y has them."""
+        measured = np.array(self.calibration.measurement(y), np.float64)
+        if self.calibration.bad_pixels is not None:
+            measured[self.calibration.bad_pixels] = np.nan
+        for finding in examine(measured, self.calibration.phi, self.calibration.bayer):
+            self._add(finding)
+            if finding.shift_px is not None:
+                self._move_masks(*finding.shift_px)
+
+    def _move_masks(self, dx: int, dy: int) -> None:
+        """Move the masks to the right and down; pixels without a mask are bad."""
+        inside = np.ones(self.calibration.shape, bool)
+        inside[: max(dy, 0)] = inside[inside.shape[0] + min(dy, 0) :] = False
+        inside[:, : max(dx, 0)] = inside[:, inside.shape[1] + min(dx, 0) :] = False
+        moved = np.roll(self.calibration.phi, (dy, dx), (1, 2))
+        self.calibration = dataclasses.replace(self.calibration, phi=moved)
+        self._mark_bad(~inside)
+
+    def _add(self, finding: Finding) -> None:
+        if finding.name not in {known.name for known in self.findings}:
+            self.findings.append(finding)
+            self.withholds |= finding.fatal
+
     def _estimated_white(self, y: Array, truth: Array | None) -> float:
+        phi = self.calibration.phi
+        if self.calibration.bad_pixels is not None:
+            phi = phi * ~self.calibration.bad_pixels
         if truth is not None:
-            white, _ = fit_white(y, self.calibration.phi, truth)
+            white, _ = fit_white(y[: len(truth)], phi, truth)
         else:
-            white = brightness_percentile(y, self.calibration.phi)
-            normalised = np.issubdtype(y.dtype, np.floating) and 0 < white <= _MAX_NORMALISED * self._masks_max
-            white = self._masks_max if normalised else white
+            white = brightness_percentile(y, phi)
+            low, high = _KNOWN_SCALE
+            if np.issubdtype(y.dtype, np.floating):
+                white = next((scale for scale in (self._masks_max, 1.0) if low <= white / scale <= high), white)
         if not white > 0:
             raise InputError(
                 "y is dark: its scale cannot be determined", expected="positive values", got=f"a scale of {white:.4g}",
@@ -366,11 +425,11 @@ class ArraySolver:
         health = None if self._monitor is None else self._monitor.check(snapshot, video)
         if health is not None:
             problems = findings(health, warn_shift_px=np.inf)
-            self.faults |= {name: problems[name] for name in ("mask_match", "mask_order") if name in problems}
-            self._withholds = is_withheld(health)
-        if self._withholds:
+            for name in ("mask_match", "mask_order"):
+                if name in problems:
+                    self._add(Finding(name, problems[name], fatal=is_withheld(health)))
+        if self.withholds:
             return self.withheld(seq, y, video, report)
-        self._warn_if_unexplained(report)
         return video.astype(np.float32, copy=False), report
 
     def withheld(self, seq: int, y: Array, video: Array, report: SolveReport) -> tuple[Array, SolveReport]:
@@ -381,16 +440,6 @@ class ArraySolver:
         """Return arrays as the engine takes them."""
         counts = np.asarray(y, np.float32) if y.dtype not in (np.uint8, np.uint16) else y
         return self.calibration.snapshot("arrays", seq, counts, truth)
-
-    def _warn_if_unexplained(self, report: SolveReport) -> None:
-        if self._warned or report.residual < _MAX_RESIDUAL:
-            return
-        self._warned = True
-        _LOG.warning(
-            "the video explains y only to within %.0f %%: check that the masks belong to y and lie as it does. "
-            "The noise of y was estimated; if there is none, pass noise=0 (--noise 0)",
-            100 * report.residual,
-        )
 
 
 def as_series(y: Array) -> Array:

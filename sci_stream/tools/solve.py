@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import JsonValue
 
+from sci_stream.calibration.evidence import Finding
 from sci_stream.errors import InputError
 from sci_stream.file_guard import complete_output
 from sci_stream.files.measurement_file import Measurements
@@ -23,7 +24,7 @@ from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
 from sci_stream.quantities import live_values
-from sci_stream.recon.array_interface import ArrayOptions, ArraySolver, Progress, as_series, real_array
+from sci_stream.recon.array_interface import ArrayOptions, ArraySolver, Progress, as_series, real_array, texts
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.reports import SolveReport
 
@@ -50,7 +51,7 @@ class SolveOptions(ArrayOptions):
 
 @dataclass(slots=True, eq=False)
 class SolvedFile:
-    """Result: ``reports`` of each snapshot; PSNR, scale and ``faults`` as of `sci_stream.Reconstructed`."""
+    """Result: ``reports`` of each snapshot; PSNR, scale and ``findings`` as of `sci_stream.Reconstructed`."""
 
     out: Path | None
     denoiser: str
@@ -58,7 +59,7 @@ class SolvedFile:
     n_frames: int
     white: float
     reports: list[SolveReport] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
     @property
     def psnr_db(self) -> float | None:
@@ -76,12 +77,20 @@ class SolvedFile:
             "denoiser": self.denoiser,
             "device": self.device,
             "psnr_db": _finite(self.psnr_db),
-            "faults": [*self.faults],
+            "faults": [*texts(self.findings)],
+            "findings": [
+                {"name": one.name, "text": one.text, "fatal": one.fatal, "corrected": one.corrected}
+                for one in self.findings
+            ],
             "solves": [
                 {**live_values(report), "start": report.start_reason, "seconds": report.solve_ns / 1e9}
                 for report in self.reports
             ],
         }
+
+
+class _WithheldError(Exception):
+    """A video would be made up: nothing is written."""
 
 
 def _finite(value: float | None) -> float | None:
@@ -119,8 +128,10 @@ def solve_file(
     if isinstance(y, np.ndarray):  # the snapshots of a recording are checked when they are read
         y = as_series(real_array(y, "y"))
     seqs = _chosen(len(y), options)
-    form = None if out is None or out.suffix.lower() == _SHEET else format_of(out)
-    if out is not None and form is None and len(seqs) > 1:
+    is_sheet = out is not None and out.suffix.lower() == _SHEET
+    if out is not None and not is_sheet:
+        format_of(out)  # refuse a suffix before the work
+    if is_sheet and len(seqs) > 1:
         raise InputError(
             f"A picture shows one snapshot, and there are {len(seqs)}",
             hint="Choose one with --first and --last, or write a film: -o OUT.mp4.",
@@ -128,8 +139,9 @@ def solve_file(
     solver = ArraySolver(measurements.masks, options)
     solver.require_fit(y[0])
     truth = None if measurements.truth is None else solver.truth(measurements.truth, len(y))
-    calibrated = isinstance(measurements.masks, Calibration)
-    solver.scale(np.empty((0, 0, 0)) if calibrated else real_array(np.asarray(y), "y"), truth)
+    # The scale of a calibration is known: a long recording is not read for it.
+    whole = y[seqs[0]][np.newaxis] if isinstance(measurements.masks, Calibration) else np.asarray(y)
+    solver.scale(real_array(whole, "y"), truth)
     calibration = solver.calibration
     done = SolvedFile(out, solver.denoiser_name, describe_device(solver.device), calibration.n_frames, solver.white)
     total = len(seqs) * solver.settings.iterations
@@ -137,20 +149,40 @@ def solve_file(
 
     def videos() -> Iterator[Video]:
         for seq in seqs:
-            true = None if truth is None else truth[seq]
+            true = truth[seq] if truth is not None and seq < len(truth) else None
             snapshot = real_array(y[seq], f"snapshot {seq}")
             video, report = solver.solve(seq, snapshot, true, lambda: progress(next(iterations), total))
+            if solver.withholds:
+                raise _WithheldError
             done.reports.append(report)
             yield video
-        done.faults.extend(solver.faults.values())
 
+    try:
+        _write(out, videos(), y[seqs[0]], done, options, calibration=calibration, seqs=seqs)
+    except _WithheldError:
+        done.out = None
+    done.findings = solver.findings
+    return done
+
+
+def _write(
+    out: Path | None,
+    videos: Iterator[Video],
+    snapshot: Array,
+    done: SolvedFile,
+    options: SolveOptions,
+    *,
+    calibration: Calibration,
+    seqs: range,
+) -> None:
+    """Write the videos as they are solved; the file appears once complete."""
     if out is None:
-        for _ in videos():
+        for _ in videos:
             pass
-        return done
+        return
     bayer, tone = calibration.bayer, ToneSettings().changed({"gamma": options.gamma})
     video = VideoStack(
-        snapshots=videos(),
+        snapshots=videos,
         seqs=seqs,
         shape=(calibration.n_frames, *calibration.shape),
         dtype=np.dtype(np.float32),
@@ -158,15 +190,15 @@ def solve_file(
         bayer=bayer,
         notes={"frames_per_snapshot": str(calibration.n_frames), "bayer": bayer or "none"},
     )
+    form = None if out.suffix.lower() == _SHEET else format_of(out)
     with complete_output(out, replace=options.replace) as partial:
         if form is None:
-            _write_sheet(partial, y[seqs[0]], video, tone)
+            _write_sheet(partial, snapshot, video, tone)
         else:
             write_video(partial, video, form, tone=tone, fps=options.fps)
         if form is VideoFormat.HDF5:
             with h5py.File(partial, "a") as file:
                 file["report"] = json.dumps(done.to_json())
-    return done
 
 
 def _chosen(count: int, options: SolveOptions) -> range:
