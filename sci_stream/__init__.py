@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sci_stream.files.measurement_file import load_measurement
     from sci_stream.recon.array_interface import (
+        DataWarning,
         MaskMismatchWarning,
         Reconstructed,
         reconstruct,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from sci_stream.web.control_client import control
 
 __all__ = [
+    "DataWarning",
     "MaskMismatchWarning",
     "Reconstructed",
     "__version__",
@@ -57,6 +59,7 @@ os.environ.setdefault("OPENCV_LOG_LEVEL", "SILENT")  # the errors of this packag
 
 # Where each name is. Imported on demand: most of this package is used by processes that must not load torch for it.
 _PLACES = {
+    "DataWarning": ("sci_stream.recon.array_interface", "DataWarning"),
     "MaskMismatchWarning": ("sci_stream.recon.array_interface", "MaskMismatchWarning"),
     "Reconstructed": ("sci_stream.recon.array_interface", "Reconstructed"),
     "control": ("sci_stream.web.control_client", "control"),

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.clock import unix_ns
-from sci_stream.errors import ConfigError, FileFormatError
-from sci_stream.files.measurement_file import PublishedMeasurement, read_published
+from sci_stream.errors import ConfigError, FileFormatError, InputError
+from sci_stream.files.measurement_file import Measurements, load_measurement
 from sci_stream.model import Array, BayerPhase, CameraCapabilities, CameraFrame
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.white import brightness_percentile, fit_white, white_level
+from sci_stream.optics.white import brightness_percentile, fit_white, transmission, white_level
 from sci_stream.recording.columns import recorded_chunks
 from sci_stream.recording.series import RecordedSeries
 from sci_stream_drivers.fields import pixel_format_name
@@ -36,11 +36,11 @@ class PublishedSource:
     """
 
     def __init__(self, path: Path, bayer: BayerPhase | None, truth: bool, full_scale_dn: float | None) -> None:
-        published = read_published(path)
+        published = load_measurement(path)
         self.calibration = calibrate(published, path, bayer, full_scale_dn)
-        self._counts = _as_counts(published.meas)
-        self._truth = _as_truth(published.orig) if truth else None
-        self.frame_numbers = list(range(published.shots))
+        self._counts = _as_counts(np.asarray(published.y))
+        self._truth = _as_truth(published.truth) if truth else None
+        self.frame_numbers = list(range(len(self._counts)))
         depth = 8 * self._counts.dtype.itemsize
         height, width = self.calibration.shape
         self.capabilities = CameraCapabilities(
@@ -137,7 +137,7 @@ FrameSource = PublishedSource | RecordedSource
 
 
 def calibrate(
-    published: PublishedMeasurement, path: Path, bayer: BayerPhase | None, full_scale_dn: float | None = None
+    published: Measurements, path: Path, bayer: BayerPhase | None, full_scale_dn: float | None = None
 ) -> Calibration:
     r"""Make the calibration of a published measurement, whose scale is arbitrary.
 
@@ -148,20 +148,24 @@ def calibrate(
 
     Raises `FileFormatError` if truth and masks do not explain the measurement, or it is dark everywhere.
     """
-    phi = np.asarray(published.mask, np.float64)
-    phi /= phi.max()
+    assert not isinstance(published.masks, Calibration)
+    try:
+        _, phi = transmission(published.masks)
+    except InputError as error:
+        raise FileFormatError(f"{path} cannot be played", got=error) from None
+    y = np.asarray(published.y)
     if full_scale_dn is not None:
         scale = full_scale_dn
-    elif published.orig is not None:
-        scale = _scale_by_truth(published, phi, path)
+    elif published.truth is not None:
+        scale = _scale_by_truth(y, published.truth, phi, path)
     else:
-        scale = brightness_percentile(published.meas, phi)
+        scale = brightness_percentile(y, phi)
     if not scale > 0:
         raise FileFormatError(
             f"The measurement of {path} is dark", expected="positive counts", got=f"a scale of {scale:.4g}"
         )
     return Calibration(
-        phi=phi.astype(np.float32),
+        phi=phi,
         full_scale_dn=float(f"{scale:.7g}"),  # without the rounding errors of sums, which would change the hash
         bayer=bayer,
         camera_serial=path.name,
@@ -169,11 +173,10 @@ def calibrate(
     )
 
 
-def _scale_by_truth(published: PublishedMeasurement, phi: npt.NDArray[np.float64], path: Path) -> float:
+def _scale_by_truth(y: Array, truth: Array, phi: Array, path: Path) -> float:
     """Return s of meas = s Σφx by least squares, and verify the relation."""
-    assert published.orig is not None
-    x = published.orig.reshape(published.shots, *phi.shape) / white_level(published.orig)
-    scale, residual = fit_white(published.meas, phi, x)
+    x = truth.reshape(-1, *phi.shape) / white_level(truth)
+    scale, residual = fit_white(y[: len(x)], phi, x)
     if residual > _MAX_RESIDUAL:
         raise FileFormatError(
             f"mask and orig of {path} do not explain its meas",

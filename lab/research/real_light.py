@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from scipy.ndimage import gaussian_filter, shift
 
-from sci_stream.files.measurement_file import read_published
+from sci_stream.files.measurement_file import load_measurement
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
@@ -54,7 +54,7 @@ def frames(pattern: str, first: int) -> np.ndarray:
     """Return B frames, (B, 256, 256), 0–1."""
     path = next(DATA.glob(pattern + "*"))
     if path.suffix == ".mat":
-        orig = read_published(path).orig
+        orig = load_measurement(path).truth
         assert orig is not None
         return orig[:B].astype(np.float32) / 255
     capture = cv2.VideoCapture(str(path))
@@ -69,7 +69,7 @@ def frames(pattern: str, first: int) -> np.ndarray:
 
 def masks(blur_px: float) -> np.ndarray:
     """Return the published masks behind a blur, (B, 256, 256)."""
-    mask = read_published(next(DATA.glob("benchmark/crash32*"))).mask.astype(np.float32)
+    mask = load_measurement(next(DATA.glob("benchmark/crash32*"))).masks.astype(np.float32)
     return np.stack([gaussian_filter(one, blur_px, mode="nearest") for one in mask]) if blur_px else mask
 
 
@@ -139,10 +139,10 @@ def compare_perturbations() -> None:
 def solve_capture(folder: Path) -> None:
     """Solve the real capture, print its unsupported texture and write pictures of five frames."""
     folder.mkdir(parents=True, exist_ok=True)
-    capture = read_published(next(DATA.glob("real/4fan14*")))
-    phi = (capture.mask / capture.mask.max()).astype(np.float32)
-    still = capture.meas[0] / phi.sum(0).clip(0.5)
-    y = (capture.meas[0] / np.percentile(still, 99.5)).astype(np.float32)
+    capture = load_measurement(next(DATA.glob("real/4fan14*")))
+    phi = (capture.masks / capture.masks.max()).astype(np.float32)
+    still = capture.y[0] / phi.sum(0).clip(0.5)
+    y = (capture.y[0] / np.percentile(still, 99.5)).astype(np.float32)
     more = functools.partial(defaults, iterations=40)
     for name, solve in (("defaults", defaults), ("defaults-40", more), ("plain", plain)):
         video = solve(phi, y)

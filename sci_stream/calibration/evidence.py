@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -29,10 +28,9 @@ _MAX_SHIFT_PX = 6
 # How much better a displaced mask must fit: neighbours of masks with large features fit nearly as well.
 _SHIFT_MARGIN = 0.03
 _SLOPE = (0.9, 1.1)
+_SURE = 3.0
 # Curvature over slope: a gamma g has (g − 1)/2; a black level bends upwards, if at all.
 _GAMMA_CURVATURE = -0.03
-# How much the slope differs between the darker and the brighter half for a black level, left in or subtracted twice.
-_BLACK_MARGIN, _EXCESS_MARGIN = 0.03, 0.1
 _SATURATED = 0.005
 # Brightness over that of four fifths of its neighbours: at most 4.3 in right data, at least 4.6 in a stuck pixel of
 # four times the largest value.
@@ -91,21 +89,26 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Findi
     r, level, usable = _modulation(y, valid, bayer)
     t, _, lit = _modulation(light, valid, bayer)
     usable &= lit
-    if np.std(t[usable]) < _MIN_VARIATION:
+    if not usable.any() or np.std(t[usable]) < _MIN_VARIATION:
         return found
     fit = _correlation(r, t, usable)
+    if shift := _shift(r, t, usable, abs(fit)):
+        return [*found, shift]
     if abs(fit) < _MATCH:
-        found += _orientation(r, light, usable, fit, bayer)
-    elif fit < 0:
-        found.append(
-            Finding(
-                "mask_sign", f"y is dark where the masks are open (correlation {fit:.2f}): pass 1 - masks", fatal=True
-            )
-        )
-    if not any(finding.fatal for finding in found):
-        shift = _shift(r, t, usable, fit)
-        found += shift or (_response(r, t, level, usable & (y < y.max())) if fit >= _MATCH else [])
-    return found
+        return found + _orientation(r, light, usable, fit, bayer)
+    if fit < 0:
+        text = f"y is dark where the masks are open (correlation {fit:.2f}): pass 1 - masks"
+        return [*found, Finding("mask_sign", text, fatal=True)]
+    return found + _response(r, t, level, usable & (y < y.max()))
+
+
+def mask_fit(y: Array, phi: Array, bayer: BayerPhase | None = None) -> float:
+    """Return the correlation of y, (H, W), with the light of masks (B, H, W) on any scale, both without local means."""
+    y, light = np.asarray(y, np.float64), np.asarray(phi, np.float64).sum(0)
+    valid = np.isfinite(y)
+    r, _, usable = _modulation(np.where(valid, y, 0.0), valid, bayer)
+    t, _, lit = _modulation(light, valid, bayer)
+    return _correlation(r, t, usable & lit) if (usable & lit).any() else 0.0
 
 
 def stuck_pixels(y: Array, phi: Array) -> npt.NDArray[np.bool_]:
@@ -137,10 +140,19 @@ def _modulation(
     """Return an image over its local mean, minus 1, clipped to ±3; the local mean; and where this is large enough."""
     planes = image[np.newaxis] if bayer is None else mosaics.split(image)
     sigma = _BLUR_PX if bayer is None else _BLUR_PX / 2
-    blurred = np.stack([cv2.GaussianBlur(plane, (0, 0), sigma, borderType=cv2.BORDER_REFLECT) for plane in planes])
+    blurred = np.stack([_blurred(_blurred(plane, sigma).T, sigma).T for plane in planes])
     mean = blurred[0] if bayer is None else mosaics.merge(blurred)
     usable = valid & (mean > 0.05 * mean.mean())
     return np.clip(np.where(usable, image / np.where(usable, mean, 1.0) - 1, 0.0), -3, 3), mean, usable
+
+
+def _blurred(image: F64, sigma: float) -> F64:
+    """Return an image blurred by a Gaussian along its columns."""
+    reach = min(round(3 * sigma), len(image) - 1)
+    weights = np.exp(-0.5 * (np.arange(-reach, reach + 1) / sigma) ** 2)
+    padded = np.pad(image, ((reach, reach), (0, 0)), mode="reflect")
+    shifted = (weight * padded[start : start + len(image)] for start, weight in enumerate(weights / weights.sum()))
+    return np.asarray(sum(shifted), np.float64)
 
 
 def _correlation(a: F64, b: F64, where: npt.NDArray[np.bool_]) -> float:
@@ -170,7 +182,7 @@ def _orientation(
     return [Finding("mask_orientation", text, fatal=True)]
 
 
-def _shift(r: F64, t: F64, usable: npt.NDArray[np.bool_], fit: float) -> list[Finding]:
+def _shift(r: F64, t: F64, usable: npt.NDArray[np.bool_], fit: float) -> Finding | None:
     """Return by how many whole pixels the masks are displaced, if they fit clearly better there."""
     a, b = np.where(usable, r - r[usable].mean(), 0), np.where(usable, t - t[usable].mean(), 0)
     product = np.fft.irfft2(np.fft.rfft2(a) * np.conj(np.fft.rfft2(b)), a.shape)
@@ -178,9 +190,9 @@ def _shift(r: F64, t: F64, usable: npt.NDArray[np.bool_], fit: float) -> list[Fi
     near = range(-_MAX_SHIFT_PX, _MAX_SHIFT_PX + 1)
     best, dy, dx = max((float(product[dy, dx]), dy, dx) for dy in near for dx in near)
     if (dy, dx) == (0, 0) or best < max(fit + _SHIFT_MARGIN, _MATCH):
-        return []
+        return None
     text = f"the masks fit y {best:.2f} instead of {fit:.2f} moved by ({dx:+d}, {dy:+d}) px in (x, y): calibrate again"
-    return [Finding("mask_shift", text, corrected=True, shift_px=(dx, dy))]
+    return Finding("mask_shift", text, corrected=True, shift_px=(dx, dy))
 
 
 def _response(r: F64, t: F64, level: F64, usable: npt.NDArray[np.bool_]) -> list[Finding]:
@@ -189,8 +201,8 @@ def _response(r: F64, t: F64, level: F64, usable: npt.NDArray[np.bool_]) -> list
     Gamma g bends r ≈ g t + g(g − 1)/2 t². A black level β divides the slope by 1 + β/ȳ: most where the scene is dark.
     """
     bright = usable & (level >= np.median(level[usable]))
-    slope, _ = _line(r[bright], t[bright])
-    if _SLOPE[0] <= slope <= _SLOPE[1]:
+    slope, error = _slope(r[bright], t[bright])
+    if _SLOPE[0] <= slope + _SURE * error and slope - _SURE * error <= _SLOPE[1]:
         return []
     x, z = t[usable], r[usable]
     _, first, second = np.linalg.lstsq(np.stack([np.ones_like(x), x, x * x], 1), z, rcond=None)[0]
@@ -200,19 +212,15 @@ def _response(r: F64, t: F64, level: F64, usable: npt.NDArray[np.bool_]) -> list
             "switch the camera's gamma off"
         )
         return [Finding("gamma", text)]
-    dark, _ = _line(r[usable & ~bright], t[usable & ~bright])
-    # r ȳ = t (ȳ − β)
+    dim = usable & ~bright
+    # r ȳ = t (ȳ − β): steeper where the scene is bright, by how much tells β from masks of less contrast.
     black = float((t * t * level - t * r * level)[usable].sum() / (t * t)[usable].sum())
-    steeper = slope - dark
-    if steeper > _BLACK_MARGIN if slope < 1 else steeper < -_EXCESS_MARGIN:
-        return [
-            Finding(
-                "black_level",
-                f"y has a black level of about {black:.4g}: pass y - {black:.4g}"
-                if black > 0
-                else f"too much was subtracted from y: pass y + {-black:.4g}",
-            )
-        ]
+    expected = black * (np.mean(1 / level[bright]) - np.mean(1 / level[dim]))
+    if (_slope(r[dim], t[dim])[0] - slope) / expected > 0.5:
+        remedy = f"has a black level of about {black:.4g}: pass y - {black:.4g}"
+        if black < 0:
+            remedy = f"lacks about {-black:.4g}, subtracted as black level: pass y + {-black:.4g}"
+        return [Finding("black_level", f"y {remedy}")]
     text = (
         f"the masks modulate y {slope:.2f} times as much as they should: stray light, or masks that are sharper or "
         "blurrier than on the sensor: calibrate again"
@@ -220,14 +228,17 @@ def _response(r: F64, t: F64, level: F64, usable: npt.NDArray[np.bool_]) -> list
     return [Finding("mask_contrast", text)]
 
 
-def _line(z: F64, x: F64) -> tuple[float, float]:
-    slope, offset = np.polyfit(x, z, 1)
-    return float(slope), float(offset)
+def _slope(z: F64, x: F64) -> tuple[float, float]:
+    """Return the slope of z over x by least squares, and its standard error."""
+    x, z = x - x.mean(), z - z.mean()
+    power = max(float((x * x).sum()), 1e-300)
+    slope = float((x * z).sum()) / power
+    return slope, float(np.sqrt(np.mean((z - slope * x) ** 2) / power))
 
 
 def _saturation(y: F64) -> list[Finding]:
     share = float(np.mean(y >= y.max()))
-    if share < _SATURATED:
+    if share < _SATURATED or y.min() == y.max():
         return []
     return [
         Finding(

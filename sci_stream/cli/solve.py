@@ -46,6 +46,9 @@ def solve(
     white: Annotated[
         float | None, typer.Option(help="Value of a white frame through an open mask; estimated from MEAS.")
     ] = None,
+    variable: Annotated[
+        list[str] | None, typer.Option(help="Names of arrays in the files: y=NAME, masks=NAME, truth=NAME.")
+    ] = None,
     bayer: Annotated[str, typer.Option(help="Phase of the colour filters: RGGB, GRBG, GBRG, BGGR.")] = "",
     first: Annotated[int, typer.Option(min=0, help="First snapshot, from 0.")] = 0,
     last: Annotated[int | None, typer.Option(min=0, help="Last snapshot.")] = None,
@@ -86,7 +89,15 @@ def solve(
         check_masks=check_masks,
         replace=force,
     )
-    data = load_measurement(measurement, mask, truth)
+    variables = dict(entry.partition("=")[::2] for entry in variable or [])
+    data = load_measurement(measurement, mask, truth, variables)
+    if data.is_mosaic and not bayer:
+        raise InputError(
+            f"The names in {measurement} say that its arrays are mosaics of a colour sensor",
+            hint="Name the colours of the first 2×2 pixels: --bayer RGGB, GRBG, GBRG or BGGR.",
+        )
+    for assumption in data.assumed:
+        echo(f"note: {assumption}")
     with progress_bar("solve") as report:
         done = solve_file(data, out, options, report)
     for finding in done.findings:

@@ -5,19 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.errors import CalibrationError, FileFormatError
-from sci_stream.file_guard import require_regular
-from sci_stream.files.matlab import read_mat
-from sci_stream.files.media import TIFF, in_natural_order, read_image, read_pages
-from sci_stream.files.numpy_file import read_npy
+from sci_stream.errors import CalibrationError
+from sci_stream.files.arrays import MASKS, read_one
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
-
-IMAGES = (*TIFF, ".png", ".bmp", ".jpg", ".jpeg")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +21,7 @@ class ImportOptions:
     Parameters
     ----------
     variable
-        Name of the array in a ``.mat`` file.
+        Name of the array, if the file has several and none is called mask, masks or phi.
     axis
         Axis of a three-dimensional array that counts the masks; None for the shortest.
     reverse
@@ -42,7 +36,7 @@ class ImportOptions:
         As in `Calibration`; the sensor saturates at the top of the bit depth.
     """
 
-    variable: str = "mask"
+    variable: str = ""
     axis: int | None = None
     reverse: bool = False
     dark: Path | None = None
@@ -69,7 +63,7 @@ def import_masks(path: Path, options: ImportOptions) -> Calibration:
     CalibrationError
         If the content is not a stack of masks, or the options do not fit it.
     """
-    masks = _frames_first(path, read_array(path, options.variable), options.axis).astype(np.float32)
+    masks = _frames_first(path, read_one(path, MASKS, "masks", options.variable), options.axis).astype(np.float32)
     if not np.isfinite(masks).all():
         raise CalibrationError(f"The masks of {path} contain NaN or infinity")
     shape = masks.shape[1:]
@@ -117,59 +111,6 @@ def _finish(
     )
 
 
-def read_array(path: Path, variable: str) -> Array:
-    """Read an array from a file or a folder of images; ``variable`` is its name in a ``.mat`` file.
-
-    Raises
-    ------
-    FileFormatError
-        If it cannot be read.
-    """
-    if path.is_dir():
-        return _read_folder(path)
-    if not path.exists():
-        raise FileFormatError(
-            f"There is no file {path}",
-            expected="a .mat or .npy file, a TIFF, or a folder of images",
-            got="nothing",
-        )
-    require_regular(path, "masks")
-    suffix = path.suffix.lower()
-    if suffix == ".npy":
-        return read_npy(path)
-    if suffix in IMAGES:
-        return _stacked(path, read_pages(path))
-    array = read_mat(path, (variable,)).get(variable)
-    if array is None:
-        raise FileFormatError(
-            f"{path} has no variable {variable!r}",
-            hint="Name the variable: --variable NAME.",
-            expected="an array of masks",
-        )
-    return array
-
-
-def _read_folder(path: Path) -> Array:
-    files = in_natural_order(file for file in path.iterdir() if file.suffix.lower() in IMAGES)
-    if not files:
-        raise FileFormatError(f"The folder {path} contains no images", expected=f"one per frame: {', '.join(IMAGES)}")
-    return _stacked(path, [read_image(file, cv2.IMREAD_UNCHANGED) for file in files])
-
-
-def _stacked(path: Path, images: list[Array]) -> Array:
-    shapes = {image.shape for image in images}
-    if len(shapes) != 1 or len(next(iter(shapes))) != 2:
-        raise CalibrationError(
-            f"The images of {path} are not a stack of frames",
-            expected="grey images of one size",
-            got=", ".join("×".join(map(str, shape)) for shape in sorted(shapes)),
-            hint="tifffile stores three or four 8-bit frames as colours, unless photometric='minisblack' is given."
-            if path.suffix.lower() in TIFF and {shape[2:] for shape in shapes} <= {(3,), (4,)}
-            else None,
-        )
-    return np.stack(images)
-
-
 def _frames_first(path: Path, array: Array, axis: int | None) -> Array:
     if array.ndim != 3 or 0 in array.shape or array.dtype.kind not in "buif":
         raise CalibrationError(
@@ -184,7 +125,7 @@ def _frame(path: Path | None, shape: tuple[int, ...]) -> npt.NDArray[np.float32]
     """Read a single frame: an array, or the mean of the pages of an image or the images of a folder."""
     if path is None:
         return None
-    array = read_array(path, "frame")
+    array = read_one(path, ("frame", "dark", "white"), "frame")
     frame = array.mean(0) if array.ndim == 3 else array
     if frame.shape != shape:
         raise CalibrationError(f"The frame {path} does not fit the masks", expected=f"{shape} pixels", got=frame.shape)

@@ -11,16 +11,13 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-import h5py
 import numpy as np
 
-from sci_stream.file_guard import reading, require_memory, require_ratio, require_regular
+from sci_stream.file_guard import require_memory, require_ratio
 from sci_stream.model import Array
-from sci_stream.recording.hdf5 import open_for_reading, read_dataset
 
 _HEADER = 128
 _MATRIX, _COMPRESSED = 14, 15
@@ -38,15 +35,13 @@ class _Element:
     data: memoryview
 
 
-def read_arrays(content: bytes, names: Collection[str]) -> dict[str, Array]:
-    """Return the variables with these names, each in MATLAB's axis order.
-
-    Other variables are skipped unread, missing ones are omitted.
+def read_arrays(content: bytes) -> dict[str, Array]:
+    """Return the variables that are arrays of real numbers with at least two dimensions, each in MATLAB's axis order.
 
     Raises
     ------
     ValueError
-        If the content is not a MATLAB file or is damaged, or a requested variable is not an array of real numbers.
+        If the content is not a MATLAB file or is damaged.
     FileFormatError
         If a variable is too large for the memory or declares more than it stores.
     """
@@ -58,29 +53,9 @@ def read_arrays(content: bytes, names: Collection[str]) -> dict[str, Array]:
         matrix = _inflate(element.data, order) if element.type == _COMPRESSED else element
         if matrix.type == _MATRIX:
             name, parts = _open_matrix(matrix.data, order)
-            if name in names:
-                arrays[name] = _array(name, parts, order)
+            if (array := _array(name, parts, order)) is not None:
+                arrays[name] = array
     return arrays
-
-
-def read_mat(path: Path, names: Collection[str]) -> dict[str, Array]:
-    """Return the variables of a file with these names, each in MATLAB's axis order; missing ones are omitted.
-
-    Raises
-    ------
-    FileFormatError
-        If the file is missing, too large, damaged or not a MATLAB file of version 5 to 7.3.
-    """
-    size = require_regular(path, "a .mat file")
-    hint = "It may be truncated, or not a .mat file of version 5 to 7.3; download it again."
-    if h5py.is_hdf5(path):
-        with open_for_reading(path, "measurement") as file, reading(path, "a .mat file of version 7.3", hint=hint):
-            nodes = {name: file.get(name) for name in names}
-            # MATLAB stores arrays column-major: HDF5 shows their axes reversed.
-            return {name: read_dataset(node).T for name, node in nodes.items() if isinstance(node, h5py.Dataset)}
-    require_memory(size, path)
-    with reading(path, "a .mat file", hint=hint):
-        return read_arrays(path.read_bytes(), names)
 
 
 def _elements(data: memoryview, order: str) -> Iterator[_Element]:
@@ -131,7 +106,7 @@ def _open_matrix(data: memoryview, order: str) -> tuple[str, Iterator[_Element]]
     return bytes(head[2].data).decode("ascii", "replace"), iter([head[0], head[1], *parts])
 
 
-def _array(name: str, parts: Iterator[_Element], order: str) -> Array:
+def _array(name: str, parts: Iterator[_Element], order: str) -> Array | None:
     flags, dimensions, *values = parts
     if len(flags.data) < 4 or len(dimensions.data) % 4 or not values:
         raise ValueError(f"the variable {name} is damaged")
@@ -139,7 +114,7 @@ def _array(name: str, parts: Iterator[_Element], order: str) -> Array:
     kind = _CLASSES.get(word & 0xFF)
     stored = _STORED.get(values[0].type)
     if kind is None or stored is None or word & _COMPLEX_FLAG:
-        raise ValueError(f"the variable {name} does not hold an array of real numbers")
+        return None
     shape = struct.unpack(f"{order}{len(dimensions.data) // 4}i", dimensions.data)
     dtype = np.dtype(order + stored)
     if min(shape, default=-1) < 0 or math.prod(shape) * dtype.itemsize != len(values[0].data):

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 
+from sci_stream.calibration.evidence import mask_fit
 from sci_stream.errors import FileFormatError, InputError
-from sci_stream.file_guard import reading, require_regular
-from sci_stream.files.calibration_import import IMAGES, read_array
-from sci_stream.files.matlab import read_mat
-from sci_stream.files.numpy_file import read_npy, read_npz
+from sci_stream.files.arrays import MASKS, MEASUREMENT, TRUTH, choose, find, read_all, read_one
 from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import CALIBRATION_FORMAT, load_calibration
-from sci_stream.recording.hdf5 import open_for_reading, read_dataset
+from sci_stream.recording.hdf5 import open_for_reading
 from sci_stream.recording.layout import RECORDING_FORMAT
 from sci_stream.recording.series import RecordedSeries
 
-MEASUREMENT_NAMES = ("meas", "measurement", "y")
-MASK_NAMES = ("mask", "masks", "phi")
-TRUTH_NAMES = ("orig", "truth", "gt", "x")
-_KNOWN = (*MEASUREMENT_NAMES, *MASK_NAMES, *TRUTH_NAMES)
+_ROLES = {"y": MEASUREMENT, "masks": MASKS, "truth": TRUTH}
+# How much better fewer masks must fit: the last of all masks always adds to the fit of right ones.
+_FEWER_MARGIN = 0.05
+_MATCH = 0.3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,22 +37,32 @@ class Measurements:
     masks
         (B, H, W) on the scale of the file, or a calibration.
     truth
-        The true frames, None if unknown: an array of N·B frames (…, H, W).
+        The true frames, None if unknown: an array of n·B frames (…, H, W) of the first n snapshots, or of all.
+    assumed
+        What the files do not say and their shapes or contents showed, a sentence each.
+    is_mosaic
+        Whether a name says that the arrays are mosaics of a colour sensor.
     """
 
     y: Sequence[Array] | Array
     masks: Array | Calibration
     truth: Array | None = None
+    assumed: tuple[str, ...] = ()
+    is_mosaic: bool = False
 
 
 def load_measurement(
-    path: str | Path, masks: str | Path | None = None, truth: str | Path | None = None
+    path: str | Path,
+    masks: str | Path | None = None,
+    truth: str | Path | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Measurements:
     """Read coded snapshots and their masks.
 
-    ``.mat`` (version 5 to 7.3), ``.npz`` and HDF5 files may hold everything, under the names ``meas``, ``measurement``
-    or ``y``; ``mask``, ``masks`` or ``phi``; ``orig``, ``truth``, ``gt`` or ``x``. ``.npy``, TIFF, other images and
-    folders of images hold one of them. A recording brings its calibration.
+    ``.mat`` (version 5 to 7.3), ``.npz`` and HDF5 files may hold everything, under names such as ``meas``,
+    ``measurement`` or ``y``; ``mask``, ``masks`` or ``phi``; ``orig``, ``truth``, ``gt`` or ``x``, alone or as a word
+    of a longer name. ``.npy``, TIFF, other images and folders of images hold one of them. A recording brings its
+    calibration.
 
     Parameters
     ----------
@@ -64,49 +72,130 @@ def load_measurement(
         The masks, if they are in another file; also a calibration or a recording.
     truth
         The true frames, if they are in another file.
+    variables
+        Names of the arrays, if the files have others: of ``y``, ``masks``, ``truth``.
 
     Returns
     -------
-    Frames come first. Arrays with their frames last, as MATLAB and some programs write them, are turned where their
-    shapes show it.
+    Frames come first. Arrays with their frames last, or transposed, are turned where only this makes the sizes equal,
+    or, of several such ways, as y shows. Of more masks than frames, the first ones are used.
 
     Raises
     ------
     FileFormatError
         If a file cannot be read or holds something else.
     InputError
-        If no masks are given and ``path`` has none.
+        If no masks are given and ``path`` has none, or the sizes of the arrays cannot be made equal.
 
     Examples
     --------
     >>> data = sci_stream.load_measurement("kobe_cacti.mat")                            # doctest: +SKIP
     >>> result = sci_stream.reconstruct(data.y, data.masks, truth=data.truth)           # doctest: +SKIP
     """
-    path = Path(path)
-    _require_exists(path)
-    found_masks = None if masks is None else _read_masks(Path(masks))
-    found_truth = None if truth is None else _read_named(Path(truth), TRUTH_NAMES, "true frames")
+    path, names = Path(path), {**dict.fromkeys(_ROLES, ""), **(variables or {})}
+    if names.keys() != _ROLES.keys():
+        raise InputError("Unknown variable", expected=f"a name of {', '.join(_ROLES)}", got=", ".join(names))
+    other_masks = None if masks is None else _read_masks(Path(masks), names["masks"])
+    other_truth = None if truth is None else read_one(Path(truth), TRUTH, "true frames", names["truth"])
     if _format_of(path) == RECORDING_FORMAT:
-        return _recorded(path, found_masks, found_truth)
-    if path.suffix.lower() == ".mat" and masks is None:
-        published = read_published(path)
-        y, found_masks = published.meas, published.mask
-        found_truth = published.orig if found_truth is None else found_truth
-    else:
-        arrays = _read_all(path)
-        y = _named(arrays, path, MEASUREMENT_NAMES, "snapshots")
-        if found_masks is None:
-            found_masks = _optional(arrays, MASK_NAMES) if len(arrays) > 1 or "" not in arrays else None
-        if found_truth is None and "" not in arrays:
-            found_truth = _optional(arrays, TRUTH_NAMES)
+        return _recorded(path, other_masks, other_truth)
+    arrays = read_all(path)
+    chosen = {"y": choose(arrays, path, MEASUREMENT, "snapshots", names["y"])}
+    for role in ("masks", "truth"):
+        rest = {name: array for name, array in arrays.items() if name not in chosen.values()}
+        if names[role] or find(rest, _ROLES[role]):
+            chosen[role] = choose(rest, path, _ROLES[role], role, names[role])
+    content = {role: arrays[name] for role, name in chosen.items()}
+    found_masks = content.get("masks") if other_masks is None else other_masks
     if found_masks is None:
         raise InputError(
             f"{path} holds no masks",
-            expected=f"an array named {', '.join(MASK_NAMES)} in it, or a file with masks",
-            hint="Name the file with the masks: --mask FILE.",
+            expected=f"an array named {', '.join(MASKS)} in it, or a file with masks",
+            got=", ".join(sorted(arrays)) or None,
+            hint="Name the file with the masks: --mask FILE; or the array: --variable masks=NAME.",
         )
-    y, found_masks, found_truth = _frames_first(y, found_masks, found_truth)
-    return Measurements(y[np.newaxis] if y.ndim == 2 else y, found_masks, found_truth)
+    found_truth = content.get("truth") if other_truth is None else other_truth
+    mosaic = any("bayer" in name.lower() for name in chosen.values())
+    return _arranged(path, content["y"], found_masks, found_truth, is_mosaic=mosaic)
+
+
+def _arranged(
+    path: Path, y: Array, masks: Array | Calibration, truth: Array | None, *, is_mosaic: bool
+) -> Measurements:
+    """Turn the axes, and take as many masks as there are frames."""
+    assumed: list[str] = []
+    if isinstance(masks, Calibration):
+        size, n = masks.shape, masks.n_frames
+        y = _turned(y, size, f"snapshots of {path}", assumed)
+    else:
+        if masks.ndim == 2:
+            masks = masks[np.newaxis]
+        y, masks = _paired(path, y, masks, assumed)
+        size, n = masks.shape[1:], _fitting_number(y if y.ndim == 2 else y[0], masks)
+    y = y[np.newaxis] if y.ndim == 2 else y
+    if truth is not None:
+        truth = _turned(truth, size, f"true frames of {path}", assumed) if truth.ndim <= 3 else truth
+        frames = truth.size // (size[0] * size[1])
+        if frames % n and frames % len(y) == 0 and not isinstance(masks, Calibration) and frames < len(masks) * len(y):
+            n = frames // len(y)
+        elif frames % n:
+            raise InputError(
+                f"The true frames of {path} do not fit",
+                expected=f"{n} for each of {len(y)} snapshots, or of the first ones",
+                got=f"{frames} frames of shape {truth.shape}",
+            )
+    if not isinstance(masks, Calibration) and n < len(masks):
+        assumed.append(f"the first {n} of {len(masks)} masks belong to a snapshot")
+        masks = masks[:n]
+    return Measurements(y, masks, truth, tuple(assumed), is_mosaic)
+
+
+def _paired(path: Path, y: Array, masks: Array, assumed: list[str]) -> tuple[Array, Array]:
+    """Return y and the masks in the first orientation of both in which their sizes agree, or in the one that fits."""
+    ways = [
+        (note_y, note_masks, turned_y, turned_masks)
+        for (note_masks, turned_masks), (note_y, turned_y) in product(_orientations(masks), _orientations(y))
+        if turned_masks.ndim == 3 and turned_y.ndim in (2, 3) and turned_y.shape[-2:] == turned_masks.shape[1:]
+    ]
+    if not ways:
+        raise InputError(
+            f"The snapshots and masks of {path} differ in size",
+            expected="snapshots (H, W) or (N, H, W), and masks (B, H, W)",
+            got=f"{y.shape} and {masks.shape}",
+        )
+    best = ways[0]
+    if len(ways) > 1 and masks.min() >= 0 and masks.max() > 0:
+        fits = [abs(mask_fit(way[2] if way[2].ndim == 2 else way[2][0], way[3])) for way in ways]
+        best = ways[int(np.argmax(fits))] if fits[0] < _MATCH <= max(fits) else best
+    for what, note in zip(("snapshots", "masks"), best[:2], strict=True):
+        assumed += [f"the {what} of {path.name} {note}"] if note else []
+    return best[2], best[3]
+
+
+def _orientations(array: Array) -> Iterator[tuple[str, Array]]:
+    """Yield an array as it is, with its frames moved from the end to the front, and with its pictures transposed."""
+    yield "", array
+    if array.ndim == 3:
+        yield "have their frames last", np.moveaxis(array, -1, 0)
+    yield "are transposed", array.swapaxes(-1, -2)
+
+
+def _turned(array: Array, size: tuple[int, ...], what: str, assumed: list[str]) -> Array:
+    """Return an array in the first orientation in which its pictures have a size, else as it is."""
+    for note, turned in _orientations(array):
+        if turned.shape[-2:] == tuple(size):
+            assumed += [f"{what} {note}"] if note else []
+            return turned
+    return array
+
+
+def _fitting_number(y: Array, masks: Array) -> int:
+    """Return how many of the masks, from the first, explain y best; all, unless fewer do so clearly better."""
+    if masks.min() < 0 or not masks.max() > 0:
+        return len(masks)
+    fits = [mask_fit(y, masks[:n]) for n in range(1, len(masks) + 1)]
+    best = int(np.argmax(fits))
+    return best + 1 if fits[best] > max(_MATCH, fits[-1] + _FEWER_MARGIN) else len(masks)
 
 
 def _recorded(path: Path, masks: Array | Calibration | None, truth: Array | None) -> Measurements:
@@ -117,11 +206,6 @@ def _recorded(path: Path, masks: Array | Calibration | None, truth: Array | None
             f"The recording {path} holds no raw snapshots", hint="It was recorded without raw counts; see its video."
         )
     return Measurements(series.raw, series.calibration if masks is None else masks, truth)
-
-
-def _require_exists(path: Path) -> None:
-    if not path.exists():
-        raise FileFormatError(f"{path} was not found", expected="a file or a folder of images", got="nothing")
 
 
 def _format_of(path: Path) -> str | None:
@@ -136,201 +220,11 @@ def _format_of(path: Path) -> str | None:
     return mark.decode() if isinstance(mark, bytes) else mark if isinstance(mark, str) else None
 
 
-def _read_masks(path: Path) -> Array | Calibration:
-    _require_exists(path)
+def _read_masks(path: Path, variable: str) -> Array | Calibration:
     mark = _format_of(path)
     if mark == CALIBRATION_FORMAT:
         return load_calibration(path)
     if mark == RECORDING_FORMAT:
         with RecordedSeries(path) as series:
             return series.calibration
-    return _read_named(path, MASK_NAMES, "masks")
-
-
-def _read_named(path: Path, names: Sequence[str], what: str) -> Array:
-    _require_exists(path)
-    return _named(_read_all(path), path, names, what)
-
-
-def _named(arrays: dict[str, Array], path: Path, names: Sequence[str], what: str) -> Array:
-    if "" in arrays:
-        return arrays[""]
-    array = _optional(arrays, names)
-    if array is None and len(arrays) == 1:
-        array = next(iter(arrays.values()))
-    if array is None:
-        raise FileFormatError(
-            f"{path} holds no {what}",
-            expected=f"an array named {' or '.join(names)}, or a single array",
-            got=", ".join(sorted(arrays)) or "no array",
-        )
-    return array
-
-
-def _optional(arrays: dict[str, Array], names: Sequence[str]) -> Array | None:
-    return next((arrays[name] for name in names if name in arrays), None)
-
-
-def _read_all(path: Path) -> dict[str, Array]:
-    """Return the arrays of a file by name; ``""`` for the only array of a format without names."""
-    suffix = path.suffix.lower()
-    if path.is_dir() or suffix in IMAGES:
-        return {"": read_array(path, "")}
-    size = require_regular(path, "a measurement")
-    if suffix == ".npy":
-        return {"": read_npy(path)}
-    if suffix == ".npz":
-        return read_npz(path)
-    if h5py.is_hdf5(path):
-        return _read_hdf5(path, matlab=suffix == ".mat")
-    if suffix == ".mat":
-        return read_mat(path, _KNOWN)
-    raise FileFormatError(
-        f"{path} cannot be read",
-        expected=".mat (version 5 to 7.3), .npy, .npz, HDF5, TIFF, a folder of images, or a recording",
-        got="another format" if size else "an empty file",
-    )
-
-
-def _read_hdf5(path: Path, *, matlab: bool) -> dict[str, Array]:
-    """Return the arrays of at least two dimensions in an HDF5 file by the last part of their names."""
-    arrays: dict[str, Array] = {}
-
-    def visit(name: str, node: object) -> None:
-        known = name.rsplit("/", 1)[-1]
-        wanted = isinstance(node, h5py.Dataset) and node.ndim >= 2 and node.dtype.kind in "buif"
-        if wanted and (known in _KNOWN or len(arrays) < len(_KNOWN)):
-            # MATLAB stores arrays column-major: HDF5 shows their axes reversed.
-            array = read_dataset(node)
-            arrays.setdefault(known, array.T if matlab else array)
-
-    with open_for_reading(path, "measurement") as file, reading(path, "a measurement"):
-        file.visititems(visit)
-    return arrays
-
-
-def _frames_first(
-    y: Array, masks: Array | Calibration, truth: Array | None
-) -> tuple[Array, Array | Calibration, Array | None]:
-    """Move the last axis to the front where only this makes the sizes of y and the masks equal."""
-    size = masks.shape if isinstance(masks, Calibration) else None
-    if isinstance(masks, np.ndarray) and masks.ndim == 3:
-        choices = [(a, b) for a in (False, True) for b in ((False, True) if y.ndim == 3 else (False,))]
-        for move_masks, move_y in choices:
-            m, n = (np.moveaxis(a, -1, 0) if move else a for a, move in ((masks, move_masks), (y, move_y)))
-            if m.shape[1:] == n.shape[-2:]:
-                masks, y, size = m, n, m.shape[1:]
-                break
-    elif size is not None and y.ndim == 3 and y.shape[1:] != size and y.shape[:2] == size:
-        y = np.moveaxis(y, -1, 0)
-    if truth is not None and truth.ndim == 3 and truth.shape[1:] != size and truth.shape[:2] == size:
-        truth = np.moveaxis(truth, -1, 0)
-    return y, masks, truth
-
-
-@dataclass(frozen=True, eq=False)
-class PublishedMeasurement:
-    """The content of a published file, on the scales of the file.
-
-    Parameters
-    ----------
-    meas
-        (shots, H, W) measurements; simulated ones are Σ_b mask_b ⊙ orig_b.
-    mask
-        (B, H, W) masks, ≥ 0; binary, or grey on any scale if they were measured.
-    orig
-        (shots·B, H, W) true frames, usually 0–255; None for a real measurement.
-    """
-
-    meas: Array
-    mask: Array
-    orig: Array | None
-
-    @property
-    def n_frames(self) -> int:
-        """B, the number of frames per snapshot."""
-        return int(self.mask.shape[0])
-
-    @property
-    def shots(self) -> int:
-        """Number of snapshots."""
-        return int(self.meas.shape[0])
-
-
-def read_published(path: Path) -> PublishedMeasurement:
-    """Read a published ``.mat`` file of version 5 to 7.3.
-
-    MATLAB stores arrays as (H, W, ·) and drops a last axis of 1, so that a single shot is (H, W). Version 7.3 files
-    are HDF5, in which the axes are reversed.
-
-    Returns
-    -------
-    Arrays with the frame axis first, with the dtypes of the file, owned by the caller.
-
-    Raises
-    ------
-    FileFormatError
-        If the file is missing, not a ``.mat`` file, lacks ``meas`` or ``mask``, or their shapes or values are invalid.
-    """
-    arrays = {key: _from_matlab(path, key, array) for key, array in read_mat(path, ("meas", "mask", "orig")).items()}
-    missing = [key for key in ("meas", "mask") if key not in arrays]
-    if missing:
-        raise FileFormatError(
-            f"{path} is not a published SCI measurement: it has no {' and no '.join(missing)}",
-            expected="variables meas (H, W, shots), mask (H, W, B) and optionally orig (H, W, frames)",
-            got=", ".join(sorted(arrays)) or "none of them",
-        )
-    for key, array in arrays.items():
-        _check_values(path, key, array)
-    measurement = PublishedMeasurement(arrays["meas"], arrays["mask"], arrays.get("orig"))
-    _check_shapes(path, measurement)
-    return measurement
-
-
-def _from_matlab(path: Path, key: str, array: Array) -> Array:
-    """Reorder (H, W) or (H, W, n) to (n, H, W), contiguous."""
-    if array.ndim == 2:
-        array = array[:, :, np.newaxis]
-    if array.ndim != 3 or 0 in array.shape:
-        raise FileFormatError(
-            f"The variable {key} of {path} has an invalid shape",
-            expected="(H, W) or (H, W, n), none of them 0",
-            got=array.shape,
-        )
-    return np.ascontiguousarray(np.moveaxis(array, -1, 0))
-
-
-def _check_values(path: Path, key: str, array: Array) -> None:
-    """Refuse complex, non-finite and non-numeric values, and negative masks."""
-    numeric = np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating)
-    if not (numeric or array.dtype == np.bool_):
-        raise FileFormatError(
-            f"The variable {key} of {path} does not hold numbers", expected="real numbers", got=array.dtype
-        )
-    if not np.isfinite(array).all():
-        raise FileFormatError(f"The variable {key} of {path} contains NaN or infinity")
-    if key == "mask" and not 0 <= array.min() <= array.max() > 0:
-        raise FileFormatError(
-            f"The mask of {path} is not a transmission",
-            expected="values ≥ 0, not all of them 0",
-            got=f"{array.min():.4g} to {array.max():.4g}",
-        )
-
-
-def _check_shapes(path: Path, m: PublishedMeasurement) -> None:
-    if m.meas.shape[1:] != m.mask.shape[1:]:
-        raise FileFormatError(
-            f"meas and mask of {path} differ in size",
-            expected=f"meas of {_size(m.mask)} pixels as the mask",
-            got=_size(m.meas),
-        )
-    if m.orig is not None and m.orig.shape != (m.shots * m.n_frames, *m.meas.shape[1:]):
-        raise FileFormatError(
-            f"orig of {path} does not fit its meas and mask",
-            expected=f"{m.shots} shots × {m.n_frames} masks = {m.shots * m.n_frames} frames of {_size(m.meas)}",
-            got=f"{len(m.orig)} frames of {_size(m.orig)}",
-        )
-
-
-def _size(array: npt.NDArray[np.generic]) -> str:
-    return f"{array.shape[1]}×{array.shape[2]}"
+    return read_one(path, MASKS, "masks", variable)

@@ -5,12 +5,43 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.errors import InputError
 from sci_stream.model import Array
 
 # The maximum would be determined by a few specular highlights or hot pixels.
 _BRIGHT_PERCENTILE = 99.5
 # Pixels that the masks hardly open, relative to the mean, have a brightness of noise.
 _LEAST_LIGHT = 0.1
+
+
+def transmission(masks: Array) -> tuple[float, npt.NDArray[np.float32]]:
+    """Return the maximum of masks, (B, H, W), and the masks divided by it.
+
+    Raises
+    ------
+    InputError
+        If they are not transmissions.
+    """
+    if masks.ndim != 3 or 0 in masks.shape:
+        raise InputError("The masks have an invalid shape", expected="(B, H, W), none of them 0", got=masks.shape)
+    peak, low = float(masks.max()), float(masks.min())
+    if low < 0:
+        raise InputError(
+            "The masks have negative values",
+            expected="transmissions ≥ 0",
+            got=f"{low:.4g} to {peak:.4g}",
+            hint="Patterns of ±1 transmit 0 and 1: pass (masks + 1) / 2, if y was taken with them."
+            if {-1, 1} <= set(np.unique(masks)) <= {-1, 0, 1}
+            else "Clip them: masks.clip(0).",
+        )
+    empty = np.flatnonzero(~masks.any((1, 2)))
+    if len(empty):
+        raise InputError(
+            "Empty masks: their frames leave no trace in y",
+            expected="some light through each mask",
+            got=f"{len(empty)} of {len(masks)} masks are 0 everywhere, such as number {empty[0]}",
+        )
+    return peak, np.asarray(masks / peak, np.float32)
 
 
 def white_level(truth: Array) -> float:

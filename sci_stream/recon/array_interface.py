@@ -19,7 +19,7 @@ from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.errors import InputError
 from sci_stream.model import Array, BayerPhase, Snapshot
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.white import brightness_percentile, fit_white, white_level
+from sci_stream.optics.white import brightness_percentile, fit_white, transmission, white_level
 from sci_stream.ports import Denoiser
 from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.backend.half_precision import Precision
@@ -293,7 +293,7 @@ class ArraySolver:
                 masks = dataclasses.replace(masks, read_noise_dn=noise, gain_e_per_dn=None)
             self.calibration, self.white = masks, masks.full_scale_dn
         else:
-            self._masks_max, phi = _transmission(masks)
+            self._masks_max, phi = transmission(real_array(masks, "masks"))
             self.white = 0.0 if white is None else float(white)
             self.calibration = Calibration(
                 phi=phi, full_scale_dn=self.white or 1.0, read_noise_dn=noise, bayer=_phase(options.bayer)
@@ -483,29 +483,6 @@ def real_array(value: AnyArray, name: str) -> Array:
             else None,
         )
     return array
-
-
-def _transmission(masks: AnyArray) -> tuple[float, npt.NDArray[np.float32]]:
-    """Return the maximum of the masks, and the masks divided by it."""
-    array = real_array(masks, "masks")
-    if array.ndim != 3 or 0 in array.shape:
-        raise InputError("The masks have an invalid shape", expected="(B, H, W), none of them 0", got=array.shape)
-    peak, low = float(array.max()), float(array.min())
-    if low < 0:
-        raise InputError(
-            "The masks have negative values",
-            expected="transmissions ≥ 0",
-            got=f"{low:.4g} to {peak:.4g}",
-            hint="Clip them: masks.clip(0).",
-        )
-    empty = np.flatnonzero(~array.any((1, 2)))
-    if len(empty):
-        raise InputError(
-            "Empty masks: their frames leave no trace in y",
-            expected="some light through each mask",
-            got=f"{len(empty)} of {len(array)} masks are 0 everywhere, such as number {empty[0]}",
-        )
-    return peak, np.asarray(array / peak, np.float32)
 
 
 def _phase(bayer: BayerPhase | str | None) -> BayerPhase | None:

@@ -137,7 +137,7 @@ def require_own_data(node: h5py.h5d.DatasetID, where: str, virtual: Collection[s
         raise _refers_to_another_file(where, "external storage")
     layout = creation.get_layout()
     if layout == h5py.h5d.VIRTUAL:
-        sources = {source.file_name for source in h5py.Dataset(node).virtual_sources()}
+        sources = {source.file_name for source in h5py.Dataset(node).virtual_sources()} - {"."}  # the file itself
         if not sources <= set(virtual):
             other = min(sources - set(virtual))
             raise _refers_to_another_file(where, f"a virtual dataset over {other!r}")

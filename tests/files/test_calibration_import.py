@@ -27,6 +27,7 @@ def as_mat5(folder: Path) -> Path:
 def as_mat73(folder: Path) -> Path:
     with h5py.File(folder / "m73.mat", "w") as file:
         file["mask"] = np.moveaxis(MASKS, 0, -1).T
+        file["mask"].attrs["MATLAB_class"] = np.bytes_("uint8")
     return folder / "m73.mat"
 
 

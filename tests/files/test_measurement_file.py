@@ -161,3 +161,75 @@ def test_tiff_of_four_frames_that_became_colours_is_explained(tmp_path: Path) ->
     tifffile.imwrite(tmp_path / "m.tif", np.zeros((4, H, W), np.uint8), photometric="rgb", planarconfig="separate")
     with pytest.raises(CalibrationError, match=r"not a stack of frames.*got 6×8×4.*photometric='minisblack'"):
         load_measurement(save(tmp_path / "y.npy", y=Y), tmp_path / "m.tif")
+
+
+def test_names_may_have_further_words(tmp_path: Path) -> None:
+    found = load_measurement(save(tmp_path / "a.mat", meas_bayer=Y, mask_bayer=MASKS, orig_bayer=TRUTH))
+    np.testing.assert_array_equal(found.y, Y)
+    assert found.is_mosaic
+
+
+def test_variables_name_what_no_word_tells(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.npz", frames=Y, codes2=MASKS, other=MASKS)
+    found = load_measurement(path, variables={"y": "frames", "masks": "other"})
+    np.testing.assert_array_equal(found.masks, MASKS)
+    with pytest.raises(FileFormatError, match=r"no snapshots named 'absent'.*got codes2, frames, other"):
+        load_measurement(path, variables={"y": "absent"})
+
+
+def test_truth_of_the_first_snapshots_is_kept(tmp_path: Path) -> None:
+    found = load_measurement(save(tmp_path / "a.mat", meas=Y, mask=MASKS, orig=TRUTH[:B]))
+    np.testing.assert_array_equal(found.truth, TRUTH[:B])
+
+
+def test_of_more_masks_the_first_are_used(tmp_path: Path) -> None:
+    more = np.concatenate([MASKS, MASKS[:2]])
+    found = load_measurement(save(tmp_path / "a.npz", y=Y, masks=more, gt=TRUTH))
+    np.testing.assert_array_equal(found.masks, MASKS)
+    assert found.assumed == ("the first 3 of 5 masks belong to a snapshot",)
+
+
+def test_number_of_masks_shows_in_the_snapshot(tmp_path: Path) -> None:
+    masks = (RANDOM.random((12, 48, 64)) < 0.5).astype(np.uint8)
+    y = (masks[:5] * np.linspace(40, 200, 48 * 64).reshape(48, 64)).sum(0)
+    found = load_measurement(save(tmp_path / "a.npz", y=y, masks=masks))
+    assert len(found.masks) == 5
+
+
+def test_matlab_suffix_of_another_program_keeps_its_axes(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.mat", "w") as file:
+        file["y"], file["masks"] = Y, MASKS
+    np.testing.assert_array_equal(load_measurement(tmp_path / "a.mat").y, Y)
+
+
+def test_transposed_snapshots_are_turned_where_the_size_shows_it(tmp_path: Path) -> None:
+    found = load_measurement(save(tmp_path / "a.npz", y=Y.transpose(0, 2, 1), masks=MASKS))
+    np.testing.assert_array_equal(found.y, Y)
+    assert "transposed" in found.assumed[0]
+
+
+def test_grey_images_saved_in_colour_and_hidden_files_are_read(tmp_path: Path) -> None:
+    for index, mask in enumerate(MASKS):
+        cv2.imwrite(str(tmp_path / f"{index}.png"), np.repeat(mask[..., None] * 200, 3, axis=2))
+    (tmp_path / "._1.png").write_bytes(b"\0\5\26\7")
+    found = load_measurement(save(tmp_path / "y.npy", y=Y), tmp_path)
+    np.testing.assert_array_equal(found.masks, MASKS * 200)
+
+
+def test_imagej_stack_of_one_page_is_read_whole(tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    tifffile.imwrite(tmp_path / "m.tif", MASKS.astype(np.uint8), imagej=True)
+    found = load_measurement(save(tmp_path / "y.npy", y=Y), tmp_path / "m.tif")
+    np.testing.assert_array_equal(found.masks, MASKS)
+
+
+def test_virtual_dataset_over_its_own_file_is_read(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for n, frame in enumerate(Y):
+            file[f"frame{n}"] = frame
+        layout = h5py.VirtualLayout(Y.shape, Y.dtype)
+        for n in range(len(Y)):
+            layout[n] = h5py.VirtualSource(".", f"frame{n}", Y.shape[1:])
+        file.create_virtual_dataset("meas", layout)
+        file["mask"] = MASKS
+    np.testing.assert_array_equal(load_measurement(tmp_path / "a.h5").y, Y)

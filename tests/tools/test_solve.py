@@ -163,11 +163,12 @@ def test_command_warns_of_masks_that_do_not_fit(tmp_path: Path, monkeypatch, cap
     np.save(tmp_path / "masks.npy", camera.calibration.phi[:, ::-1])
     files = (tmp_path / "y.npy", "--mask", tmp_path / "masks.npy", "--denoiser", "tv", "--device", "cpu")
     status, _, said = run(monkeypatch, capsys, *files, "--iterations", 2, "-o", tmp_path / "v.npy")
-    video = np.load(tmp_path / "v.npy")[0]
-    assert (status, "warning: the masks explain nothing" in said) == (0, True)
-    assert (video == video[0]).all()
+    assert (status, "warning: the masks fit y upside down" in said, "pass masks[:, ::-1]" in said) == (7, True, True)
+    assert not (tmp_path / "v.npy").exists()
     status, out, _ = run(monkeypatch, capsys, *files, "--iterations", 2, "--json")
-    assert "explain nothing" in json.loads(out)["faults"][0]
+    assert (status, json.loads(out)["findings"][0]["name"]) == (7, "mask_orientation")
+    status, _, _ = run(monkeypatch, capsys, *files, "--iterations", 2, "--no-check-masks", "-o", tmp_path / "v.npy")
+    assert (status, (tmp_path / "v.npy").exists()) == (0, True)
 
 
 def test_command_solves_counts_with_a_calibration(data, tmp_path: Path, monkeypatch, capsys) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from sci_stream.config import Rig
 from sci_stream.errors import ConfigError, FileFormatError
-from sci_stream.files.calibration_import import read_array
+from sci_stream.files.arrays import MASKS, read_one
 from sci_stream.model import Array
 from sci_stream.nodes.runtime.camera_drivers import driver_options, load_entry, make_camera
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
@@ -46,7 +46,7 @@ def load_patterns(path: Path | None) -> Array | None:
         return None
     if not path.exists():
         raise ConfigError(f"There are no patterns {path}", hint="To make some: sci-stream masks make.")
-    stack = read_array(path, "mask")
+    stack = read_one(path, MASKS, "patterns")
     if stack.ndim != 3 or not np.isin(stack.dtype.kind, ["u", "b", "i", "f"]):
         raise FileFormatError(f"{path} holds no patterns", expected="(B, H, W)", got=f"{stack.dtype} of {stack.shape}")
     highest = float(stack.max(initial=0))

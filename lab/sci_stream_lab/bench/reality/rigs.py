@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from sci_stream.errors import ConfigError
-from sci_stream.files.measurement_file import read_published
+from sci_stream.files.measurement_file import load_measurement
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream_drivers.simulated.masks import moving_patterns
@@ -78,7 +78,7 @@ class OpticalSetup:
 
     def _file_masks(self, size: int) -> F32:
         for path in sorted(data_folder().glob(_FILES[self.patterns])):
-            mask = read_published(path).mask
+            mask = np.asarray(load_measurement(path).masks)
             if len(mask) == self.n_frames and min(mask.shape[1:]) >= size:
                 return np.asarray(mask, np.float32) / np.float32(mask.max())
         raise SceneUnavailableError(f"there are no {self.patterns} masks of B = {self.n_frames} and {size} pixels")

@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 
 from sci_stream.errors import FileFormatError, SciStreamError
-from sci_stream.files.measurement_file import read_published
+from sci_stream.files.measurement_file import load_measurement
 from sci_stream.files.media import read_image, video_frames
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.bayer import sample_colours
@@ -166,7 +166,7 @@ def _published(pattern: str) -> Film:
 
     def film(form: SceneFormat) -> F32:
         path = _found(pattern)
-        orig = read_published(path).orig
+        orig = load_measurement(path).truth
         if orig is None or min(orig.shape[1:]) < form.size:
             raise SceneUnavailableError(f"{path} has no truth of {form.size} × {form.size} pixels")
         top, left = (orig.shape[1] - form.size) // 2, (orig.shape[2] - form.size) // 2

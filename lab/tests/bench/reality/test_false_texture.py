@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sci_stream.files.measurement_file import read_published
+from sci_stream.files.measurement_file import load_measurement
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import make_denoiser
@@ -65,10 +65,10 @@ def test_real_capture_has_no_texture_finer_than_it_can_carry(data_dir: Path) -> 
     path = data_dir / "real" / "4fan14_cacti.mat"
     if not path.is_file():
         pytest.skip(f"real capture not found: {path}")
-    capture = read_published(path)
+    capture = load_measurement(path)
     # The lower left quarter: two dark blades, smooth but for their edges.
-    phi = (capture.mask / capture.mask.max())[:, 128:, :128]
-    meas = capture.meas[0][128:, :128]
+    phi = (capture.masks / capture.masks.max())[:, 128:, :128]
+    meas = capture.y[0][128:, :128]
     y = meas / np.percentile(meas / phi.sum(0).clip(0.5), 99.5)
     found = {weigh: unsupported_texture(solved(phi, y, weigh_noise=weigh)) for weigh in (True, False)}
     assert found[True] < 0.007

@@ -1,0 +1,160 @@
+"""Read the arrays of a file or a folder of images, whatever program wrote it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import cv2
+import h5py
+import numpy as np
+
+from sci_stream.errors import CalibrationError, FileFormatError, require_optional
+from sci_stream.file_guard import reading, require_memory, require_regular
+from sci_stream.files.matlab import read_arrays
+from sci_stream.files.media import TIFF, in_natural_order, read_image, read_pages
+from sci_stream.files.numpy_file import read_npy, read_npz
+from sci_stream.model import Array
+from sci_stream.recording.hdf5 import open_for_reading, read_dataset
+
+IMAGES = (*TIFF, ".png", ".bmp", ".jpg", ".jpeg")
+MEASUREMENT = ("meas", "measurement", "measurements", "y", "snapshot", "snapshots", "coded")
+MASKS = ("mask", "masks", "phi", "patterns", "codes")
+TRUTH = ("orig", "truth", "gt", "x", "original")
+_FORMATS = ".mat (version 5 to 7.3), .npy, .npz, HDF5, TIFF, a folder of images, or a recording"
+_MAX_ARRAYS = 64
+# ImageJ writes a stack as one page, and the number of its images in the description.
+_IMAGEJ = re.compile(rb"ImageJ=.{0,200}?\bimages=(\d+)", re.DOTALL)
+_HEAD_BYTES = 1 << 16
+
+
+def read_all(path: Path) -> dict[str, Array]:
+    """Return the arrays of a file by name, with their frames first; ``""`` names the only one of a file without names.
+
+    MATLAB stores arrays as (H, W, frames). Its version 7.3 is HDF5 with reversed axes, which an attribute marks; an
+    HDF5 file of another program with the suffix ``.mat`` is as that program wrote it.
+
+    Raises
+    ------
+    FileFormatError
+        If the file cannot be read.
+    """
+    if not path.exists():
+        raise FileFormatError(f"{path} was not found", expected="a file or a folder of images", got="nothing")
+    if path.is_dir():
+        names = (file for file in path.iterdir() if not file.name.startswith("."))
+        files = in_natural_order(file for file in names if file.suffix.lower() in IMAGES)
+        if not files:
+            raise FileFormatError(
+                f"The folder {path} contains no images", expected=f"one per frame: {', '.join(IMAGES)}"
+            )
+        return {"": _stacked(path, [read_image(file, cv2.IMREAD_UNCHANGED) for file in files])}
+    size, suffix = require_regular(path, "a measurement"), path.suffix.lower()
+    if suffix in IMAGES:
+        return {"": _stacked(path, _imagej_stack(path) or read_pages(path))}
+    if suffix == ".npy":
+        return {"": read_npy(path)}
+    if suffix == ".npz":
+        return read_npz(path)
+    if h5py.is_hdf5(path):
+        return _read_hdf5(path)
+    if suffix == ".mat":
+        require_memory(size, path)
+        hint = "It may be truncated, or not a .mat file of version 5 to 7.3; download it again."
+        with reading(path, "a .mat file", hint=hint):
+            return {name: _frames_first(array) for name, array in read_arrays(path.read_bytes()).items()}
+    raise FileFormatError(
+        f"{path} cannot be read", expected=_FORMATS, got="another format" if size else "an empty file"
+    )
+
+
+def find(arrays: Mapping[str, Array], names: Iterable[str]) -> str | None:
+    """Return the name of the array that has one of these names or, failing this, one of these words in its name."""
+    stacks = {name: array for name, array in arrays.items() if array.ndim in (2, 3)}
+    lower = {name.lower(): name for name in stacks}
+    exact = next((lower[name] for name in names if name in lower), None)
+    words = {name: set(re.split(r"[^a-z]+", name.lower())) for name in stacks}
+    return exact or next((name for wanted in names for name in words if wanted in words[name]), None)
+
+
+def read_one(path: Path, names: Sequence[str], what: str, variable: str = "") -> Array:
+    """Return an array of a file: ``variable``, else one of these names, else the only one.
+
+    Raises
+    ------
+    FileFormatError
+        If the file cannot be read or has no such array.
+    """
+    arrays = read_all(path)
+    return arrays[choose(arrays, path, names, what, variable)]
+
+
+def choose(arrays: Mapping[str, Array], path: Path, names: Sequence[str], what: str, variable: str = "") -> str:
+    """Return the name of an array as `read_one` chooses it. Raises `FileFormatError` if there is none."""
+    name: str | None
+    if variable:
+        name = variable if variable in arrays else None
+    else:
+        name = next(iter(arrays)) if len(arrays) == 1 else find(arrays, names)
+    if name is None:
+        raise FileFormatError(
+            f"{path} holds no {what}" + (f" named {variable!r}" if variable else ""),
+            expected=f"an array named {' or '.join(names)}, or a single array",
+            got=", ".join(sorted(arrays)) or "no array",
+            hint="Name it: --variable NAME.",
+        )
+    return name
+
+
+def _read_hdf5(path: Path) -> dict[str, Array]:
+    """Return the numeric arrays of at least two dimensions, by the last part of their names."""
+    arrays: dict[str, Array] = {}
+
+    def visit(name: str, node: object) -> None:
+        if not isinstance(node, h5py.Dataset) or node.ndim < 2 or node.dtype.kind not in "buif":
+            return
+        if len(arrays) < _MAX_ARRAYS:
+            array = read_dataset(node)
+            from_matlab = "MATLAB_class" in node.attrs
+            arrays.setdefault(name.rsplit("/", 1)[-1], _frames_first(array.T) if from_matlab else array)
+
+    with open_for_reading(path, "measurement") as file, reading(path, "a measurement"):
+        file.visititems(visit)
+    return arrays
+
+
+def _frames_first(array: Array) -> Array:
+    """Return an array in MATLAB's order, (H, W) or (H, W, n), as (H, W) or (n, H, W), contiguous."""
+    return np.ascontiguousarray(np.moveaxis(array, -1, 0) if array.ndim > 2 else array)
+
+
+def _imagej_stack(path: Path) -> list[Array] | None:
+    """Return the images of an ImageJ stack with a single page; None for other files."""
+    if path.suffix.lower() not in TIFF:
+        return None
+    with path.open("rb") as file:
+        described = _IMAGEJ.search(file.read(_HEAD_BYTES))
+    if described is None or len(read_pages(path)) > 1:
+        return None
+    tifffile = require_optional("tifffile", "export", f"An ImageJ stack such as {path.name}")
+    with reading(path, "an ImageJ stack"):
+        return [*np.atleast_3d(tifffile.imread(path))] if int(described[1]) > 1 else None
+
+
+def _stacked(path: Path, images: list[Array]) -> Array:
+    """Stack grey images, also those that were saved in colour, with three equal channels."""
+    if all(image.ndim == 3 and image.shape[2] == 3 and (image == image[..., :1]).all() for image in images):
+        images = [image[..., 0] for image in images]
+    shapes = {image.shape for image in images}
+    if len(shapes) != 1 or len(next(iter(shapes))) != 2:
+        raise CalibrationError(
+            f"The images of {path} are not a stack of frames",
+            expected="grey images of one size",
+            got=", ".join("×".join(map(str, shape)) for shape in sorted(shapes)),
+            hint="tifffile stores three or four 8-bit frames as colours, unless photometric='minisblack' is given. "
+            "Of pictures in colour, save one channel."
+            if {shape[2:] for shape in shapes} <= {(3,), (4,)}
+            else None,
+        )
+    return np.stack(images)

@@ -1,0 +1,143 @@
+"""Each defect of a snapshot or its masks is named, with its remedy; right data has none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import cv2
+import numpy as np
+import pytest
+
+from sci_stream.calibration.evidence import Finding, examine, mask_fit, stuck_pixels
+from sci_stream.model import Array, BayerPhase
+
+B, SIZE = 8, 128
+
+
+def blurred(image: Array, px: float) -> Array:
+    return np.asarray(cv2.GaussianBlur(image, (0, 0), px))
+
+
+@pytest.fixture(scope="module", params=["random", "sparse", "blurred", "moving"])
+def masks(request: pytest.FixtureRequest) -> Array:
+    rng = np.random.default_rng(1)
+    random = (rng.random((B, SIZE, SIZE)) < (0.3 if request.param == "sparse" else 0.5)).astype(np.float64)
+    if request.param == "blurred":
+        return np.stack([blurred(mask, 0.6) for mask in random])
+    if request.param == "moving":
+        pattern = np.clip(0.5 + 3 * (blurred(rng.random((SIZE + B, SIZE + B)), 1.0) - 0.5), 0.05, 1)
+        return np.stack([pattern[b : b + SIZE, b : b + SIZE] for b in range(B)])
+    return random
+
+
+@pytest.fixture(scope="module")
+def scene() -> Array:
+    """Return a textured scene of 0.1 to 1 in which a bright square moves."""
+    rng = np.random.default_rng(2)
+    texture = sum(blurred(rng.random((SIZE, SIZE)), px) * px for px in (2, 6, 18))
+    still = 0.15 + 0.6 * (texture - texture.min()) / np.ptp(texture)
+    frames = np.repeat(still[None], B, 0)
+    for b in range(B):
+        frames[b, 40:60, 30 + 2 * b : 55 + 2 * b] += 0.25
+    return frames
+
+
+@pytest.fixture(scope="module")
+def y(masks: Array, scene: Array) -> Array:
+    light = (masks * scene).sum(0)
+    return np.asarray(light + np.random.default_rng(3).normal(0, 0.003 * light.max(), light.shape))
+
+
+def names(findings: list[Finding]) -> list[str]:
+    return [finding.name for finding in findings]
+
+
+def test_right_data_has_no_finding_on_any_scale(y: Array, masks: Array) -> None:
+    for scale in (1e-9, 1.0, 4095.0):
+        assert examine(y * scale, masks) == []
+    assert examine(np.rint(y / y.max() * 250), masks) == []
+    assert not stuck_pixels(y, masks).any()
+
+
+@pytest.mark.parametrize(
+    ("turn", "remedy"),
+    [
+        (lambda m: m.transpose(0, 2, 1), "pass masks.transpose(0, 2, 1)"),
+        (lambda m: m[:, ::-1], "pass masks[:, ::-1]"),
+        (lambda m: m[:, :, ::-1], "pass masks[:, :, ::-1]"),
+        (lambda m: np.rot90(m, 1, (1, 2)), "pass np.rot90(masks, 3, (1, 2))"),
+    ],
+)
+def test_other_orientation_is_named_with_the_turn_back(
+    y: Array, masks: Array, turn: Callable[[Array], Array], remedy: str
+) -> None:
+    (finding,) = examine(y, turn(masks))
+    assert (finding.name, finding.fatal) == ("mask_orientation", True)
+    assert remedy in finding.text
+
+
+def test_inverted_masks_are_named(y: Array, masks: Array) -> None:
+    (finding,) = examine(y, masks.max() - masks)
+    assert (finding.name, finding.fatal) == ("mask_sign", True)
+
+
+def test_displaced_masks_are_found_to_the_pixel(y: Array, masks: Array) -> None:
+    (finding,) = examine(y, np.roll(masks, (-2, 3), (1, 2)))
+    assert (finding.name, finding.shift_px, finding.corrected) == ("mask_shift", (-3, 2), True)
+
+
+def test_gamma_is_measured(y: Array, masks: Array) -> None:
+    (finding,) = examine((y.clip(0) / y.max()) ** 0.8, masks)
+    assert finding.name == "gamma"
+    assert "gamma of about 0.8" in finding.text
+
+
+def test_black_level_is_measured(y: Array, masks: Array) -> None:
+    level = 0.2 * np.median(y)
+    (finding,) = examine(y + level, masks)
+    assert finding.name == "black_level"
+    assert float(finding.text.split("pass y - ")[1]) == pytest.approx(level, rel=0.25)
+
+
+def test_black_level_subtracted_twice_is_no_right_data(y: Array, masks: Array) -> None:
+    (finding,) = examine((y - 0.2 * np.median(y)).clip(0), masks)
+    assert finding.name in {"black_level", "mask_contrast"}
+
+
+def test_saturation_is_named(y: Array, masks: Array) -> None:
+    assert names(examine(np.minimum(y, np.quantile(y, 0.9)), masks)) == ["saturation"]
+
+
+def test_jpeg_is_named(y: Array, masks: Array) -> None:
+    _, code = cv2.imencode(".jpg", (y / y.max() * 250).clip(0, 255).astype(np.uint8), [cv2.IMWRITE_JPEG_QUALITY, 60])
+    assert "jpeg" in names(examine(cv2.imdecode(code, cv2.IMREAD_GRAYSCALE), masks))
+
+
+def test_stuck_pixels_are_found_and_no_other(y: Array, masks: Array) -> None:
+    where = np.random.default_rng(4).choice(y.size, 20, replace=False)
+    damaged = y.copy()
+    damaged.ravel()[where] = 16 * y.max()
+    assert set(np.flatnonzero(stuck_pixels(damaged, masks))) == set(where)
+
+
+def test_mosaic_is_examined_by_colours(y: Array, masks: Array) -> None:
+    tint = np.ones((2, 2)) + np.array([[0.0, 0.6], [0.6, 1.5]])
+    mosaic = y * np.tile(tint, (SIZE // 2, SIZE // 2))
+    assert examine(mosaic, masks, BayerPhase.RGGB) == []
+    assert names(examine(mosaic, masks[:, ::-1], BayerPhase.RGGB)) == ["mask_orientation"]
+
+
+def test_fit_is_largest_for_the_masks_of_the_snapshot(y: Array, masks: Array) -> None:
+    more = np.concatenate([masks, np.random.default_rng(5).permutation(masks)])
+    fits = [mask_fit(y, more[:n]) for n in range(1, len(more) + 1)]
+    assert int(np.argmax(fits)) == B - 1
+
+
+@pytest.mark.parametrize("y", [np.zeros((16, 16)), np.full((16, 16), np.nan), np.full((16, 16), 7.0)])
+def test_snapshot_without_content_has_no_finding(y: Array) -> None:
+    assert examine(y, np.random.default_rng(0).random((4, 16, 16))) == []
+
+
+def test_masks_that_add_up_to_a_constant_say_nothing() -> None:
+    masks = np.random.default_rng(0).random((2, 32, 32))
+    assert examine(masks[0], np.stack([masks[0], 1 - masks[0]])) == []
