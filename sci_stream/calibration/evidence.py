@@ -213,7 +213,7 @@ def _response(r: F64, t: F64, level: F64, usable: npt.NDArray[np.bool_]) -> list
         )
         return [Finding("gamma", text)]
     dim = usable & ~bright
-    # r ȳ = t (ȳ − β): steeper where the scene is bright, by how much tells β from masks of less contrast.
+    # r ȳ = t (ȳ − β): steeper where the scene is bright, by an amount that masks of less contrast do not have.
     black = float((t * t * level - t * r * level)[usable].sum() / (t * t)[usable].sum())
     expected = black * (np.mean(1 / level[bright]) - np.mean(1 / level[dim]))
     if (_slope(r[dim], t[dim])[0] - slope) / expected > 0.5:

@@ -169,7 +169,7 @@ def test_names_may_have_further_words(tmp_path: Path) -> None:
     assert found.is_mosaic
 
 
-def test_variables_name_what_no_word_tells(tmp_path: Path) -> None:
+def test_variables_name_arrays_of_other_names(tmp_path: Path) -> None:
     path = save(tmp_path / "a.npz", frames=Y, codes2=MASKS, other=MASKS)
     found = load_measurement(path, variables={"y": "frames", "masks": "other"})
     np.testing.assert_array_equal(found.masks, MASKS)
