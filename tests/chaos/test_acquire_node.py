@@ -7,23 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sci_stream.recording.calibration_file import save_calibration
-from sci_stream_drivers.simulated import SimulatedCamera
-from sci_stream_drivers.simulated.options import SimulatedOptions
-from tests.e2e.kit import RunningRig, assert_accounted_for, small_rig, wait_for
+from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
+from tests.e2e.test_lost_nodes import save_masks
 
 pytestmark = pytest.mark.rig
 
 RECORD = {"policy": {"mode": "record"}}
-
-
-def calibration_file(folder: Path) -> Path:
-    """Save the calibration of the rigs' simulated camera."""
-    camera = SimulatedCamera(SimulatedOptions(**small_rig()["camera"]["options"]))
-    camera.open()
-    save_calibration(folder / "masks.h5", camera.calibration())
-    camera.close()
-    return folder / "masks.h5"
 
 
 def test_stop_while_acquire_is_down_closes_series(tmp_path: Path) -> None:
@@ -66,7 +55,8 @@ def test_acquire_and_sink_survive_repeated_kills(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_broken_calibration_on_restart_ends_run_and_keeps_data(tmp_path: Path) -> None:
-    masks = calibration_file(tmp_path)
+    masks = tmp_path / "masks.h5"
+    save_masks(masks)
     policy = {"mode": "record", "spool": str(tmp_path / "spool")}
     changes = {"policy": policy, "calibration": {"file": str(masks)}}
     with RunningRig(tmp_path, changes) as rig:
@@ -90,16 +80,3 @@ def test_broken_calibration_on_restart_ends_run_and_keeps_data(tmp_path: Path) -
             assert {recording.info.series for recording in recordings} == {summary["series"]}
             raws = sorted(seq for recording in recordings for seq in recording.raw_seqs)
         assert raws == list(range(ledger["acquired"]))
-
-
-def test_run_keeps_its_rig_file_and_masks(tmp_path: Path) -> None:
-    masks = calibration_file(tmp_path)
-    with RunningRig(tmp_path, {**RECORD, "calibration": {"file": str(masks)}}) as rig:
-        rig.wait_for_count("reconstructed", 2)
-        masks.write_bytes(b"")
-        (tmp_path / "rig.toml").write_text("[rig")
-        rig.kill("acquire")
-        rig.wait_for_count("reconstructed", 6)
-        rig.process.send_signal(signal.SIGTERM)
-        assert_accounted_for(rig.finish())
-        assert "resuming series" in rig.output

@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 
 import sci_stream
+from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.recording.reader import Recording
-from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
+from sci_stream_drivers.simulated import SimulatedCamera
+from sci_stream_drivers.simulated.options import SimulatedOptions
+from tests.e2e.kit import RunningRig, assert_accounted_for, small_rig, wait_for
 
 pytestmark = pytest.mark.rig(seconds=50)
 
@@ -89,10 +92,19 @@ def test_frozen_node_snapshots_are_redelivered(tmp_path: Path) -> None:
 
 
 def test_killed_sink_and_acquire_node_resume_the_series(tmp_path: Path) -> None:
-    spool = tmp_path / "spool"
-    changes = {**ONE_NODE, "policy": {"mode": "record", "spool": str(spool)}, "preview": {"enabled": True}}
+    spool, masks = tmp_path / "spool", tmp_path / "masks.h5"
+    save_masks(masks)
+    changes = {
+        **ONE_NODE,
+        "policy": {"mode": "record", "spool": str(spool)},
+        "preview": {"enabled": True},
+        "calibration": {"file": str(masks)},
+    }
     with RunningRig(tmp_path, changes) as rig:
         begun = rig.wait_for_count("reconstructed", 6)
+        # A run keeps its rig file and its masks: restarted nodes read the same as before.
+        rig.path.write_text("[rig")
+        masks.write_bytes(b"")
         sci_stream.control(f"http://127.0.0.1:{rig.rig.preview.port}").set("acquire", exposure=0.5)
         rig.kill("sink")
         rig.wait_for_count("reconstructed", begun["ledger.reconstructed"] + 6)
@@ -122,6 +134,14 @@ def test_killed_sink_and_acquire_node_resume_the_series(tmp_path: Path) -> None:
         assert len(summary["psnr_db"]["per_snapshot"]) == acquired
         assert sum(summary["by_node"].values()) == acquired
         assert list(spool.glob("*")) == [], "the finished series leaves no file"
+
+
+def save_masks(path: Path) -> None:
+    """Save the calibration of the rigs' simulated camera."""
+    camera = SimulatedCamera(SimulatedOptions(**small_rig()["camera"]["options"]))
+    camera.open()
+    save_calibration(path, camera.calibration())
+    camera.close()
 
 
 @pytest.mark.slow
