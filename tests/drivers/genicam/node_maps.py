@@ -55,19 +55,33 @@ def made_up(features: Mapping[str, object]) -> Any:
     )
 
 
-def real_cameras(data: Path) -> Iterator[tuple[str, Any]]:
-    """Yield name and node map of each camera in the archive."""
-    with tarfile.open(data / ARCHIVE) as archive:
-        for member in archive:
-            file = archive.extractfile(member) if member.name.endswith(".xml") else None
-            if file is None or "aravis-tests" in member.name:
-                continue
-            text = file.read().decode("utf-8-sig", "replace")
-            if not text.startswith("<"):
-                text = text.partition("\n")[2]  # some begin with a line about where they were found
-            nodes = _loaded(text)
-            if nodes.has_node("Width"):
-                yield Path(member.name).stem, nodes
+class RealCameras(Mapping[str, Any]):
+    """Node maps of the cameras in the archive by the names of their files, each loaded when it is first read."""
+
+    def __init__(self, data: Path) -> None:
+        self.texts: dict[str, str] = {}
+        self._maps: dict[str, Any] = {}
+        with tarfile.open(data / ARCHIVE) as archive:
+            for member in archive:
+                file = archive.extractfile(member) if member.name.endswith(".xml") else None
+                if file is None or "aravis-tests" in member.name:
+                    continue
+                text = file.read().decode("utf-8-sig", "replace")
+                if not text.startswith("<"):
+                    text = text.partition("\n")[2]  # some begin with a line about where they were found
+                if 'Name="Width"' in text:
+                    self.texts[Path(member.name).stem] = text
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._maps:
+            self._maps[name] = _loaded(self.texts[name])
+        return self._maps[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.texts)
+
+    def __len__(self) -> int:
+        return len(self.texts)
 
 
 def _loaded(text: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from sci_stream.errors import CameraError
 from sci_stream.model import Array, BayerPhase
 from sci_stream_drivers.genicam.formats import FORMATS, PixelFormat, decode, find_pixel_format
+from tests.drivers.genicam.node_maps import RealCameras
 
 
 def encode(counts: Array, form: PixelFormat, *, padding_bytes: int = 0, big_endian: bool = False) -> Array:
@@ -125,11 +125,11 @@ def test_unsupported_format_error_lists_supported_ones() -> None:
         find_pixel_format("RGB8", offered=("RGB8", "YUV422_8"))
 
 
-def test_formats_of_real_polarised_cameras_have_their_codes(real_maps: dict[str, Any]) -> None:
+def test_formats_of_real_polarised_cameras_have_their_codes(real_maps: RealCameras) -> None:
     found = Counter(
         name
-        for nodes in real_maps.values()
-        if nodes.has_node("PixelFormat")
+        for camera, text in real_maps.texts.items()
+        if "Polarized" in text and (nodes := real_maps[camera]).has_node("PixelFormat")
         for entry in nodes.get_node("PixelFormat").entries
         if (name := str(entry.symbolic)).startswith("Polarized") and entry.numeric_value == FORMATS[name].code
     )

@@ -13,6 +13,7 @@ from sci_stream_drivers.genicam.features import settings_of
 from sci_stream_drivers.genicam.node_map import kind_of
 from sci_stream_drivers.genicam.options import FeatureSetting, GenicamOptions
 from sci_stream_drivers.genicam.standard_features import feature_named
+from tests.drivers.genicam.node_maps import RealCameras
 
 RIGS = Path(__file__).parents[3] / "deploy" / "rigs"
 # Names of node maps in the archive, and how many there are.
@@ -33,9 +34,9 @@ def has(nodes: Any, setting: FeatureSetting) -> bool:
 
 
 @pytest.mark.parametrize("maker", MAKERS)
-def test_rig_of_a_maker_fits_its_cameras(maker: str, real_maps: dict[str, Any]) -> None:
+def test_rig_of_a_maker_fits_its_cameras(maker: str, real_maps: RealCameras) -> None:
     pattern, count = MAKERS[maker]
-    theirs = {name: nodes for name, nodes in real_maps.items() if re.search(pattern, name)}
+    theirs = {name: real_maps[name] for name in real_maps if re.search(pattern, name)}
     assert len(theirs) == count
     options = load_rig(RIGS / f"{maker}.toml", {}).camera.options
     for setting in settings_of(GenicamOptions.model_validate(options)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +23,7 @@ from sci_stream_drivers.genicam.standard_features import (
     suggested_features,
     trigger_line,
 )
-from tests.drivers.genicam.node_maps import made_up
+from tests.drivers.genicam.node_maps import RealCameras, made_up
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,7 @@ _WITHOUT = {
 }  # fmt: skip
 
 
-def test_every_real_camera_offers_the_quantities_that_it_has(real_maps: dict[str, Any]) -> None:
+def test_every_real_camera_offers_the_quantities_that_it_has(real_maps: RealCameras) -> None:
     assert len(real_maps) == 119
     for quantity in (EXPOSURE, GAIN, FRAME_RATE):
         without = {name for name, nodes in real_maps.items() if quantity.find(nodes) is None}
@@ -144,7 +143,7 @@ def test_every_real_camera_offers_the_quantities_that_it_has(real_maps: dict[str
         assert len(expected) == len(_WITHOUT[quantity.name])
 
 
-def test_real_cameras_are_described_and_configured(real_maps: dict[str, Any], tmp_path: Path) -> None:
+def test_real_cameras_are_described_and_configured(real_maps: RealCameras, tmp_path: Path) -> None:
     """As `cameras features`, `config init` and the names of a rig file read them."""
     for name, nodes in real_maps.items():
         assert list(node_map.features(nodes)), name
