@@ -108,7 +108,7 @@ def test_overload_reduces_iterations_before_dropping(rig_in_process: RigMaker) -
 
 @pytest.mark.slow
 def test_memory_budget_overflow_is_counted(tmp_path: Path) -> None:
-    # 1 MiB for snapshots of 128 kB, with an unlimited queue.
+    # 1 MiB for snapshots of 128 KiB, with an unlimited queue.
     changes = {
         **OVERLOAD,
         "camera": {"options": {**OVERLOAD["camera"]["options"], "width_px": 256, "height_px": 256}},
@@ -119,8 +119,8 @@ def test_memory_budget_overflow_is_counted(tmp_path: Path) -> None:
         ledger = assert_accounted_for(rig.finish())
         assert ledger["acquired"] == 60
         assert set(ledger["dropped"]) == {"ring_full"}
-        # Eight fit.
-        assert ledger["reconstructed"] >= 8
+        # Seven fit, with what the node notes of each.
+        assert ledger["reconstructed"] >= 7
 
 
 @pytest.mark.parametrize("policy", ["live", "record"])
