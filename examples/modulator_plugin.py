@@ -37,7 +37,7 @@ class NotedModulator:
         self._running = False
 
     def open(self) -> ModulatorCapabilities:
-        """Connect, once; tell the timing plan what the device can do."""
+        """Connect, once; return the capabilities for the timing plan."""
         size = (self._options.height_px, self._options.width_px)
         self._capabilities = ModulatorCapabilities("noted", "1", *size, max_patterns=96, min_pattern_us=50.0)
         return self._capabilities

@@ -202,7 +202,7 @@ def test_lost_camera_that_waits_for_triggers_is_noticed(make: MakeHarvestersCame
         take(camera, 1)
 
 
-def test_camera_that_does_not_answer_leaves_other_threads_running(
+def test_camera_without_an_answer_leaves_other_threads_running(
     make: MakeHarvestersCamera, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = tmp_path / "silent"

@@ -19,7 +19,7 @@ _BOOKKEEPING_BYTES = 4096
 
 
 def frame_bytes(frame: CameraFrame | Snapshot) -> int:
-    """Return the memory of a frame, including its ground truth and what the node notes of it."""
+    """Return the memory of a frame, including its ground truth and the notes of the node."""
     return _BOOKKEEPING_BYTES + frame.counts.nbytes + (0 if frame.truth is None else frame.truth.nbytes)
 
 

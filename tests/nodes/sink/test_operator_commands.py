@@ -269,7 +269,7 @@ def test_value_is_set_again_on_a_node_that_restarts(bench: Bench) -> None:
     assert control.who == "eva, again after a restart"
 
 
-def test_value_is_set_again_on_a_node_that_restarts_with_the_sink(series: Series, tmp_path: Path) -> None:
+def test_value_is_set_again_on_a_node_restarted_with_the_sink(series: Series, tmp_path: Path) -> None:
     def restart() -> Bench:
         session = SeriesSession.open(series.info, series.calibration, rig(tmp_path), file=LedgerFile(tmp_path / "x"))
         bench = Bench(session)
