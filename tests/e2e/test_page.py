@@ -260,7 +260,8 @@ def test_page_starts_and_stops_recording(open_viewer, rig: RunningRig) -> None:
             assert recording.clean
             assert len(list(recording.settled_seqs)) >= 2
     report = status(rig)
-    assert [entry["on"] for entry in report["recording"]["switched"]] == [True, False, True, False]
+    switched = [change["text"] for change in report["changes"] if change["text"].startswith("sink recording")]
+    assert switched == ["sink recording from False to True", "sink recording from True to False"] * 2
     assert report["ledger"]["unrecorded"] > 0
     assert viewer.complaints == []
 
@@ -627,4 +628,4 @@ def test_page_shows_end_and_closed_ledger(open_viewer, browser, rig: RunningRig)
     assert viewer.page.evaluate("getComputedStyle(document.querySelector('#video')).filter") == "none"
     summary = rig.finish()
     assert assert_accounted_for(summary)["unrecorded"] > 0
-    assert summary["recording"]["switched"][-1]["on"]
+    assert summary["changes"][-1]["name"] == "recording"

@@ -10,7 +10,6 @@ from collections import deque
 from dataclasses import asdict, dataclass
 from queue import SimpleQueue
 
-from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import InputError, StorageError
 from sci_stream.model import Json, SeriesInfo
@@ -35,15 +34,6 @@ _NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 @dataclass(frozen=True, slots=True)
-class RecordingChange:
-    """The operator started (``on``) or stopped the recording of ``file``."""
-
-    on: bool
-    file: str
-    time_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class RecordingStatus:
     """State of the recording of a series; not ``enabled`` if nothing was ever recorded.
 
@@ -65,7 +55,6 @@ class RecordingStatus:
     queue_items: int = 0
     queue_bytes: int = 0
     free_bytes: int | None = None
-    switched: tuple[RecordingChange, ...] = ()
     unreadable: str = ""
 
     @property
@@ -76,9 +65,7 @@ class RecordingStatus:
 
     def to_json(self) -> dict[str, Json]:
         """Return the status as JSON."""
-        values, rare = asdict(self), {"switched", "unreadable"}
-        shown = values if self.enabled else {"enabled", *rare}
-        return {name: value for name, value in values.items() if name in shown and (value or name not in rare)}
+        return asdict(self) if self.enabled else {"enabled": False, "unreadable": self.unreadable}
 
 
 class Recorder:
@@ -99,7 +86,6 @@ class Recorder:
         self._ending = False
         self._final_ledger: LedgerCounts | None = None
         self._failure = ""
-        self._switched: list[RecordingChange] = []
         self._again_s = 0.0
         self.is_wanted = False
         """Whether new snapshots are to be recorded: also if recording has stopped by itself or could not start."""
@@ -210,11 +196,6 @@ class Recorder:
         self._end(ledger)
         return str(self._recording.writer.path)
 
-    def note_switch(self, *, on: bool, file: str) -> None:
-        """Note that the operator started or stopped it."""
-        self._switched.append(RecordingChange(on, file, unix_ns()))
-        log.info("recording %s on request: %s", "started" if on else "stopped", file)
-
     def submit(self, data: Recordable, on_durable: OnDurable = lambda _written: None) -> bool:
         """Queue data, whose arrays must not be changed afterwards; return False if the queue is full.
 
@@ -260,13 +241,12 @@ class Recorder:
 
     def status(self) -> RecordingStatus:
         """Return the state."""
-        switched = tuple(self._switched)
         if self._failure:
-            return RecordingStatus(True, RecorderState.FAILED, self._failure, switched=switched)
+            return RecordingStatus(True, RecorderState.FAILED, self._failure)
         with self._changed:
             recording, thread = self._recording, self._thread
             if recording is None or thread is None:
-                return RecordingStatus(switched=switched)
+                return RecordingStatus()
             state = recording.state
             # Keep showing a failed file; one stopped on request is off.
             if not self.is_wanted and state in {RecorderState.RECORDING, RecorderState.IDLE}:
@@ -285,5 +265,4 @@ class Recorder:
                 queue_items=len(self._queue),
                 queue_bytes=self._queue_bytes,
                 free_bytes=recording.free_bytes,
-                switched=switched,
             )

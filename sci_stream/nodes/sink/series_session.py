@@ -366,7 +366,6 @@ class SeriesSession:
             If it is already in that state, or fails.
         """
         file = self.recorder.start(self.ledger.settled_below) if on else self.recorder.stop(self.ledger.counts())
-        self.recorder.note_switch(on=on, file=file)
         self._save()
         return file
 
