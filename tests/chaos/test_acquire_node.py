@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import sci_stream as package
 from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 from tests.e2e.test_lost_nodes import save_masks
 
@@ -28,6 +29,19 @@ def test_stop_while_acquire_is_down_closes_series(tmp_path: Path) -> None:
         with rig.recordings() as (recording,):
             assert recording.raw_seqs == list(range(ledger["acquired"]))
         assert len(rig.segments()) == 1, "no other series was started"
+
+
+def test_camera_settings_hold_after_a_crash(tmp_path: Path) -> None:
+    with RunningRig(tmp_path, {"preview": {"enabled": True}}) as rig:
+        rig.wait_for_count("reconstructed", 2)
+        running = package.control(f"http://127.0.0.1:{rig.rig.preview.port}")
+        running.set("acquire", exposure=0.45)
+        rig.kill("acquire")
+        wait_for(lambda: "setting exposure = 0.45 again" in rig.output, "the sink sees the restarted node")
+        wait_for(lambda: running.nodes()["acquire"].parameters["exposure"].value == 0.45, "the operator's value")
+        rig.process.send_signal(signal.SIGTERM)
+        changes = rig.finish()["changes"]
+        assert [(change["old"], change["new"]) for change in changes] == [(0.9, 0.45), (0.9, 0.45)]
 
 
 @pytest.mark.slow

@@ -109,7 +109,7 @@ def test_killed_sink_and_acquire_node_resume_the_series(tmp_path: Path) -> None:
         rig.kill("sink")
         rig.wait_for_count("reconstructed", begun["ledger.reconstructed"] + 6)
         kill_acquire_node(rig)
-        assert "camera settings restored: exposure = 0.5" in rig.output
+        wait_for(lambda: "setting exposure = 0.5 again" in rig.output, "the operator's value holds")
         rig.process.send_signal(signal.SIGTERM)
         summary = rig.finish()
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-from sci_stream.errors import CameraError, FileFormatError, InputError, SciStreamError
-from sci_stream.file_guard import read_small
+from sci_stream.errors import CameraError, InputError, SciStreamError
 from sci_stream.model import CameraCapabilities, CameraFrame
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
@@ -26,8 +23,6 @@ _COUNTS = (np.uint8, np.uint16, np.float32)
 # Time within which each call must return: what drivers need at most, and more.
 _LIMITS_S = {"open": 300.0, "calibration": 120.0, "start": 60.0, "stop": 30.0, "close": 30.0, "set": 60.0}
 _LIMIT_S = 30.0
-# The file is read back from a folder on disk: a damaged one must not fill the memory.
-_MAX_FILE_BYTES = 1 << 20
 # Time for the driver to release the camera at the end.
 _END_S = 30.0
 
@@ -40,15 +35,13 @@ class ManagedCamera:
 
     Any exception that the port does not declare becomes a `CameraError` that names driver and call; `stop` and `close`
     never raise. The shape of each frame is checked; `sci_stream.testing.cameras` tests the rest of the contract. A call
-    that does not return cannot be interrupted: `overdue` reports it to another thread. ``driver`` is the driver's name;
-    ``file`` preserves changed settings across a crash of this process, to apply them when the camera is opened.
+    that does not return cannot be interrupted: `overdue` reports it to another thread. ``driver`` is the driver's name.
     """
 
-    def __init__(self, camera: Camera, driver: str, file: Path | None = None) -> None:
+    def __init__(self, camera: Camera, driver: str) -> None:
         self._camera = camera
         self._driver = driver
-        self._file = file
-        self._changed = _saved_settings(file)
+        self._changed: dict[str, Value] = {}
         self._shape = (0, 0)
         self._is_open = self._failed = self._hangs = False
         self._calls: dict[int, tuple[str, float, float]] = {}
@@ -80,7 +73,6 @@ class ManagedCamera:
         """Change one of `settings`, for this series and the following ones."""
         capabilities = self._set(name, value)
         self._changed[name] = value
-        self._save_settings()
         return capabilities
 
     def _set(self, name: str, value: Value) -> CameraCapabilities:
@@ -90,16 +82,6 @@ class ManagedCamera:
             capabilities = self._camera.set(name, value)
             self._shape = (capabilities.height_px, capabilities.width_px)
         return capabilities
-
-    def _save_settings(self) -> None:
-        if self._file is None:
-            return
-        new = self._file.with_suffix(".new")
-        try:
-            new.write_text(json.dumps(self._changed))
-            new.rename(self._file)
-        except OSError as error:
-            log.warning("cannot save the camera settings; a restarted node will not restore them: %s", error)
 
     def calibration(self) -> Calibration | None:
         """Return the camera's own calibration."""
@@ -208,35 +190,10 @@ class ManagedCamera:
         self.close()
 
 
-def _saved_settings(file: Path | None) -> dict[str, Value]:
-    """Return the settings saved by an earlier process; on a read error log a warning and return none."""
-    if file is None or not file.exists():
-        return {}
-    try:
-        saved = json.loads(read_small(file, "saved camera settings", _MAX_FILE_BYTES))
-    except (FileFormatError, ValueError, RecursionError) as error:
-        log.warning("cannot read the saved camera settings from %s: %s", file, error)
-        return {}
-    entries = saved.items() if isinstance(saved, dict) else ()
-    settings = {str(name): value for name, value in entries if isinstance(value, bool | int | float | str)}
-    log.warning("camera settings restored: %s", ", ".join(f"{name} = {value}" for name, value in settings.items()))
-    return settings
-
-
 @contextlib.contextmanager
-def managed(camera: Camera, driver: str, file: Path | None = None, *, resume: bool = False) -> Iterator[ManagedCamera]:
-    """Manage a camera for all series and close it at the end.
-
-    Parameters
-    ----------
-    camera, driver, file
-        As for `ManagedCamera`; the file is deleted at a clean end.
-    resume
-        Whether a series is resumed: only then do the saved settings still apply.
-    """
-    if file is not None and not resume:
-        file.unlink(missing_ok=True)
-    made = ManagedCamera(camera, driver, file)
+def managed(camera: Camera, driver: str) -> Iterator[ManagedCamera]:
+    """Manage a camera for all series and close it at the end."""
+    made = ManagedCamera(camera, driver)
     try:
         yield made
     finally:
@@ -246,5 +203,3 @@ def managed(camera: Camera, driver: str, file: Path | None = None, *, resume: bo
         end.join(_END_S)
         if end.is_alive():
             log.error("the camera driver does not return from stop() or close(): ending without it")
-    if file is not None:
-        file.unlink(missing_ok=True)

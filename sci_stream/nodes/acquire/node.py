@@ -237,6 +237,9 @@ class AcquireNode:
                     self._begin_series(now_s)
                     self._enter(AcquirePhase.WAITING, now_s)
                     self._announce_series(now_s)
+                    # Now, so that the sink sets again what an operator had set before the camera starts.
+                    self._publish_status()
+                    self._link.connection.send_heartbeat()
                 elif self._reader.finished:
                     self._enter(AcquirePhase.ENDED, now_s)
             case AcquirePhase.WAITING:

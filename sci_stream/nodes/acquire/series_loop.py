@@ -12,7 +12,7 @@ from sci_stream.config import Rig
 from sci_stream.errors import InputError
 from sci_stream.nodes.acquire.managed_camera import managed
 from sci_stream.nodes.acquire.node import AcquireNode
-from sci_stream.nodes.acquire.spool import done_path, spool_path
+from sci_stream.nodes.acquire.spool import done_path
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.nodes.runtime.process import CLOSE_VARIABLE, NEXT_SERIES, StopRequest
 from sci_stream.optics.calibration import Calibration
@@ -38,10 +38,7 @@ def acquire_series(
     Parameters and errors are those of `AcquireNode`; the limits hold for each series. After ``stop`` no other follows.
     """
     requests = SeriesRequests(stop)
-    spool = spool_path(rig.policy.spool, rig.rig.name)
-    memory = None if spool is None else spool.with_suffix(".settings")
-    resuming = spool is not None and spool.exists()
-    with managed(camera, rig.camera.driver, memory, resume=resuming) as managed_camera, _on_signal(requests):
+    with managed(camera, rig.camera.driver) as managed_camera, _on_signal(requests):
         if os.environ.get(CLOSE_VARIABLE):
             stop.set()
 

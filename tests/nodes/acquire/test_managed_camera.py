@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -282,36 +281,3 @@ def test_settings_persist_across_series_and_reconnects() -> None:
         kept.close()
         assert kept.open().frame_period_ns == 2_000_000, "reopened, and set again"
     assert camera.opens == 2
-
-
-def exposure(camera: ManagedCamera) -> object:
-    return next(entry.value for entry in camera.settings() if entry.name == "exposure")
-
-
-def test_settings_survive_a_crash_within_a_series(tmp_path: Path) -> None:
-    memory = tmp_path / "rig.settings"
-    for _ in range(2):
-        killed = ManagedCamera(simulated(), "simulated", memory)  # as in a crash, nothing is closed
-        killed.open()
-        killed.set("exposure", 0.5)
-    with managed(simulated(), "simulated", memory, resume=True) as kept:
-        kept.open()
-        assert exposure(kept) == 0.5
-    assert list(tmp_path.iterdir()) == [], "it ended cleanly"
-
-
-def test_settings_of_a_finished_series_are_discarded(tmp_path: Path) -> None:
-    memory = tmp_path / "rig.settings"
-    memory.write_text('{"exposure": 0.5}')
-    with managed(simulated(), "simulated", memory) as kept:
-        kept.open()
-        assert exposure(kept) == 0.9
-
-
-@pytest.mark.parametrize("content", ["", "{", '{"exposure": [1]}', '{"exposure": -7.0}', '{"gone": 1}'])
-def test_damaged_settings_file_does_not_prevent_opening(tmp_path: Path, content: str) -> None:
-    memory = tmp_path / "rig.settings"
-    memory.write_text(content)
-    with managed(simulated(), "simulated", memory, resume=True) as kept:
-        kept.open()
-        assert exposure(kept) == 0.9
