@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -14,7 +14,6 @@ from sci_stream.quantities import Inspected, OverSeries
 from sci_stream.recording.columns import HEALTH_QUANTITIES, SOLVE_QUANTITIES, Recorded
 
 if TYPE_CHECKING:
-    from sci_stream.delivery.ledger import LedgerCounts
     from sci_stream.recording.inspection import RecordingSummary, Runs, Summary
     from sci_stream.tools.compare import Comparison
 
@@ -29,7 +28,7 @@ def describe(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
     started = datetime.fromtimestamp(series.started_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     bayer = f", Bayer {series.bayer}" if series.bayer else ""
     yield "series", f"{series.series} ({started}), rig {series.rig}, policy {series.policy}"
-    yield "state", _state(figures)
+    yield "state", _state(recording)
     yield "camera", f"{series.camera}, {series.pixel_format}, {series.bit_depth} bit{bayer}"
     if series.distortions:
         yield "settings", series.distortions
@@ -40,7 +39,7 @@ def describe(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
     for segment in segments if len(segments) > 1 else ():
         counts = "{file}: from seq {first_seq}, {raw} raw, {video} videos".format_map(segment)
         yield "segment", f"{counts}, {segment['bytes'] / 1e6:.1f} MB, {segment['state']}"
-    yield "ledger", _ledger(figures["rows"], figures["ledger"])
+    yield "ledger", _ledger(recording)
     if stored["raw"]:
         yield "raw gaps", _gaps(figures["gaps"]["raw"])
     if stored["video"]:
@@ -50,27 +49,28 @@ def describe(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
             rates
         )
         yield "rates", f"{text}; longest interval {rates['interval_ms']['max']:.1f} ms"
-    yield from _solving(figures["solving"])
-    yield from _calibration(figures["calibration"])
+    yield from _solving(recording)
+    yield from _calibration(recording)
     if figures["health"]:
-        yield "masks", _health(figures["health"])
+        yield "masks", _health(recording)
     if figures["chunks"]:
         yield "chunk data", ", ".join(_chunk(name, **chunk) for name, chunk in figures["chunks"].items())
     if parent := figures["parent"]:
         yield "made from", f"{parent.get('file')}, series {parent.get('series')}"
 
 
-def _state(figures: Mapping[str, Any]) -> str:
-    if figures["state"] == "complete":
+def _state(recording: RecordingSummary) -> str:
+    if recording.figures["state"] == "complete":
         return "complete"
-    unfinished = [segment["file"] for segment in figures["segments"] if segment["state"] == "unfinished"]
+    unfinished = [segment["file"] for segment in recording.figures["segments"] if segment["state"] == "unfinished"]
     return (
         f"unfinished ({', '.join(unfinished) or 'the last segment is missing'}): being written, or left by a crash. "
         "Everything flushed is readable; sci-stream repair makes a clean file."
     )
 
 
-def _ledger(rows: Mapping[str, Any], ledger: LedgerCounts | None) -> str:
+def _ledger(recording: RecordingSummary) -> str:
+    rows, ledger = recording.figures["rows"], recording.figures["ledger"]
     account = {**rows, **(ledger or {})}
     dropped = " + ".join(f"{count} dropped ({reason})" for reason, count in account["dropped"].items())
     terms = [f"{account['reconstructed']} reconstructed", f"{account['raw_only']} raw only", dropped]
@@ -109,7 +109,8 @@ def _text(declared: Inspected, summary: dict[str, float] | dict[str, int] | int)
     return "" if declared.usually_zero and not any(spread.values()) else declared.text.format(**spread)
 
 
-def _solving(solving: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _solving(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
+    solving = recording.figures["solving"]
     if not solving["nodes"]:
         return
     texts = _texts(SOLVE_QUANTITIES, solving)
@@ -123,7 +124,8 @@ def _solving(solving: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield from texts.items()
 
 
-def _health(health: Mapping[str, Any]) -> str:
+def _health(recording: RecordingSummary) -> str:
+    health = recording.figures["health"]
     texts = [f"measured {health['looks']} times"]
     if health["last_shift_px"] is not None:
         x, y = health["last_shift_px"]
@@ -151,7 +153,8 @@ def _chunk(name: str, frames: int, unit: str, values: Mapping[str, float] | None
     return f"{name} {'–'.join(ends)} {unit}".rstrip() + f" ({frames} frames)"
 
 
-def _calibration(calibration: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _calibration(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
+    calibration = recording.figures["calibration"]
     masks = "grey" if calibration["grey"] else "binary"
     saturation = "unknown" if calibration["saturation_dn"] is None else f"{calibration['saturation_dn']:.0f} DN"
     text = (
