@@ -266,14 +266,14 @@ def test_rig_ends_in_order_after_an_outage_at_any_moment(tmp_path: Path, frames:
         if interrupted:
             time.sleep(min(outage_s, 5))
             run.process.send_signal(signal.SIGINT)
-            run.wait(5.0)
+            run.wait(8.0)  # 5 s where a core is idle: a register of a camera that is gone is tried for 3 s
         else:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 run.process.wait(outage_s)
             source.on()
             run.wait(120.0)
         assert "Traceback" not in run.output, run.output
-        assert "acquire lost" not in run.output, run.output
+        assert interrupted or "acquire lost" not in run.output, run.output
         if "acquire: waiting" not in run.output:
             assert moment == "before it opens"
             assert interrupted or "No camera is found" in run.output, run.output
