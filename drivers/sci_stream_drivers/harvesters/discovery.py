@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -41,7 +39,7 @@ def find_cameras(places: Sequence[Path]) -> list[FoundProducer]:
         end.close()
         searches.append((path, process, answer))
     deadline_s = time.monotonic() + _SEARCH_S
-    return _selectable([_answer_of(*search, deadline_s) for search in searches])
+    return [_answer_of(*search, deadline_s) for search in searches]
 
 
 def _answer_of(path: Path, process: BaseProcess, answer: Connection, deadline_s: float) -> FoundProducer:
@@ -72,7 +70,7 @@ def _search(path: Path) -> FoundProducer:
             named = {key: str(attribute(system, key, "")) for key in ("vendor", "version")}
             name = str(attribute(system, "display_name") or attribute(system, "model", ""))
             try:
-                interfaces = tuple(_interfaces(system))
+                interfaces = tuple(_interfaces(system, path))
                 problem = ""
             except library().gentl.GenericException as error:
                 interfaces, problem = (), message_of(error)
@@ -81,44 +79,23 @@ def _search(path: Path) -> FoundProducer:
         return FoundProducer(str(path), "", "", "", (), str(error))
 
 
-def _interfaces(system: Any) -> Iterable[FoundInterface]:
+def _interfaces(system: Any, path: Path) -> Iterable[FoundInterface]:
     system.update_interface_info_list(_TIMEOUT_MS)
     for info in system.interface_info_list:
         interface = info.create_interface()
         interface.open()
         try:
             interface.update_device_info_list(_TIMEOUT_MS)
-            cameras = tuple(found_camera(device) for device in interface.device_info_list)
+            cameras = tuple(found_camera(device, path) for device in interface.device_info_list)
         finally:
             interface.close()
         name = str(attribute(info, "display_name") or info.id_)
         yield FoundInterface(str(info.id_), name, str(attribute(info, "tl_type", "")), cameras)
 
 
-def found_camera(info: Any) -> FoundCamera:
-    """Return the description of a camera by GenTL; texts that its producer does not give are empty."""
+def found_camera(info: Any, path: Path) -> FoundCamera:
+    """Return the description of a camera by GenTL, through the producer at ``path``; missing texts are empty."""
     names = ("id_", "vendor", "model", "serial_number", "user_defined_name")
     id_, vendor, model, serial, named = (str(attribute(info, name) or "") for name in names)
     access = _ACCESS.get(attribute(info, "access_status", 0), "unknown")
-    return FoundCamera(id_, vendor, model, serial, named, access, options={})
-
-
-def _selectable(producers: list[FoundProducer]) -> list[FoundProducer]:
-    """Give each camera the options that select it: its serial number, or its id if that is missing or not unique."""
-    serials = Counter(c.serial for p in producers for i in p.interfaces for c in i.cameras)
-
-    def with_options(camera: FoundCamera, path: str) -> FoundCamera:
-        by_serial = camera.serial and serials[camera.serial] == 1
-        selector = {"serial": camera.serial} if by_serial else {"id": camera.id}
-        return replace(camera, options={"cti": [path], "selector": selector})
-
-    return [
-        replace(
-            producer,
-            interfaces=tuple(
-                replace(i, cameras=tuple(with_options(c, producer.path) for c in i.cameras))
-                for i in producer.interfaces
-            ),
-        )
-        for producer in producers
-    ]
+    return FoundCamera(id_, vendor, model, serial, named, access, {"cti": [str(path)], "selector": {"id": id_}})

@@ -84,14 +84,10 @@ def _may_lack_description(module: Any) -> None:
 _HINT = "Check that it is connected, powered and reachable, and that the vendor's viewer finds it."
 
 
-def _producer_of(info: Any) -> str:
-    """Return the file name of the producer that found a camera."""
-    return Path(str(attribute(info.parent.parent, "path_name", "") or "an unnamed producer")).name
-
-
 def _candidate(info: Any) -> tuple[FoundCamera, Any]:
-    camera = found_camera(info)
-    return replace(camera, access=f"{camera.access} through {_producer_of(info)}"), info
+    path = Path(str(attribute(info.parent.parent, "path_name", "") or "an unnamed producer"))
+    camera = found_camera(info, path)
+    return replace(camera, access=f"{camera.access} through {path.name}"), (info, path)
 
 
 class Session:
@@ -118,11 +114,12 @@ class Session:
             for path in files:
                 self._harvester.add_file(str(path))
             self._harvester.update()
-            camera, info = selected([_candidate(info) for info in self._harvester.device_info_list], selector, _HINT)
+            camera, (info, path) = selected(
+                [_candidate(info) for info in self._harvester.device_info_list], selector, _HINT
+            )
             self.vendor, self.model, self.serial = camera.vendor, camera.model, camera.serial
             self.name = f"{self.vendor} {self.model} {self.serial}".strip()
-            self.producer = _producer_of(info)
-            self._path = str(info.parent.parent.path_name)
+            self._path, self.producer = path, path.name
             self._chain = [info.parent, info.parent.parent, info.parent.parent.parent]
             self.acquirer = self._opened(info, camera.access)
             self.transport = str(self.acquirer.device.tl_type)
