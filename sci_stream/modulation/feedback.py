@@ -55,7 +55,7 @@ class MaskFeedback:
         Displacement of the masks on the sensor when the patterns move by one mirror, (x, y); 0 if unknown.
     """
 
-    def __init__(self, n_patterns: int, slot_us: float, mirror_px: tuple[float, float] = (0.0, 0.0)) -> None:
+    def __init__(self, n_patterns: int = 1, slot_us: float = 1.0, mirror_px: tuple[float, float] = (0.0, 0.0)) -> None:
         self._n = n_patterns
         self._slot_us = slot_us
         self._mirror_px = mirror_px
@@ -102,6 +102,11 @@ class MaskFeedback:
         self._votes.clear()
         for figures in self._figures.values():
             figures.clear()
+
+    def reopened(self, n_patterns: int, slot_us: float) -> None:
+        """Note that the modulator begins again: its phase is lost, delay and place of the patterns are set again."""
+        self._n, self._slot_us, self.advance = n_patterns, slot_us, 0
+        self.forget()
 
     def restarted(self) -> None:
         """Note that the modulator was started again: snapshots from now on have another number."""

@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from sci_stream.config import Rig
 from sci_stream.config.fields import is_loopback, tcp_address
-from sci_stream.errors import CameraError, ConfigError, InputError, SciStreamError, TransportError
+from sci_stream.errors import CameraError, ConfigError, InputError, SciStreamError
 from sci_stream.model import Array
 from sci_stream.modulation.timing import MaskTiming, ModulatorCapabilities
 from sci_stream.ports import MaskModulator, Pattern
@@ -48,9 +48,9 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """The result, or the kind of error with its text."""
+    """The result, or the kind of error, a key of `_ERRORS`, with its text."""
 
-    error: Literal["", "input", "camera", "order", "value"] = ""
+    error: str = ""
     text: str = ""
     capabilities: ModulatorCapabilities | None = None
     timing: MaskTiming | None = None
@@ -58,14 +58,11 @@ class _Outcome:
 
 
 _CALL, _OUTCOME = TypeAdapter(_Call), TypeAdapter(_Outcome)
-_Kind = Literal["", "input", "camera", "order", "value"]
-_KINDS: tuple[tuple[type[Exception], _Kind], ...] = (
-    (InputError, "input"),
-    (SciStreamError, "camera"),
-    (ValueError, "value"),  # also of a call that is none
-    (RuntimeError, "order"),
-)
-_ERRORS: dict[str, type[Exception]] = {"camera": CameraError, "order": RuntimeError, "value": ValueError}
+# In the order in which they are tried: an `InputError` is a `SciStreamError`. Invalid calls raise ValueError, too.
+_ERRORS: dict[str, type[Exception]] = {
+    "input": ConfigError, "camera": CameraError, "value": ValueError, "order": RuntimeError
+}  # fmt: skip
+_TYPES = {"input": InputError, "camera": SciStreamError, "value": ValueError, "order": RuntimeError}
 
 
 def _encrypted(rig: Rig, endpoint: str) -> bool:
@@ -73,6 +70,10 @@ def _encrypted(rig: Rig, endpoint: str) -> bool:
     beyond = address is not None and not is_loopback(address[0])
     mode = rig.security.encryption
     return mode == "on" or (mode == "auto" and beyond and not rig.security.unprotected_network)
+
+
+def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+    return make_socket(context, kind, max_message_bytes=_MAX_BYTES, heartbeat_s=1.0, send_queue=4, receive_queue=4)
 
 
 def serve_modulator(
@@ -92,9 +93,7 @@ def serve_modulator(
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     curve = None
     try:
-        socket = make_socket(
-            context, zmq.REP, max_message_bytes=_MAX_BYTES, heartbeat_s=1.0, send_queue=4, receive_queue=4
-        )
+        socket = _socket(context, zmq.REP)
         if _encrypted(rig, endpoint):
             curve = CurveServer(context, read_key_pair(rig.security.key), rig.security.allowed)
             curve.serve(socket)
@@ -118,7 +117,7 @@ def _execute(modulator: MaskModulator, frames: list[bytes]) -> _Outcome:
     try:
         return _carry_out(modulator, _CALL.validate_json(frames[0]), frames[1:])
     except Exception as error:  # a driver may raise anything; the next call may work
-        kind = next((word for types, word in _KINDS if isinstance(error, types)), None)
+        kind = next((word for word, types in _TYPES.items() if isinstance(error, types)), None)
         if kind is None:
             log.exception("the modulator driver failed")
         return _Outcome(kind or "camera", str(error)[:2000] or type(error).__name__)
@@ -161,12 +160,10 @@ class RemoteModulator:
         self._socket: zmq.Socket[bytes] | None = None
 
     def open(self) -> ModulatorCapabilities:
-        """Connect, and open it there. Raises `CameraError` if it does not answer."""
+        """Connect, and open it there."""
         if self._socket is None:
             self._context = zmq.Context()
-            self._socket = make_socket(
-                self._context, zmq.REQ, max_message_bytes=_MAX_BYTES, heartbeat_s=1.0, send_queue=4, receive_queue=4
-            )
+            self._socket = _socket(self._context, zmq.REQ)
             # After a call without an answer the next one may follow, and its late answer is discarded.
             self._socket.setsockopt(zmq.REQ_RELAXED, 1)
             self._socket.setsockopt(zmq.REQ_CORRELATE, 1)
@@ -183,12 +180,12 @@ class RemoteModulator:
         return answer.capabilities
 
     def load(self, patterns: Array) -> str:
-        """Send patterns; see `sci_stream.ports.MaskModulator.load`."""
+        """Send patterns."""
         content = np.ascontiguousarray(patterns, np.uint8)
         return self._ask(_Call("load", shape=content.shape), content.tobytes()).text
 
     def arm(self, timing: MaskTiming) -> MaskTiming:
-        """Set the timing; see `sci_stream.ports.MaskModulator.arm`."""
+        """Set the timing."""
         armed = self._ask(_Call("arm", timing=timing)).timing
         assert armed is not None
         return armed
@@ -198,7 +195,7 @@ class RemoteModulator:
         self._ask(_Call("start"))
 
     def hold(self, pattern: Pattern | None) -> None:
-        """Show one pattern; see `sci_stream.ports.MaskModulator.hold`."""
+        """Show one pattern."""
         self._ask(_Call("hold", pattern=pattern))
 
     def advance(self, patterns: int) -> None:
@@ -223,7 +220,6 @@ class RemoteModulator:
             raise RuntimeError("the modulator is not open: call open() first")
         limit_s = _ANSWER_S.get(call.name, _SHORT_S)
         try:
-            # IMMEDIATE is of DEALER sockets: this one queues until the connection stands.
             self._socket.send_multipart([_CALL.dump_json(call), *([] if payload is None else [payload])])
             if not self._socket.poll(round(1000 * limit_s)):
                 raise CameraError(
@@ -233,11 +229,9 @@ class RemoteModulator:
                 )
             answer = _OUTCOME.validate_json(self._socket.recv())
         except (zmq.ZMQError, ValidationError) as error:
-            raise TransportError(f"The connection to the modulator at {self._endpoint} failed", got=error) from error
-        if answer.error == "input":
-            raise ConfigError(answer.text)
+            raise CameraError(f"The connection to the modulator at {self._endpoint} failed", got=error) from error
         if answer.error:
-            raise _ERRORS[answer.error](answer.text)
+            raise _ERRORS.get(answer.error, CameraError)(answer.text)
         return answer
 
     def _ask_quietly(self, call: _Call) -> None:

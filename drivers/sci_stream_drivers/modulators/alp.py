@@ -112,6 +112,7 @@ class AlpModulator(BaseModulator[AlpOptions]):
         self._device.Halt()
 
     def _show(self, image: Array) -> None:
+        self._stale = True
         self._upload(image[None])
         self._device.SetTiming(self._sequence, pictureTime=1_000_000)
         self._device.SeqControl(self._alp.ALP_BIN_MODE, self._alp.ALP_BIN_UNINTERRUPTED, self._sequence)

@@ -8,7 +8,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -36,7 +37,7 @@ class BaseModulator(abc.ABC, Generic[OptionsT]):
         self._capabilities: ModulatorCapabilities | None = None
         self._patterns: Array | None = None
         self._timing: MaskTiming | None = None
-        self._running = self._holding = False
+        self._running = self._holding = self._stale = False
         self._first = 0
 
     # --- the device
@@ -46,7 +47,11 @@ class BaseModulator(abc.ABC, Generic[OptionsT]):
         """Connect to the device."""
 
     def _upload(self, patterns: Array) -> None:
-        """Store the patterns of a cycle on the stopped device."""
+        """Store the patterns of a cycle on the stopped device, in which `_show` may have replaced them."""
+
+    def _reorder(self, patterns: Array, first: int) -> None:
+        """Let the cycle begin with another pattern of those that are stored; `_apply` follows."""
+        self._upload(np.roll(patterns, -first, 0))
 
     def _apply(self, timing: MaskTiming) -> MaskTiming:
         """Set the timing, already rounded, of the stopped device; return the times that it keeps."""
@@ -61,8 +66,13 @@ class BaseModulator(abc.ABC, Generic[OptionsT]):
         """Stop the sequence at the end of a cycle."""
 
     def _show(self, image: Array) -> None:
-        """Show one image, (H, W) uint8, on the stopped device; of modulators that hold patterns."""
+        """Show one image, (H, W) uint8, on the stopped device, in place of its patterns (set ``_stale``)."""
         raise NotImplementedError(image)
+
+    def _show_stored(self, pattern: int) -> None:
+        """Show one of the loaded patterns."""
+        assert self._patterns is not None
+        self._show(self._patterns[pattern])
 
     def _disconnect(self) -> None:
         """Release the device, whatever its state."""
@@ -87,9 +97,17 @@ class BaseModulator(abc.ABC, Generic[OptionsT]):
         if capabilities.holds:
             patterns = checked_patterns(patterns, capabilities).copy()
         self.stop()
-        self._call(self._upload, patterns)
-        self._patterns, self._timing, self._first = patterns, None, 0
+        self._patterns, self._timing, self._first, self._stale = patterns, None, 0, True
+        self._restore()
         return pattern_hash(patterns)
+
+    def _restore(self) -> None:
+        """Store the patterns again if they are not on the device."""
+        if self._stale and self._patterns is not None:
+            self._call(self._upload, self._patterns)
+            if self._first:
+                self._call(self._reorder, self._patterns, self._first)
+            self._stale = False
 
     def arm(self, timing: MaskTiming) -> MaskTiming:
         """Set the timing; see `sci_stream.ports.MaskModulator.arm`."""
@@ -103,15 +121,13 @@ class BaseModulator(abc.ABC, Generic[OptionsT]):
                 got=f"{timing.pattern_us:g} and {timing.dark_us:g} µs",
             )
         step = capabilities.step_us
-        rounded = replace(
-            timing,
-            pattern_us=_rounded(timing.pattern_us, step),
-            dark_us=_rounded(timing.dark_us, step),
-            gap_us=_rounded(timing.gap_us, step),
-            start_delay_us=_rounded(timing.start_delay_us, step),
-            pulse_delay_us=_rounded(timing.pulse_delay_us, step),
-        )
-        self._timing = self._call(self._apply, rounded)
+        rounded = {
+            name: round(value / step) * step if step else value
+            for name in ("pattern_us", "dark_us", "gap_us", "start_delay_us", "pulse_delay_us")
+            for value in (getattr(timing, name),)
+        }
+        self._restore()
+        self._timing = self._call(self._apply, MaskTiming(**{**asdict(timing), **rounded}))
         return self._timing
 
     def start(self) -> None:
@@ -137,8 +153,6 @@ class BaseModulator(abc.ABC, Generic[OptionsT]):
         capabilities = self._opened()
         self.stop()
         if pattern is None:
-            if self._patterns is not None and capabilities.holds:
-                self._call(self._upload, np.roll(self._patterns, -self._first, 0))
             return
         if not capabilities.holds:
             raise ConfigError(f"The modulator {capabilities.model} cannot hold a pattern")
@@ -146,12 +160,13 @@ class BaseModulator(abc.ABC, Generic[OptionsT]):
             count = 0 if self._patterns is None else len(self._patterns)
             if self._patterns is None or not 0 <= pattern < count:
                 raise ValueError(f"the patterns are numbered from 0; {count} are loaded, got {pattern}")
-            image = self._patterns[pattern]
+            show: Callable[[], None] = partial(self._show_stored, pattern)
         else:
             level = 255 if pattern == "white" else 0
             image = np.full((capabilities.height_px, capabilities.width_px), level, np.uint8)
-        self._holding = True
-        self._call(self._show, image)
+            show = partial(self._show, image)
+        self._holding, self._timing = True, None
+        self._call(show)
 
     def advance(self, patterns: int) -> None:
         """Begin the cycle so many patterns later."""
@@ -161,7 +176,7 @@ class BaseModulator(abc.ABC, Generic[OptionsT]):
         running = self._running
         self.stop()
         self._first = (self._first + patterns) % max(1, len(self._patterns))
-        self._call(self._upload, np.roll(self._patterns, -self._first, 0))
+        self._call(self._reorder, self._patterns, self._first)
         self._call(self._apply, self._timing)
         if running:
             self.start()
@@ -192,13 +207,10 @@ class BaseModulator(abc.ABC, Generic[OptionsT]):
         except (SciStreamError, RuntimeError, ValueError):
             raise
         except Exception as error:  # libraries of makers raise anything
+            name = getattr(call, "__name__", "hold").strip("_")
             raise CameraError(
-                f"The mask modulator failed in {call.__name__.strip('_')}()", got=f"{type(error).__name__}: {error}"
+                f"The mask modulator failed in {name}()", got=f"{type(error).__name__}: {error}"
             ) from error
-
-
-def _rounded(value: float, step: float) -> float:
-    return round(value / step) * step if step else value
 
 
 class SteppedModulator(BaseModulator[OptionsT]):

@@ -81,7 +81,11 @@ class Dlpc900Modulator(BaseModulator[Dlpc900Options]):
             for at in range(0, len(data), _BLOCK):
                 block = data[at : at + _BLOCK]
                 self._command(LOAD_BMP, struct.pack("<H", len(block)) + block)
-        self._stored = len(patterns)
+        self._order = list(range(len(patterns)))
+
+    def _reorder(self, patterns: Array, first: int) -> None:
+        # In the table alone: to send the images again would take minutes.
+        self._order = [(index + first) % len(patterns) for index in range(len(patterns))]
 
     def _apply(self, timing: MaskTiming) -> MaskTiming:
         delay_us = round(timing.pulse_delay_us)
@@ -89,17 +93,18 @@ class Dlpc900Modulator(BaseModulator[Dlpc900Options]):
         started = timing.master != "modulator"
         if started:
             self._command(TRIGGER_IN_1, struct.pack("<HB", round(timing.start_delay_us), 0))
-        self._define(timing, self._stored, started)
+        self._define(timing, self._order, started)
         return replace(timing, start_delay_us=timing.start_delay_us if started else 0.0)
 
-    def _define(self, timing: MaskTiming, count: int, started: bool) -> None:
+    def _define(self, timing: MaskTiming, order: list[int], started: bool = False) -> None:
         """Write the table of patterns: the first waits for the trigger, and gives the pulse of a cycle."""
-        for index in range(count):
+        count = len(order)
+        for index, stored in enumerate(order):
             dark_us = timing.dark_us + (timing.gap_us if index == count - 1 else 0.0)
             # Without darkness the mirrors need not be cleared, and patterns follow each other at once.
             options = int(dark_us > 0) | self.options.color << 4 | (started and index == 0) << 7
             silent = timing.pulse == "none" or (timing.pulse == "per_cycle" and index > 0)
-            place = index // PER_IMAGE | index % PER_IMAGE << 11
+            place = stored // PER_IMAGE | stored % PER_IMAGE << 11
             lit, dark = (round(time_us).to_bytes(3, "little") for time_us in (timing.pattern_us, dark_us))
             entry = struct.pack("<H", index) + lit + bytes([options]) + dark + struct.pack("<BH", silent, place)
             self._command(DEFINE, entry)
@@ -112,9 +117,16 @@ class Dlpc900Modulator(BaseModulator[Dlpc900Options]):
         self._command(RUN, bytes([STOP]))
 
     def _show(self, image: Array) -> None:
-        self._halt()
+        self._stale = True
         self._upload(image[None])
-        self._define(MaskTiming(pattern_us=1_000_000, pulse="none"), 1, False)
+        self._hold(0)
+
+    def _show_stored(self, pattern: int) -> None:
+        self._restore()
+        self._hold(pattern)
+
+    def _hold(self, stored: int) -> None:
+        self._define(MaskTiming(pattern_us=1_000_000, pulse="none"), [stored])
         self._run()
 
     def counters(self) -> Mapping[str, int]:

@@ -8,13 +8,16 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from sci_stream.modulation.timing import CameraTrigger, MaskTiming
 from sci_stream.ports import Pattern
+
+if TYPE_CHECKING:
+    from sci_stream_drivers.simulated.modulator import ModulatorFaultOptions
 
 # A camera that is not triggered begins anywhere in a cycle: by this share of it further each time.
 _FREE_STEP = 0.381966
@@ -38,6 +41,10 @@ class Bench:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
+        self.lost_pulses: set[int] = set()
+        self.underruns: set[int] = set()
+        self.restarts: set[int] = set()
+        self._first_phase = 0.0
         self.close()
 
     def close(self) -> None:
@@ -52,10 +59,28 @@ class Bench:
             self.phase = 0.0
             self.latency_us = 0.0
             self.version = 0
-            self.lost_pulses: set[int] = set()
-            self.underruns: set[int] = set()
-            self.restarts: set[int] = set()
             self.counts = {"cycles": 0, "underruns": 0, "restarts": 0}
+
+    def attach(self, motion: str, n_patterns: int, latency_us: float) -> None:
+        """Put a modulator on the bench."""
+        self.attached, self.motion, self.n_patterns, self.latency_us = True, motion, n_patterns, latency_us
+
+    def plan_faults(self, faults: ModulatorFaultOptions) -> None:
+        """Plan faults, each of which happens once."""
+        self.lost_pulses, self.underruns = set(faults.lost_pulses), set(faults.underruns)
+        self.restarts, self._first_phase = set(faults.restarts), float(faults.first_pattern)
+
+    def load(self, patterns: npt.NDArray[np.uint8]) -> None:
+        """Give the modulator other patterns; nothing is held any more."""
+        with self.lock:
+            self.patterns, self.n_patterns, self.shown = patterns.copy(), len(patterns), None
+            self.version += 1
+
+    def run(self) -> None:
+        """Start the cycle with its first pattern, or, for the first time, with that of the fault."""
+        with self.lock:
+            self.playing, self.shown = True, None
+            self.phase, self._first_phase = self._first_phase, 0.0
 
     def silent(self, trigger: CameraTrigger) -> bool:
         """Return whether the camera waits for pulses that do not come."""

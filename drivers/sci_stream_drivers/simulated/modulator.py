@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from sci_stream.errors import ConfigError
 from sci_stream.model import Array
-from sci_stream.modulation.timing import (
-    MaskTiming,
-    Master,
-    ModulatorCapabilities,
-    Pulse,
-    checked_patterns,
-    pattern_hash,
-)
+from sci_stream.modulation.timing import MaskTiming, ModulatorCapabilities
 from sci_stream.ports import Pattern
 from sci_stream_drivers.fields import DriverOptions, Rare
-from sci_stream_drivers.simulated.bench import Bench, bench_of
+from sci_stream_drivers.modulators.base import BaseModulator
+from sci_stream_drivers.simulated.bench import bench_of
 
 
 class ModulatorFaultOptions(DriverOptions):
@@ -53,27 +45,20 @@ class SimulatedModulatorOptions(DriverOptions):
     faults: Rare[ModulatorFaultOptions] = Field(default_factory=ModulatorFaultOptions, description="Faults on request.")
 
 
-class SimulatedModulator:
+class SimulatedModulator(BaseModulator[SimulatedModulatorOptions]):
     """A modulator that shows its patterns to the simulated camera of the same ``bench``."""
 
     Options: ClassVar[type[SimulatedModulatorOptions]] = SimulatedModulatorOptions
 
     def __init__(self, options: SimulatedModulatorOptions | None = None) -> None:
-        self._options = options or SimulatedModulatorOptions()
-        self._bench = bench_of(self._options.bench)
-        self._began = False
+        super().__init__(options or SimulatedModulatorOptions())
+        self._bench = bench_of(self.options.bench)
+        self._bench.plan_faults(self.options.faults)
 
-    def open(self) -> ModulatorCapabilities:
-        """Put the modulator on the bench."""
-        o, bench = self._options, self._bench
-        if not bench.attached:
-            bench.attached, bench.latency_us, bench.motion = True, o.latency_us, "" if o.motion == "none" else o.motion
-            bench.lost_pulses = set(o.faults.lost_pulses)
-            bench.underruns, bench.restarts = set(o.faults.underruns), set(o.faults.restarts)
-            bench.n_patterns = o.n_frames if bench.motion else 0
-            self._began = False
-        pulses: tuple[Pulse, ...] = (o.pulse,)
-        masters: tuple[Master, ...] = ("modulator",) if bench.motion else ("modulator", "camera", "external")
+    def _connect(self) -> ModulatorCapabilities:
+        o = self.options
+        moves = o.motion != "none"
+        self._bench.attach(o.motion if moves else "", o.n_frames if moves else 0, o.latency_us)
         return ModulatorCapabilities(
             model="sci_stream simulated modulator",
             serial="SIM-MOD",
@@ -83,86 +68,45 @@ class SimulatedModulator:
             max_patterns=256,
             min_pattern_us=o.min_pattern_us,
             step_us=0.1,
-            pulses=pulses,
-            masters=masters,
+            pulses=(o.pulse,),
+            masters=("modulator",) if moves else ("modulator", "camera", "external"),
             gap=True,
             max_delay_us=1e6,
-            holds=not bench.motion,
+            holds=not moves,
             field_brightness=o.calibration_light,
         )
 
-    def load(self, patterns: Array) -> str:
-        """Store patterns."""
-        bench, capabilities = self._opened(), self.open()
-        if not bench.motion:
-            patterns = checked_patterns(patterns, capabilities)
-            with bench.lock:
-                bench.patterns, bench.n_patterns = patterns.copy(), len(patterns)
-                bench.version += 1
-        bench.playing, bench.shown = False, None
-        return pattern_hash(patterns)
+    def _upload(self, patterns: Array) -> None:
+        if not self._bench.motion:
+            self._bench.load(patterns)
 
-    def arm(self, timing: MaskTiming) -> MaskTiming:
-        """Set the timing, rounded to 0.1 µs."""
-        bench = self._loaded()
-        if bench.playing:
-            raise RuntimeError("arm() while it is started: call stop() first")
-        rounded = ("pattern_us", "dark_us", "gap_us", "pulse_delay_us")
-        times = {name: round(getattr(timing, name), 1) for name in rounded}
-        if times["pattern_us"] < self._options.min_pattern_us:
-            raise ConfigError(
-                "The simulated modulator is slower",
-                expected=f"a pattern of at least {self._options.min_pattern_us:g} µs",
-                got=f"{timing.pattern_us:g} µs",
-            )
-        bench.timing = replace(timing, **times)
-        return bench.timing
+    def _apply(self, timing: MaskTiming) -> MaskTiming:
+        self._bench.timing = timing
+        return timing
 
-    def start(self) -> None:
-        """Show the cycle from its first pattern on."""
-        bench = self._loaded()
-        if not bench.timing.pattern_us:
-            raise RuntimeError("start() needs a timing: call arm() first")
-        if not bench.playing:
-            with bench.lock:
-                bench.playing, bench.shown = True, None
-                bench.phase = 0.0 if self._began else float(self._options.faults.first_pattern)
-            self._began = True
+    def _run(self) -> None:
+        self._bench.run()
 
-    def stop(self) -> None:
-        """Stop the cycle; its phase is lost."""
+    def _halt(self) -> None:
         self._bench.playing = False
 
     def hold(self, pattern: Pattern | None) -> None:
-        """Show one pattern, or no longer."""
-        bench = self._opened()
-        if bench.motion and pattern is not None:
-            raise ConfigError("A mask that is moved by a waveform cannot be held", hint="Calibrate it by phase.")
-        if isinstance(pattern, int) and not 0 <= pattern < self._loaded().n_patterns:
-            raise ValueError(f"patterns are numbered from 0 to {bench.n_patterns - 1}, got {pattern}")
-        bench.playing, bench.shown = False, pattern
+        """Show one pattern to the camera, which then films a white field."""
+        super().hold(pattern)
+        self._bench.shown = pattern
+
+    def _show(self, _image: Array) -> None:
+        """Do nothing: the bench shows patterns by number."""
 
     def advance(self, patterns: int) -> None:
         """Shift the phase of the cycle."""
-        bench = self._loaded()
-        with bench.lock:
-            bench.phase += patterns
+        self._opened()
+        self._bench.phase += patterns
 
     def counters(self) -> Mapping[str, int]:
         """Return cycles, underruns and restarts."""
-        return dict(self._opened().counts)
+        self._opened()
+        return dict(self._bench.counts)
 
-    def close(self) -> None:
-        """Take it off the bench."""
+    def _disconnect(self) -> None:
         self._bench.close()
-
-    def _opened(self) -> Bench:
-        if not self._bench.attached:
-            raise RuntimeError("the modulator is not open: call open() first")
-        return self._bench
-
-    def _loaded(self) -> Bench:
-        bench = self._opened()
-        if not bench.n_patterns:
-            raise RuntimeError("the modulator has no patterns: call load() first")
-        return bench

@@ -68,12 +68,13 @@ class ModulatedCamera:
         self._patterns = patterns
         self._capabilities: CameraCapabilities | None = None
         self._evidence: deque[Mapping[str, Value]] = deque(maxlen=64)
-        self._feedback = MaskFeedback(1, 1.0)
+        self._feedback = MaskFeedback(mirror_px=section.mirror_px)
         self._counts: dict[str, int] = {}
         self._counted_s = self._count_every_s = 0.0
         self._state = 0
         self._settling = 0
         self._corrected = self._recovered = 0
+        self._is_lost = False
 
     # --- the port
 
@@ -90,16 +91,16 @@ class ModulatedCamera:
         if self._capabilities is not None:
             return self._capabilities
         self.properties = self.modulator.open()
-        self.pattern_hash = self.modulator.load(self._moved_patterns((0, 0)))
+        self.pattern_hash = self.modulator.load(self._moved_patterns(self._feedback.moved))
         capabilities = self.camera.open()
-        self.plan = self._arm(self.n_patterns)
+        self.plan = self._arm(self.n_patterns, self._feedback.delay_us)
         if capabilities.n_frames not in (None, self.n_patterns):
             raise ConfigError(
                 "Camera and modulator disagree about the number of masks",
                 expected=f"{capabilities.n_frames}, the camera's",
                 got=f"{self.n_patterns} in [modulator]",
             )
-        self._feedback = MaskFeedback(self.n_patterns, self.plan.mask.slot_us, self._section.mirror_px)
+        self._feedback.reopened(self.n_patterns, self.plan.mask.slot_us)
         self._counts = dict(self.modulator.counters())
         period_ns = round(1000 * self.plan.period_us)
         self._capabilities = dataclasses.replace(
@@ -187,6 +188,9 @@ class ModulatedCamera:
             raise
         except CameraError as error:
             raise CameraLost("The mask modulator does not respond", got=error) from error
+        if self._is_lost:
+            self._is_lost = False
+            raise CameraLost("The mask modulator needs its patterns again, and is opened with the camera")
         frame = self.camera.read(timeout_s)
         if frame is None:
             return None
@@ -266,9 +270,11 @@ class ModulatedCamera:
         if correction.advance:
             self.modulator.advance(correction.advance)
             return
+        if any(correction.move):
+            self._is_lost = True
+            return
         # Both have to be stopped for this; no exposure is under way between two frames of a stopped camera.
         self.stop()
-        self.modulator.load(self._moved_patterns(self._feedback.moved))
         self.plan = self._arm(self.n_patterns, self._feedback.delay_us)
         self.start()
 
@@ -282,12 +288,15 @@ class ModulatedCamera:
         faults = [name for name in _FAULTS if self._counts.get(name, 0) != before.get(name, 0)]
         if not faults or self.plan is None:
             return
-        log.warning("the modulator reports %s: it is loaded, armed and started again", " and ".join(faults))
+        log.warning("the modulator reports %s: it is armed and started again", " and ".join(faults))
         self._state = 1
         self._settling = _SETTLING
         self._recovered += 1
+        self._feedback.restarted()
+        if "restarts" in faults:
+            # It has lost its patterns. To load them takes minutes on some: both are opened again.
+            self._is_lost = True
+            return
         self.modulator.stop()
-        self.modulator.load(self._moved_patterns(self._feedback.moved))
         self.modulator.arm(self.plan.mask)
         self.modulator.start()
-        self._feedback.restarted()

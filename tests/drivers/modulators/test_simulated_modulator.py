@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from sci_stream.errors import ConfigError
+from sci_stream.errors import CameraLost, ConfigError
 from sci_stream.model import CameraFrame
 from sci_stream.modulation.feedback import CORRECTIONS, STATE
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
@@ -46,8 +46,16 @@ def error_of(both: ModulatedCamera, frame: CameraFrame, rolled: int = 0) -> floa
 def frames(both: ModulatedCamera, count: int) -> list[CameraFrame]:
     both.open()
     both.start()
-    taken = [frame for _ in range(2 * count) if (frame := both.read(0.01)) is not None][:count]
-    assert len(taken) == count
+    taken: list[CameraFrame] = []
+    while len(taken) < count:
+        try:
+            frame = both.read(0.01)
+        except CameraLost:
+            both.close()
+            both.open()
+            both.start()
+            continue
+        taken += [frame] if frame is not None else []
     return taken
 
 

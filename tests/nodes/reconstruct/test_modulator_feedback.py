@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from sci_stream.config import CalibrationSection
+from sci_stream.errors import CameraLost
 from sci_stream.model import CameraFrame, Snapshot, SnapshotId
 from sci_stream.modulation.feedback import CORRECTIONS, DELAY, SHIFT_X
 from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
@@ -31,7 +32,13 @@ def film(both: ModulatedCamera, snapshots: int) -> list[CameraFrame]:
     both.start()
     frames = []
     for seq in range(snapshots):
-        frame = both.read(1.0)
+        try:
+            frame = both.read(1.0)
+        except CameraLost:  # to load other patterns, both are opened again
+            both.close()
+            both.open()
+            both.start()
+            frame = both.read(1.0)
         assert frame is not None
         snapshot = Snapshot(
             SnapshotId("s", 0, seq), frame.counts, calibration.hash, 8, 0, truth=frame.truth, chunks=frame.chunks
