@@ -37,7 +37,6 @@ import math
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - the usual name
 
 _WINDOW_PX = 5
 _STRIDE_PX = 3
@@ -102,12 +101,10 @@ def _eccentricity(y: torch.Tensor) -> torch.Tensor:
 
 
 class _Windows(NamedTuple):
-    """Mean of y, (windows,); r², A and T, (25, windows), all 0 where a pixel is invalid; ρ²/⟨ρ²⟩ − 1, (windows,)."""
+    """Mean of y, (windows,); A, r² and T, (3, 25, windows), all 0 where a pixel is invalid; ρ²/⟨ρ²⟩ − 1, (windows,)."""
 
     brightness: torch.Tensor
-    squared: torch.Tensor
-    of_noise: torch.Tensor
-    of_texture: torch.Tensor
+    parts: torch.Tensor
     eccentricity: torch.Tensor
 
 
@@ -116,22 +113,21 @@ def _windows(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor, eccentrici
     stride = max(_STRIDE_PX, math.ceil((y.numel() / _MAX_WINDOWS) ** 0.5))
     at = torch.arange(size, dtype=y.dtype, device=y.device) - size // 2
     down, right = (grid.reshape(-1, 1) for grid in torch.meshgrid(at, at, indexing="ij"))
-
-    def cut(image: torch.Tensor) -> torch.Tensor:
-        return F.unfold(image.unsqueeze(1), size, stride=stride).transpose(0, 1).flatten(1)
-
     opened, exposure = phi.sum(1), phi.square().sum(1)
-    values, light, whole = cut(y), cut(opened), cut(r_inv).amin(0) > 0
     still, changing = (part / part.mean().clamp_min(_TINY) for part in (opened.square(), exposure))
-    coded = cut(still + changing)
+    images = torch.stack((y, opened, r_inv, still + changing, eccentricity.expand_as(y)))
+    # (5, P, rows, columns, 5, 5), as a view.
+    corners = images.unfold(2, size, stride).unfold(3, size, stride)
+    values, light, valid, coded, far = corners.permute(0, 4, 5, 1, 2, 3).reshape(5, size * size, -1)
     basis = _orthonormal(light, light * down, light * right)
-    squared = (values - sum(q * (q * values).sum(0) for q in basis)).square()
+    fit = torch.stack(basis)
+    squared = (values - (fit * (fit * values).sum(1, keepdim=True)).sum(0)).square()
     # h, the diagonal of the projection H onto planes: (1 − H)² has the diagonal 1 − h, and ΣH² = h along each row.
-    fitted = torch.stack(basis).square().sum(0)
-    of_texture = coded * (1 - 2 * fitted) + coded.mean(0) * fitted
-    brightness = values.mean(0).clamp_min(0.0) * whole
-    far = cut(eccentricity.expand_as(y)).mean(0)
-    return _Windows(brightness, squared * whole, (1 - fitted) * whole, of_texture.clamp_min(0.0) * whole, far)
+    fitted = fit.square().sum(0)
+    of_texture = (coded * (1 - 2 * fitted) + coded.mean(0) * fitted).clamp_min_(0.0)
+    whole = valid.amin(0) > 0
+    parts = torch.stack((1 - fitted, squared, of_texture)).mul_(whole)
+    return _Windows(values.mean(0).clamp_min(0.0) * whole, parts, far.mean(0))
 
 
 def _orthonormal(*columns: torch.Tensor) -> list[torch.Tensor]:
@@ -146,36 +142,55 @@ def _orthonormal(*columns: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _variance_components(windows: _Windows) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the maximum likelihood estimates of a, b₀ and g, (), as the module describes."""
-    brightness, squared, noisy, textured, eccentricity = windows
+    """Return the maximum likelihood estimates of a, b₀ and g, (), as the module describes.
+
+    Each operation on windows is one for as many of their quantities as possible: a GPU spends its time on the number of
+    operations here, not on their size.
+    """
+    brightness, parts, eccentricity = windows
+    noisy, _, textured = parts
+    # (2, 3, 25, windows): A and T, each times A, r² and T.
+    products = parts[::2].unsqueeze(1) * parts
+    in_all, squared, of_texture = parts.sum(1)
     # As if a window's residual were all noise: that of the tenth with the smallest is where to begin.
-    level = torch.where(brightness > 0, squared.sum(0) / noisy.sum(0).clamp_min(_TINY), 0.0)
+    level = (squared / in_all.clamp_min(_TINY)).mul_(brightness > 0)
     noise = level.sort().values[len(level) // 10].expand_as(level)
-    texture = (squared.sum(0) - noise * noisy.sum(0)).clamp_min(0.0) / textured.sum(0).clamp_min(_TINY)
+    texture = (squared - noise * in_all).clamp_min(0.0) / of_texture.clamp_min(_TINY)
+    outwards = brightness * eccentricity
+    outwards_squared = outwards.square()
+    constant, growing = torch.stack((torch.ones_like(level), brightness)), torch.stack((level * 0.0, outwards))
     offset = slope = level.new_zeros(())
     growth = level.new_ones(())  # from 0 it could not leave 0 where the brightness alone explains nothing
+    tiny = level.new_full((), _TINY)
     for _ in range(_SCORING_STEPS):
-        weight = (noise * noisy + texture * textured + _TINY).reciprocal().square()
-        nn, nt, tt = ((weight * product).sum(0) for product in (noisy * noisy, noisy * textured, textured * textured))
-        rn, rt = ((weight * squared * part).sum(0) for part in (noisy, textured))
+        weight = torch.addcmul(torch.addcmul(tiny, noise, noisy), texture, textured).pow_(-2)
+        normal = (weight * products).sum(2)
         # s_w² is eliminated from the normal equations of the windows that have any.
-        share = torch.where(texture > 0, nt / tt.clamp_min(_TINY), 0.0)
-        information, score = nn - share * nt, rn - share * rt
-        offset, slope = _line(brightness * (1.0 + growth * eccentricity), information, score)
-        grows = slope * brightness * eccentricity
-        remainder = (grows * (score - information * (slope * brightness + offset))).sum()
-        growth = (remainder / (information * grows.square()).sum().clamp_min(_TINY)).clamp(0.0, 1.0)
-        noise = slope * brightness + growth * grows + offset
-        texture = ((rt - noise * nt) / tt.clamp_min(_TINY)).clamp_min(0.0)
+        ratios = normal[1, :2] / normal[1, 2].clamp_min(_TINY)
+        weighted = torch.addcmul(normal[0, :2], ratios[0] * (texture > 0), normal[1, :2], value=-1)
+        offset, slope = _line(torch.addcmul(constant, growth, growing), weighted)
+        noise = torch.addcmul(offset, slope, brightness)
+        information, score = weighted
+        remainder = torch.dot(torch.addcmul(score, information, noise, value=-1), outwards)
+        grown = (slope.square() * torch.dot(information, outwards_squared)).clamp_min_(_TINY)
+        growth = (slope * remainder / grown).clamp_(0.0, 1.0)
+        noise = torch.addcmul(noise, slope * growth, outwards)
+        texture = torch.addcmul(ratios[1], noise, ratios[0], value=-1).clamp_min_(0.0)
     return offset, slope, growth
 
 
-def _line(x: torch.Tensor, weight: torch.Tensor, weighted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fit n² = a + b·x with a, b ≥ 0 by least squares, given each n² times its weight; return a and b, ()."""
-    total = weight.sum().clamp_min(_TINY)
-    mean, value = (weight * x).sum() / total, weighted.sum() / total
-    spread = (weight * (x - mean).square()).sum().clamp_min(_TINY)
-    slope = ((x - mean) * weighted).sum() / spread
-    through_zero = (x * weighted).sum() / (weight * x.square()).sum().clamp_min(_TINY)
-    slope = torch.where(slope * mean > value, through_zero, slope).clamp_min(0.0)
-    return (value - slope * mean).clamp_min(0.0), slope
+def _line(basis: torch.Tensor, weighted: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fit n² = a + b·x with a, b ≥ 0 by least squares; return a and b, ().
+
+    ``basis``, (2, n): 1 and x; ``weighted``, (2, n): weights, and each n² times its weight.
+    """
+    ((total, of_x), (of_value, of_both)) = weighted @ basis.mT
+    total = total.clamp_min(_TINY)
+    mean, value = of_x / total, of_value / total
+    centred = basis[1] - mean
+    around = weighted * centred
+    spread = torch.dot(around[0], centred).clamp_min_(_TINY)
+    slope = around[1].sum() / spread
+    through_zero = of_both / torch.addcmul(spread, mean, of_x)
+    slope = torch.where(slope * mean > value, through_zero, slope).clamp_min_(0.0)
+    return torch.addcmul(value, slope, mean, value=-1).clamp_min_(0.0), slope

@@ -59,11 +59,14 @@ _PROBES = 2
 # Pixels of all planes and frequencies at once: bounds memory, and on a CPU keeps them in its cache.
 _PIXELS_AT_ONCE = {"cpu": 2**17, "cuda": 2**25}
 
+# Pixels of masks up to which C is kept at all frequencies.
+_KEPT_PIXELS = 2**24
+
 _TINY = 1e-20
 
 
 class _Preconditioner(NamedTuple):
-    """P⁻¹ by spatial frequencies, (P, h, w//2 + 1), and D^−½, (P, H, W); ``shape`` is (h, w)."""
+    """P⁻¹/(h·w) by spatial frequencies, (P, h, w//2 + 1), and D^−½, (P, H, W); ``shape`` is (h, w)."""
 
     inverse: torch.Tensor
     scale: torch.Tensor
@@ -73,7 +76,7 @@ class _Preconditioner(NamedTuple):
         """Return D^−½ P⁻¹ D^−½ r, (P, H, W), a new tensor."""
         height, width = residual.shape[-2:]
         spectrum = torch.fft.rfft2(residual * self.scale, s=self.shape).mul_(self.inverse)
-        image: torch.Tensor = torch.fft.irfft2(spectrum, s=self.shape)[..., :height, :width]
+        image: torch.Tensor = torch.fft.irfft2(spectrum, s=self.shape, norm="forward")[..., :height, :width]
         return image * self.scale
 
 
@@ -150,6 +153,8 @@ class GaussianPrior:
         self._times = _squared_times(n_frames).to(masks)
         self._covariance, self._variance = covariance, _variance(covariance, n_frames, *self._shape)
         self._frames_from = cosines(n_frames).mT.to(masks)
+        # C itself of small videos; of larger ones it is made again for each use.
+        self._spectra = self._spectrum(slice(None)) if masks.numel() <= _KEPT_PIXELS else None
         self._measured = field.measured
         self._precondition = self._preconditioner()
 
@@ -174,41 +179,44 @@ class GaussianPrior:
         measured
             1 at valid pixels of the snapshot, 0 at others, where r and z are 0; (P, H, W).
         """
-        dual = torch.zeros_like(residual)
-        frequencies: torch.Tensor | None = None
-        towards = self._precondition(residual).mul_(measured)
-        direction, energy = towards, _product(residual, towards)
-        enough = _SOLVED * energy
-        for remaining in reversed(range(steps)):
-            covered = torch.empty_like(self.masks)
-            image = self.noise * direction
-            for chunk, masks, part in self._covered(direction):
-                covered[:, chunk] = part
-                image += forward(masks, part)
-            image *= measured
-            # Once converged to rounding, the residual is noise and a step along it would diverge.
-            length = torch.where(energy > enough, energy / _product(direction, image).clamp_min(_TINY), 0.0)
-            dual += length * direction
+        dual, frequencies = torch.zeros_like(residual), None
+        direction = self._precondition(residual).mul_(measured)
+        energy = _product(residual, direction)
+        for step in range(steps):
+            covered, coded = self._covered(direction)
+            image = torch.addcmul(coded, self.noise, direction).mul_(measured)
+            length = energy / _product(direction, image).clamp_min(_TINY)
+            if step == 0:
+                enough = _SOLVED * energy
+            else:  # once converged to rounding, the residual is noise and a step along it would diverge
+                length *= energy > enough
             # CΦᵀz is accumulated from the steps, which saves a transform.
-            length = length.unsqueeze(1)
-            frequencies = covered.mul_(length) if frequencies is None else frequencies.addcmul_(covered, length)
-            if remaining:
-                residual = residual - length.squeeze(1) * image
+            along = length.unsqueeze(1)
+            dual.addcmul_(length, direction)
+            frequencies = covered.mul_(along) if frequencies is None else frequencies.addcmul_(covered, along)
+            if step + 1 < steps:
+                residual = torch.addcmul(residual, length, image, value=-1)
                 towards = self._precondition(residual).mul_(measured)
                 before, energy = energy, _product(residual, towards)
-                direction = towards + energy / before.clamp_min(_TINY) * direction
+                direction = torch.addcmul(towards, energy / before.clamp_min(_TINY), direction)
         assert frequencies is not None
         return Solution(dual, frequencies, self._frames_from)
 
-    def _covered(self, dual: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
-        """Yield, in chunks of frequencies, the chunk, the masks and CΦᵀz, (P, b, H, W) both.
+    def _covered(self, dual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return CΦᵀz by temporal frequencies, (P, B, H, W), and ΦCΦᵀz, (P, H, W).
 
         Borders are periodic: correlations reach a few pixels, and padding makes the transforms twice as slow.
         """
         height, width = self.masks.shape[-2:]
+        covered, coded = torch.empty_like(self.masks), torch.zeros_like(dual)
         for chunk, masks, spectrum in self._chunks():
             image = torch.fft.rfft2(masks * dual.unsqueeze(1), s=self._shape).mul_(spectrum)
-            yield chunk, masks, torch.fft.irfft2(image, s=self._shape)[..., :height, :width]
+            part = torch.fft.irfft2(image, s=self._shape, norm="forward")[..., :height, :width]
+            if part.shape == self.masks.shape:
+                return part, forward(masks, part)
+            covered[:, chunk] = part
+            coded += forward(masks, part)
+        return covered, coded
 
     def _chunks(self, *, parts: int = 1) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
         """Yield, in chunks of temporal frequencies, the chunk, the masks, (P, b, H, W), and C, (b, h, w//2 + 1).
@@ -220,23 +228,32 @@ class GaussianPrior:
         at_once = max(1, most // (planes * self._shape[0] * self._shape[1]))
         for first in range(0, n_frames, at_once):
             chunk = slice(first, first + at_once)
-            spectrum = _spectrum(self._covariance, self._times[chunk], self._space).div_(self._variance)
+            spectrum = self._spectrum(chunk) if self._spectra is None else self._spectra[chunk]
             yield chunk, self.masks[:, chunk], spectrum
+
+    def _spectrum(self, chunk: slice) -> torch.Tensor:
+        """Return C at a chunk of temporal frequencies, (b, h, w//2 + 1), divided by h·w.
+
+        Inverse transforms of it need no factor of their own, which would be a pass over the video.
+        """
+        height, width = self._shape
+        return _spectrum(self._covariance, self._times[chunk], self._space).div_(self._variance * height * width)
 
     def _preconditioner(self) -> _Preconditioner:
         shape, measured = self._shape, self._measured
         diagonal = self.noise.expand_as(measured).clone()
         for _, masks, spectrum in self._chunks(parts=4):
-            diagonal += (masks.square() * torch.fft.irfft2(spectrum, s=shape)[:, :1, :1]).sum(1)
+            diagonal += (masks.square() * torch.fft.irfft2(spectrum, s=shape, norm="forward")[:, :1, :1]).sum(1)
         scale = diagonal.clamp_min(_TINY).rsqrt() * measured
         total = torch.zeros_like(torch.fft.rfft2(measured, s=shape).real)
         for _, masks, spectrum in self._chunks(parts=4):
             periodogram = torch.fft.rfft2(masks * scale.unsqueeze(1), s=shape).abs().square_()
             pairs = torch.fft.irfft2(torch.complex(periodogram, torch.zeros_like(periodogram)), s=shape)
-            total += torch.fft.rfft2(pairs * torch.fft.irfft2(spectrum, s=shape)).real.sum(1)
+            total += torch.fft.rfft2(pairs * torch.fft.irfft2(spectrum, s=shape, norm="forward")).real.sum(1)
         pixels = measured.sum((-2, -1), keepdim=True).clamp_min(1.0)
         noise = self.noise * scale.square().sum((-2, -1), keepdim=True) / pixels
-        return _Preconditioner((total.clamp_min_(0.0) / pixels + noise).clamp_min(_TINY).reciprocal(), scale, shape)
+        inverse = (total.clamp_min_(0.0) / pixels + noise).clamp_min(_TINY).reciprocal()
+        return _Preconditioner(inverse.div_(shape[0] * shape[1]), scale, shape)
 
     def _inverse_diagonal(self) -> torch.Tensor:
         """Estimate the diagonal with random signs v (Hutchinson): that of A is the mean of v ⊙ Av."""

@@ -72,13 +72,13 @@ def _band(size: int, radius: int, dtype: torch.dtype, device: torch.device) -> t
     return once @ once
 
 
-def gradient(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the central differences along rows and along columns, each of the shape of (…, H, W), borders repeated."""
+def gradient(images: torch.Tensor) -> torch.Tensor:
+    """Return the central differences along rows and along columns of (…, H, W), borders repeated, (2, …, H, W)."""
     flat = images.reshape(-1, 1, *images.shape[-2:])
     padded = F.pad(flat, (1, 1, 1, 1), mode="replicate")
-    down = (padded[..., 2:, 1:-1] - padded[..., :-2, 1:-1]) / 2
-    right = (padded[..., 1:-1, 2:] - padded[..., 1:-1, :-2]) / 2
-    return down.reshape(images.shape), right.reshape(images.shape)
+    down = padded[..., 2:, 1:-1] - padded[..., :-2, 1:-1]
+    right = padded[..., 1:-1, 2:] - padded[..., 1:-1, :-2]
+    return torch.stack((down, right)).div_(2).view(2, *images.shape)
 
 
 class Trajectory(NamedTuple):
@@ -91,7 +91,7 @@ class Trajectory(NamedTuple):
     def of(cls, flow: torch.Tensor, image: torch.Size, stride: int = 1) -> Trajectory:
         """Return the trajectory along a velocity, (2, h, w), at every ``stride``-th pixel of images of this size."""
         pixels, per_pixel = _pixels(image, flow.shape[-2:], stride, flow.device)
-        return cls(pixels, (flow.flip(0) * per_pixel.view(2, 1, 1)).permute(1, 2, 0).contiguous())
+        return cls(pixels, torch.stack((flow[1], flow[0]), -1) * per_pixel)
 
     def carry(self, images: torch.Tensor, times: torch.Tensor, *, cubic: bool = False) -> torch.Tensor:
         """Return images warped along it, image(p − t·flow(p)), at the pixels p: (T, C, h, w), a new tensor.
@@ -137,14 +137,14 @@ def enlarged(field: torch.Tensor, height: int, width: int) -> torch.Tensor:
     return F.interpolate(field.unsqueeze(0), size=(height, width), mode="bilinear", align_corners=False).squeeze(0)
 
 
-def solve_2x2(terms: torch.Tensor, damping: float, radius: int) -> torch.Tensor:
+def solve_2x2(products: torch.Tensor, damping: float, radius: int) -> torch.Tensor:
     """Solve the damped normal equations of a window around each pixel for its step of motion.
 
     Parameters
     ----------
-    terms
-        (5, …, H, W): the products a·a, a·b, b·b, a·e, b·e of the derivatives a (rows), b (columns) and the error e that
-        the step is to explain, e ≈ a·step_rows + b·step_columns.
+    products
+        (2, 3, …, H, W): of the derivatives a (rows) and b (columns) with a, b and the error e that the step is to
+        remove, a·step_rows + b·step_columns + e ≈ 0. Overwritten.
     damping
         λ added to the diagonal: unseen parts do not move.
     radius
@@ -154,10 +154,11 @@ def solve_2x2(terms: torch.Tensor, damping: float, radius: int) -> torch.Tensor:
     -------
     (2, …, H, W), the step.
     """
-    aa, ab, bb, ae, be = box_mean(terms.flatten(0, -3), radius).view(terms.shape)
-    aa, bb = aa + damping, bb + damping
-    determinant = aa * bb - ab * ab
-    return torch.stack(((bb * ae - ab * be) / determinant, (aa * be - ab * ae) / determinant))
+    means = box_mean(products.flatten(0, -3), radius).view(products.shape)
+    means.flatten(0, 1)[::4].add_(damping)  # a·a and b·b
+    # (step, 1) is orthogonal to both rows of the equations.
+    across: torch.Tensor = torch.linalg.cross(means[0], means[1], dim=0)
+    return across[:2].div_(across[2])
 
 
 def limited(step: torch.Tensor, longest: float) -> torch.Tensor:
@@ -166,13 +167,13 @@ def limited(step: torch.Tensor, longest: float) -> torch.Tensor:
 
 
 def _shortened(step: torch.Tensor, longest: float) -> torch.Tensor:
-    return step * (longest / torch.hypot(*step).clamp_min(1e-9)).clamp_max(1.0)
+    return step / (torch.hypot(step[0], step[1]) / longest).clamp_min_(1.0)
 
 
 def _step_against(slope: torch.Tensor, mean: torch.Tensor, radius: int) -> torch.Tensor:
     """Return the step of motion that removes a slope of the brightness over time: slope + ∇m·step = 0, (2, …, H, W)."""
-    a, b = gradient(mean)
-    return solve_2x2(torch.stack((a * a, a * b, b * b, -a * slope, -b * slope)), GRADIENT_NOISE, radius)
+    derivatives = torch.cat((gradient(mean), slope.unsqueeze(0)))
+    return solve_2x2(derivatives[:2].unsqueeze(1) * derivatives, GRADIENT_NOISE, radius)
 
 
 def velocity(video: torch.Tensor, *, finest: int, rounds: int) -> torch.Tensor:
@@ -212,15 +213,23 @@ def velocity(video: torch.Tensor, *, finest: int, rounds: int) -> torch.Tensor:
         for _ in range(rounds):
             # The last two frames first, where a small fast object has moved least; then twice as many with each step.
             latest = level[-frames:]
-            time = torch.arange(1 - len(latest), 1, dtype=video.dtype, device=video.device)
-            aligned = Trajectory.of(flow, level.shape[-2:]).carry(latest.unsqueeze(1), -time).squeeze(1)
-            mean = aligned.mean(0)
-            centred = time - time.mean()
-            # Least squares slope of the brightness over time at each pixel of the aligned frames.
-            slope = torch.tensordot(centred / centred.square().sum(), aligned, dims=1)
+            ages, slope_and_mean = _over_time(len(latest), video.device)
+            aligned = Trajectory.of(flow, level.shape[-2:]).carry(latest.unsqueeze(1), ages).squeeze(1)
+            slope, mean = torch.tensordot(slope_and_mean, aligned, dims=1)
             flow = box_mean(flow + limited(_step_against(slope, mean, WINDOW_PX), _LARGEST_STEP_PX), 1)
             frames *= 2
     return _rescaled(flow, height, width)
+
+
+@functools.lru_cache(maxsize=16)
+def _over_time(n_frames: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the ages of frames, (n,), the last one's 0, and the weights of the slope over time and the mean, (2, n).
+
+    The slope is that of linear regression.
+    """
+    time = torch.arange(1.0 - n_frames, 1.0, device=device)
+    centred = time - time.mean()
+    return -time, torch.stack((centred / centred.square().sum(), torch.full_like(time, 1 / n_frames)))
 
 
 def _pyramid(video: torch.Tensor) -> list[torch.Tensor]:
@@ -235,8 +244,10 @@ def _rescaled(flow: torch.Tensor, height: int, width: int) -> torch.Tensor:
     """Rescale a flow to another resolution: its size, and its pixels per frame."""
     if flow.shape[-2:] == (height, width):
         return flow
-    down, right = enlarged(flow, height, width)
-    return torch.stack((down * (height / flow.shape[-2]), right * (width / flow.shape[-1])))
+    rescaled = enlarged(flow, height, width)
+    rescaled[0] *= height / flow.shape[-2]
+    rescaled[1] *= width / flow.shape[-1]
+    return rescaled
 
 
 @functools.lru_cache(maxsize=16)

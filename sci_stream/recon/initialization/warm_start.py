@@ -9,6 +9,7 @@ whole image this gives ρ, the error of the blended start relative to the cold o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -94,7 +95,7 @@ def predict(past: torch.Tensor, cold: InitialGuess, measurement: Measurement, er
     The prediction. All on the device of the arguments, none of which is modified; no number leaves the device.
     """
     last = past[:, -1]
-    with_slopes = torch.cat((last, *gradient(last)))
+    with_slopes = torch.cat((gradient(last).flatten(0, 1), last))
     thinned = {stride: measurement.thinned(stride) for stride in {stride for stride, _ in _STEPS}}
     flow = velocity(past.mean(0), finest=2, rounds=2)
     for stride, radius in _STEPS:
@@ -127,8 +128,8 @@ def refine(
     flow
         (2, h, w), the velocity so far, pixels per frame.
     image
-        (P, h, w), the frame to extrapolate; with a stride, (3P, h, w): with its gradients along rows and columns, which
-        cannot be computed from subsampled frames.
+        (P, h, w), the frame to extrapolate; with a stride, (3P, h, w): after its gradients along rows and columns,
+        which cannot be computed from subsampled frames.
     measurement
         The new measurement, thinned by the stride.
     stride
@@ -140,19 +141,16 @@ def refine(
     -------
     (2, h, w), a new tensor.
     """
-    residual, weight = measurement.y.clone(), measurement.r_inv.sqrt()
-    rows, columns = torch.zeros_like(residual), torch.zeros_like(residual)
-    for frames, moved in _warped(image, flow, measurement.phi.shape[1], stride=stride):
-        here, down, right = moved.chunk(3) if stride > 1 else (moved, *gradient(moved))
-        masks = measurement.phi[:, frames]
-        residual -= forward(masks, here)
-        masks = masks * torch.arange(frames.start + 1, frames.stop + 1, device=masks.device).view(-1, 1, 1)
-        rows -= forward(masks, down)
-        columns -= forward(masks, right)
-    residual, rows, columns = residual * weight, rows * weight, columns * weight
-    products = (rows * rows, rows * columns, columns * columns, rows * residual, columns * residual)
-    step = limited(solve_2x2(torch.stack([product.sum(0) for product in products]), GRADIENT_NOISE, radius), 1.0)
-    return flow + (enlarged(step, *flow.shape[-2:]) if stride > 1 else step)
+    n_planes, n_frames = measurement.phi.shape[:2]
+    # By the velocity along rows and along columns, and Φx̂ − y.
+    derivatives = torch.zeros(3, *measurement.y.shape, dtype=flow.dtype, device=flow.device)
+    for frames, moved in _warped(image, flow, n_frames, stride=stride):
+        parts = moved.view(3, n_planes, *moved.shape[1:]) if stride > 1 else torch.cat((gradient(moved), moved[None]))
+        derivatives += forward(measurement.phi[:, frames] * _ages(n_frames, flow.device)[:, :, frames], parts)
+    derivatives[2] -= measurement.y
+    products = ((derivatives[:2] * measurement.r_inv).unsqueeze(1) * derivatives).sum(2)
+    step = limited(solve_2x2(products, GRADIENT_NOISE, radius), 1.0)
+    return flow - (enlarged(step, *flow.shape[-2:]) if stride > 1 else step)
 
 
 def _warped(
@@ -165,9 +163,16 @@ def _warped(
     chunk = max(1, most // (images.shape[0] * at[0].numel()))
     for first in range(0, n_frames, chunk):
         end = min(first + chunk, n_frames)
-        ages = torch.arange(first + 1, end + 1, dtype=images.dtype, device=images.device)
+        ages = _ages(n_frames, images.device)[0, 0, first:end].flatten()
         moved = trajectory.carry(images.unsqueeze(0), ages, cubic=cubic)
         yield slice(first, end), moved.transpose(0, 1)
+
+
+@functools.lru_cache(maxsize=16)
+def _ages(n_frames: int, device: torch.device) -> torch.Tensor:
+    """Return b + 1 for the derivatives by both velocities, and 1 for the frames themselves, (3, 1, B, 1, 1)."""
+    age = torch.arange(1.0, n_frames + 1, device=device)
+    return torch.stack((age, age, torch.ones_like(age))).view(3, 1, -1, 1, 1)
 
 
 def _blend(predicted: torch.Tensor, cold: InitialGuess, errors: LeaveOneOutError, moved: torch.Tensor) -> Prediction:
