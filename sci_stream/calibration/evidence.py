@@ -41,10 +41,10 @@ _JPEG = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Defect:
     """A defect of the data: name, figure and remedy in one sentence.
 
-    ``fatal`` if a video would be made up; ``corrected`` if the solve has done what it takes. ``shift_px``, (x, y),
+    ``fatal`` if a video would be made up; ``corrected`` if the solve allows for it. ``shift_px``, (x, y),
     moves the masks to where y has them.
     """
 
@@ -67,7 +67,7 @@ _ORIENTATIONS: dict[str, tuple[str, Callable[[F64], F64]]] = {
 }
 
 
-def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Finding]:
+def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defect]:
     """Return the defects of a snapshot and its masks, none for right data.
 
     Parameters
@@ -98,7 +98,7 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Findi
         return found + _orientation(r, light, usable, fit, bayer)
     if fit < 0:
         text = f"y is dark where the masks are open (correlation {fit:.2f}): pass 1 - masks"
-        return [*found, Finding("mask_sign", text, fatal=True)]
+        return [*found, Defect("mask_sign", text, fatal=True)]
     return found + _response(r, t, level, usable & (y < y.max()))
 
 
@@ -163,7 +163,7 @@ def _correlation(a: F64, b: F64, where: npt.NDArray[np.bool_]) -> float:
 
 def _orientation(
     r: F64, light: F64, usable: npt.NDArray[np.bool_], fit: float, bayer: BayerPhase | None
-) -> list[Finding]:
+) -> list[Defect]:
     """Return in which other orientation the masks fit; masks that fit in none are judged by the calibration monitor."""
     best, name, remedy, sign = abs(fit), "", "", 1.0
     for orientation, (text, turn) in _ORIENTATIONS.items():
@@ -179,10 +179,10 @@ def _orientation(
     if sign < 0:
         name, remedy = f"{name} and inverted", f"1 - {remedy}"
     text = f"the masks fit y {name} (correlation {best:.2f}, as they are {fit:.2f}): pass {remedy}"
-    return [Finding("mask_orientation", text, fatal=True)]
+    return [Defect("mask_orientation", text, fatal=True)]
 
 
-def _shift(r: F64, t: F64, usable: npt.NDArray[np.bool_], fit: float) -> Finding | None:
+def _shift(r: F64, t: F64, usable: npt.NDArray[np.bool_], fit: float) -> Defect | None:
     """Return by how many whole pixels the masks are displaced, if they fit clearly better there."""
     a, b = np.where(usable, r - r[usable].mean(), 0), np.where(usable, t - t[usable].mean(), 0)
     product = np.fft.irfft2(np.fft.rfft2(a) * np.conj(np.fft.rfft2(b)), a.shape)
@@ -192,11 +192,11 @@ def _shift(r: F64, t: F64, usable: npt.NDArray[np.bool_], fit: float) -> Finding
     if (dy, dx) == (0, 0) or best < max(fit + _SHIFT_MARGIN, _MATCH):
         return None
     text = f"the masks fit y {best:.2f} instead of {fit:.2f} moved by ({dx:+d}, {dy:+d}) px in (x, y): calibrate again"
-    return Finding("mask_shift", text, corrected=True, shift_px=(dx, dy))
+    return Defect("mask_shift", text, corrected=True, shift_px=(dx, dy))
 
 
-def _response(r: F64, t: F64, level: F64, usable: npt.NDArray[np.bool_]) -> list[Finding]:
-    """Return what the slope of r over t shows: a camera's gamma, a black level, masks of less contrast.
+def _response(r: F64, t: F64, level: F64, usable: npt.NDArray[np.bool_]) -> list[Defect]:
+    """Return the defects that the slope of r over t shows: a camera's gamma, a black level, masks of less contrast.
 
     Gamma g bends r ≈ g t + g(g − 1)/2 t². A black level β divides the slope by 1 + β/ȳ: most where the scene is dark.
     """
@@ -211,7 +211,7 @@ def _response(r: F64, t: F64, level: F64, usable: npt.NDArray[np.bool_]) -> list
             f"y is not proportional to the light but has a gamma of about {first:.2f}: pass y ** {1 / first:.2f}, or "
             "switch the camera's gamma off"
         )
-        return [Finding("gamma", text)]
+        return [Defect("gamma", text)]
     dim = usable & ~bright
     # r ȳ = t (ȳ − β): steeper where the scene is bright, by an amount that masks of less contrast do not have.
     black = float((t * t * level - t * r * level)[usable].sum() / (t * t)[usable].sum())
@@ -220,12 +220,12 @@ def _response(r: F64, t: F64, level: F64, usable: npt.NDArray[np.bool_]) -> list
         remedy = f"has a black level of about {black:.4g}: pass y - {black:.4g}"
         if black < 0:
             remedy = f"lacks about {-black:.4g}, subtracted as black level: pass y + {-black:.4g}"
-        return [Finding("black_level", f"y {remedy}")]
+        return [Defect("black_level", f"y {remedy}")]
     text = (
         f"the masks modulate y {slope:.2f} times as much as they should: stray light, or masks that are sharper or "
         "blurrier than on the sensor: calibrate again"
     )
-    return [Finding("mask_contrast", text)]
+    return [Defect("mask_contrast", text)]
 
 
 def _slope(z: F64, x: F64) -> tuple[float, float]:
@@ -236,12 +236,12 @@ def _slope(z: F64, x: F64) -> tuple[float, float]:
     return slope, float(np.sqrt(np.mean((z - slope * x) ** 2) / power))
 
 
-def _saturation(y: F64) -> list[Finding]:
+def _saturation(y: F64) -> list[Defect]:
     share = float(np.mean(y >= y.max()))
     if share < _SATURATED or y.min() == y.max():
         return []
     return [
-        Finding(
+        Defect(
             "saturation",
             f"{share:.1%} of y has its largest value, {y.max():.6g}: saturated pixels say less; shorten the exposure",
         )
@@ -257,7 +257,7 @@ _BANDS = [
 ]
 
 
-def _blocks(y: F64) -> list[Finding]:
+def _blocks(y: F64) -> list[Defect]:
     """Return whether y was compressed as JPEG: many coefficients of its 8×8 blocks are near zero, of others few."""
     if min(y.shape) < 32:
         return []
@@ -265,9 +265,7 @@ def _blocks(y: F64) -> list[Finding]:
     if float((np.mean(displaced, 0) - aligned).max()) < _JPEG:
         return []
     return [
-        Finding(
-            "jpeg", "y was compressed as JPEG, which removes what the masks have coded: use the camera's raw frames"
-        )
+        Defect("jpeg", "y was compressed as JPEG, which removes the code of the masks: use the camera's raw frames")
     ]
 
 

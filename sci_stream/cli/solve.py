@@ -100,13 +100,13 @@ def solve(
         echo(f"note: {assumption}")
     with progress_bar("solve") as report:
         done = solve_file(data, out, options, report)
-    for finding in done.findings:
-        echo(f"{'note' if finding.corrected else 'warning'}: {finding.text}")
+    for defect in done.defects:
+        echo(f"{'note' if defect.corrected else 'warning'}: {defect.text}")
     if as_json:
         print_json(done.to_json())
     else:
         _report(done, given_truth=data.truth is not None)
-    if not all(finding.corrected for finding in done.findings):
+    if not all(defect.corrected for defect in done.defects):
         raise typer.Exit(DataError.exit_status)
 
 

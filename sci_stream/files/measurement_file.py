@@ -39,7 +39,7 @@ class Measurements:
     truth
         The true frames, None if unknown: an array of n·B frames (…, H, W) of the first n snapshots, or of all.
     assumed
-        What the files do not say and their shapes or contents showed, a sentence each.
+        Properties that the files do not state and their shapes or contents showed, a sentence each.
     is_mosaic
         Whether a name says that the arrays are mosaics of a colour sensor.
     """

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from sci_stream.calibration.diagnosis import findings, is_withheld, withhold
-from sci_stream.calibration.evidence import Finding, examine, stuck_pixels
+from sci_stream.calibration.evidence import Defect, examine, stuck_pixels
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.errors import InputError
 from sci_stream.model import Array, BayerPhase, Snapshot
@@ -66,7 +66,7 @@ class Reconstructed:
         Value of y that became 1.0 in the video: the value that a white frame adds through an open mask.
     faults
         Defects that the snapshots show, a sentence each with its remedy.
-    findings
+    defects
         The same by name; ``fatal`` ones withhold the video.
     """
 
@@ -75,7 +75,7 @@ class Reconstructed:
     psnr_db: float | None
     white: float
     faults: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    defects: tuple[Defect, ...] = ()
 
     @property
     def report(self) -> SolveReport:
@@ -200,22 +200,22 @@ def reconstruct(
     if solver.withholds:  # another order takes several snapshots to see
         for seq, counts in enumerate(series):
             videos[seq], reports[seq] = solver.withheld(seq, counts, videos[seq], reports[seq])
-    _warn(solver.findings)
+    _warn(solver.defects)
     video = videos[0] if snapshots.ndim == 2 else np.stack(videos)
     scores = [report.psnr_db for report in reports if report.psnr_db is not None]
     mean_psnr = float(np.mean(scores)) if scores else None
-    found = tuple(solver.findings)
+    found = tuple(solver.defects)
     return Reconstructed(_like(video, y), tuple(reports), mean_psnr, solver.white, texts(found), found)
 
 
-def texts(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """Return the sentences of findings."""
-    return tuple(finding.text for finding in findings)
+def texts(defects: Iterable[Defect]) -> tuple[str, ...]:
+    """Return the sentences of defects."""
+    return tuple(defect.text for defect in defects)
 
 
-def _warn(findings: Iterable[Finding]) -> None:
-    for finding in findings:
-        warnings.warn(finding.text, MaskMismatchWarning if finding.fatal else DataWarning, stacklevel=3)
+def _warn(defects: Iterable[Defect]) -> None:
+    for defect in defects:
+        warnings.warn(defect.text, MaskMismatchWarning if defect.fatal else DataWarning, stacklevel=3)
 
 
 def reconstruct_stream(
@@ -266,8 +266,8 @@ def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reco
         if seq == 0:
             solver.scale(counts[np.newaxis], None)
         video, report = solver.solve(seq, counts)
-        _warn(solver.findings[known:])
-        known, found = len(solver.findings), tuple(solver.findings)
+        _warn(solver.defects[known:])
+        known, found = len(solver.defects), tuple(solver.defects)
         yield Reconstructed(_like(video, snapshot), (report,), None, solver.white, texts(found), found)
 
 
@@ -306,7 +306,7 @@ class ArraySolver:
         self._monitor: CalibrationMonitor | None = None
         self.withholds = False
         """Whether a video would be made up: the snapshots are returned in its place."""
-        self.findings: list[Finding] = []
+        self.defects: list[Defect] = []
         """Defects found so far, each once."""
 
     @property
@@ -363,7 +363,7 @@ class ArraySolver:
             stuck &= ~self.calibration.bad_pixels
         if stuck.any():
             text = f"{int(stuck.sum())} pixels are brighter than the masks allow, as stuck pixels are: left out"
-            self._add(Finding("stuck_pixels", text, corrected=True))
+            self._add(Defect("stuck_pixels", text, corrected=True))
             self._mark_bad(stuck)
 
     def _mark_bad(self, pixels: npt.NDArray[np.bool_]) -> None:
@@ -375,10 +375,10 @@ class ArraySolver:
         measured = np.array(self.calibration.measurement(y), np.float64)
         if self.calibration.bad_pixels is not None:
             measured[self.calibration.bad_pixels] = np.nan
-        for finding in examine(measured, self.calibration.phi, self.calibration.bayer):
-            self._add(finding)
-            if finding.shift_px is not None:
-                self._move_masks(*finding.shift_px)
+        for defect in examine(measured, self.calibration.phi, self.calibration.bayer):
+            self._add(defect)
+            if defect.shift_px is not None:
+                self._move_masks(*defect.shift_px)
 
     def _move_masks(self, dx: int, dy: int) -> None:
         """Move the masks to the right and down; pixels without a mask are bad."""
@@ -389,10 +389,10 @@ class ArraySolver:
         self.calibration = dataclasses.replace(self.calibration, phi=moved)
         self._mark_bad(~inside)
 
-    def _add(self, finding: Finding) -> None:
-        if finding.name not in {known.name for known in self.findings}:
-            self.findings.append(finding)
-            self.withholds |= finding.fatal
+    def _add(self, defect: Defect) -> None:
+        if defect.name not in {known.name for known in self.defects}:
+            self.defects.append(defect)
+            self.withholds |= defect.fatal
 
     def _estimated_white(self, y: Array, truth: Array | None) -> float:
         phi = self.calibration.phi
@@ -427,7 +427,7 @@ class ArraySolver:
             problems = findings(health, warn_shift_px=np.inf)
             for name in ("mask_match", "mask_order"):
                 if name in problems:
-                    self._add(Finding(name, problems[name], fatal=is_withheld(health)))
+                    self._add(Defect(name, problems[name], fatal=is_withheld(health)))
         if self.withholds:
             return self.withheld(seq, y, video, report)
         return video.astype(np.float32, copy=False), report

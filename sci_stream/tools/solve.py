@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import JsonValue
 
-from sci_stream.calibration.evidence import Finding
+from sci_stream.calibration.evidence import Defect
 from sci_stream.errors import InputError
 from sci_stream.file_guard import complete_output
 from sci_stream.files.measurement_file import Measurements
@@ -51,7 +51,7 @@ class SolveOptions(ArrayOptions):
 
 @dataclass(slots=True, eq=False)
 class SolvedFile:
-    """Result: ``reports`` of each snapshot; PSNR, scale and ``findings`` as of `sci_stream.Reconstructed`."""
+    """Result: ``reports`` of each snapshot; PSNR, scale and ``defects`` as of `sci_stream.Reconstructed`."""
 
     out: Path | None
     denoiser: str
@@ -59,7 +59,7 @@ class SolvedFile:
     n_frames: int
     white: float
     reports: list[SolveReport] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    defects: list[Defect] = field(default_factory=list)
 
     @property
     def psnr_db(self) -> float | None:
@@ -77,10 +77,10 @@ class SolvedFile:
             "denoiser": self.denoiser,
             "device": self.device,
             "psnr_db": _finite(self.psnr_db),
-            "faults": [*texts(self.findings)],
-            "findings": [
+            "faults": [*texts(self.defects)],
+            "defects": [
                 {"name": one.name, "text": one.text, "fatal": one.fatal, "corrected": one.corrected}
-                for one in self.findings
+                for one in self.defects
             ],
             "solves": [
                 {**live_values(report), "start": report.start_reason, "seconds": report.solve_ns / 1e9}
@@ -161,7 +161,7 @@ def solve_file(
         _write(out, videos(), y[seqs[0]], done, options, calibration=calibration, seqs=seqs)
     except _WithheldError:
         done.out = None
-    done.findings = solver.findings
+    done.defects = solver.defects
     return done
 
 

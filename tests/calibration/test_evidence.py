@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from sci_stream.calibration.evidence import Finding, examine, mask_fit, stuck_pixels
+from sci_stream.calibration.evidence import Defect, examine, mask_fit, stuck_pixels
 from sci_stream.model import Array, BayerPhase
 
 B, SIZE = 8, 128
@@ -48,11 +48,11 @@ def y(masks: Array, scene: Array) -> Array:
     return np.asarray(light + np.random.default_rng(3).normal(0, 0.003 * light.max(), light.shape))
 
 
-def names(findings: list[Finding]) -> list[str]:
-    return [finding.name for finding in findings]
+def names(defects: list[Defect]) -> list[str]:
+    return [defect.name for defect in defects]
 
 
-def test_right_data_has_no_finding_on_any_scale(y: Array, masks: Array) -> None:
+def test_right_data_has_no_defect_on_any_scale(y: Array, masks: Array) -> None:
     for scale in (1e-9, 1.0, 4095.0):
         assert examine(y * scale, masks) == []
     assert examine(np.rint(y / y.max() * 250), masks) == []
@@ -71,37 +71,37 @@ def test_right_data_has_no_finding_on_any_scale(y: Array, masks: Array) -> None:
 def test_other_orientation_is_named_with_the_turn_back(
     y: Array, masks: Array, turn: Callable[[Array], Array], remedy: str
 ) -> None:
-    (finding,) = examine(y, turn(masks))
-    assert (finding.name, finding.fatal) == ("mask_orientation", True)
-    assert remedy in finding.text
+    (defect,) = examine(y, turn(masks))
+    assert (defect.name, defect.fatal) == ("mask_orientation", True)
+    assert remedy in defect.text
 
 
 def test_inverted_masks_are_named(y: Array, masks: Array) -> None:
-    (finding,) = examine(y, masks.max() - masks)
-    assert (finding.name, finding.fatal) == ("mask_sign", True)
+    (defect,) = examine(y, masks.max() - masks)
+    assert (defect.name, defect.fatal) == ("mask_sign", True)
 
 
 def test_displaced_masks_are_found_to_the_pixel(y: Array, masks: Array) -> None:
-    (finding,) = examine(y, np.roll(masks, (-2, 3), (1, 2)))
-    assert (finding.name, finding.shift_px, finding.corrected) == ("mask_shift", (-3, 2), True)
+    (defect,) = examine(y, np.roll(masks, (-2, 3), (1, 2)))
+    assert (defect.name, defect.shift_px, defect.corrected) == ("mask_shift", (-3, 2), True)
 
 
 def test_gamma_is_measured(y: Array, masks: Array) -> None:
-    (finding,) = examine((y.clip(0) / y.max()) ** 0.8, masks)
-    assert finding.name == "gamma"
-    assert "gamma of about 0.8" in finding.text
+    (defect,) = examine((y.clip(0) / y.max()) ** 0.8, masks)
+    assert defect.name == "gamma"
+    assert "gamma of about 0.8" in defect.text
 
 
 def test_black_level_is_measured(y: Array, masks: Array) -> None:
     level = 0.2 * np.median(y)
-    (finding,) = examine(y + level, masks)
-    assert finding.name == "black_level"
-    assert float(finding.text.split("pass y - ")[1]) == pytest.approx(level, rel=0.25)
+    (defect,) = examine(y + level, masks)
+    assert defect.name == "black_level"
+    assert float(defect.text.split("pass y - ")[1]) == pytest.approx(level, rel=0.25)
 
 
 def test_black_level_subtracted_twice_is_no_right_data(y: Array, masks: Array) -> None:
-    (finding,) = examine((y - 0.2 * np.median(y)).clip(0), masks)
-    assert finding.name in {"black_level", "mask_contrast"}
+    (defect,) = examine((y - 0.2 * np.median(y)).clip(0), masks)
+    assert defect.name in {"black_level", "mask_contrast"}
 
 
 def test_saturation_is_named(y: Array, masks: Array) -> None:
@@ -134,7 +134,7 @@ def test_fit_is_largest_for_the_masks_of_the_snapshot(y: Array, masks: Array) ->
 
 
 @pytest.mark.parametrize("y", [np.zeros((16, 16)), np.full((16, 16), np.nan), np.full((16, 16), 7.0)])
-def test_snapshot_without_content_has_no_finding(y: Array) -> None:
+def test_snapshot_without_content_has_no_defect(y: Array) -> None:
     assert examine(y, np.random.default_rng(0).random((4, 16, 16))) == []
 
 

@@ -119,7 +119,7 @@ def test_memory_budget_overflow_is_counted(tmp_path: Path) -> None:
         ledger = assert_accounted_for(rig.finish())
         assert ledger["acquired"] == 60
         assert set(ledger["dropped"]) == {"ring_full"}
-        # Seven fit, with what the node notes of each.
+        # Seven fit, with the notes of the node on each.
         assert ledger["reconstructed"] >= 7
 
 

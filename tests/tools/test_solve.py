@@ -166,7 +166,7 @@ def test_command_warns_of_masks_that_do_not_fit(tmp_path: Path, monkeypatch, cap
     assert (status, "warning: the masks fit y upside down" in said, "pass masks[:, ::-1]" in said) == (7, True, True)
     assert not (tmp_path / "v.npy").exists()
     status, out, _ = run(monkeypatch, capsys, *files, "--iterations", 2, "--json")
-    assert (status, json.loads(out)["findings"][0]["name"]) == (7, "mask_orientation")
+    assert (status, json.loads(out)["defects"][0]["name"]) == (7, "mask_orientation")
     status, _, _ = run(monkeypatch, capsys, *files, "--iterations", 2, "--no-check-masks", "-o", tmp_path / "v.npy")
     assert (status, (tmp_path / "v.npy").exists()) == (0, True)
 
