@@ -96,8 +96,8 @@ def test_warm_snapshot_takes_few_kernels(engine: Engine) -> None:
     found = {name: (kernels.count, kernels.bytes / np.prod(SHAPE)) for name, kernels in counts.items()}
     network = 15 * _KERNELS["convolution"] + 14
     most = {
-        "noise": (460, 330),
-        "start": (750, 1150),
+        "noise": (465, 330),
+        "start": (760, 1150),
         "correlated": (network + 70, 1600),
         "projected": (network + 25, 1460),
     }
