@@ -247,7 +247,7 @@ class SolveReport:
             live=False,
         ),
     )
-    masks_at: Annotated[str, text(1610)] = field(
+    masks_at: Annotated[str, text(1870)] = field(
         default="",
         metadata=reported(
             text_column("masks_at", "S", "correction of the masks used, empty as calibrated"), live=False

@@ -1,46 +1,63 @@
-r"""Estimate the errors of single masks over snapshots: shift and gain of each mask, and the black level.
+r"""Estimate the errors of an exposure: shift, blur and gain of each mask, and the black level.
 
 Each snapshot gives a linear model of the residual, r ≈ J θ, from blocks in which the scene is eliminated
-(`sci_stream.calibration.mask_registration`). Information JᵀWJ and score JᵀWr are averaged over snapshots, not added up:
-a scene that stays repeats its own misfit. The prior is the errors that rigs have, so that what snapshots do not show
-stays at 0. The information is reduced if scores of blocks scatter more than it predicts, since texture is no white
-noise, and if those of snapshots do, since only errors of the masks are the same each time; a lamp that is turned up is
-not. Whether to correct anything is decided by evidence: the probability of the measurement with errors of the
-prior's size against that with none, for shapes (shift and blur), gains and black level in all combinations.
+(`sci_stream.calibration.mask_registration`); it is linearised again at the estimate until that settles (Gauss–Newton).
+Information JᵀWJ and score JᵀWr are averaged over snapshots, not added up: a scene that stays repeats its own misfit.
+The information is reduced if scores of blocks scatter more than it predicts, since texture is no white noise, and if
+those of snapshots do, since only errors of the masks are the same each time; a lamp that is turned up is not.
 
-Within a snapshot a gain that rises linearly looks like a scene that fades in. But one snapshot continues the other: a
-scene continues where it ended, and gains begin again. The jump of the brightness of all blocks from the end of one
-snapshot to the beginning of the next shows the trend. A gain of all frames alike remains unknown: it is the scene's
-brightness.
+Errors of shape, gains, gains of both ends and black level each have a normal prior whose standard deviation is the one
+of greatest evidence (MacKay's evidence approximation), 0 included: gains of a shutter that wavers and of a stage that
+dwells at its turning points differ tenfold. Nothing is corrected unless the evidence for errors against none is strong.
+
+Within a snapshot a gain that rises linearly looks like a scene that fades in; alone, it is taken to be of a scene that
+does not. But one snapshot continues the other: a scene continues where it ended, and gains begin again, so that the
+jump of the brightness of all blocks from the end of one snapshot to the beginning of the next shows the trend. A gain
+of all frames alike remains unknown: it is the scene's brightness.
 
 References
 ----------
-Information filter: Anderson and Moore, "Optimal Filtering" (1979), section 6.3. Evidence of linear Gaussian models:
+Information filter: Anderson and Moore, "Optimal Filtering" (1979), section 6.3. Evidence and scale of the prior:
 MacKay, "Bayesian interpolation", Neural Computation 4 (1992).
 """
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream.optics.mask_errors import MaskError
+from sci_stream.optics.mask_errors import MaskCorrection, MaskError
 
 F64 = npt.NDArray[np.float64]
 
 # Standard deviations of the errors of a rig that was calibrated with care and has since warmed up: shift of a mask,
-# pixels; gain of a frame; black level relative to the brightest y there is.
+# pixels; blur; gain of a frame; black level relative to the brightest y there is. The priors are multiples of them.
 JITTER_PX, BLUR_PX2, GAIN, BLACK = 0.2, 0.1, 0.05, 0.01
+_SCALES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+# Largest of them for shapes, which are linear within a fraction of a pixel; for gains, which are shifts along a pattern
+# that moves if they may be large; for those of both ends, where a stage dwells; and for the black level.
+_MAX_SCALES = (2.0, 2.0, 16.0, 2.0)
 # Weight of a snapshot in the mean: errors that drift are followed within some ten of them.
 _NEWEST = 0.1
+# Share of an error that is a mask's own, whatever it is like.
+_APART = 0.02
+# Correlation of neighbours from which masks are one pattern that moves by less than the size of its elements.
+_ALIKE = 0.5
+# A frame has some light: of less, nothing could be recovered.
+_LEAST_GAIN = 0.05
 # Least logarithm of the odds to correct anything: 150 to 1, "very strong".
 _LEAST_LOG_ODDS = 5.0
 # Pairs of snapshots that show the trend of gains, how many it takes, and its least standard deviation.
 _PAIRS, _LEAST_PAIRS, _TREND_SD = 10, 2, 0.003
+# Half of the relative change of most of a scene during a snapshot.
+_FADE_SD = 0.005
+# Sweeps over the groups' scales; a second one changes none in most cases.
+_ROUNDS = 2
 _MAD = 1.4826
 _TINY = 1e-30
 
@@ -55,11 +72,13 @@ class Brightness(NamedTuple):
 class MaskInformation(NamedTuple):
     """Information on θ = (shifts to the right and down, blurs and gains of all masks, black level), (4B + 1,).
 
-    JᵀWJ, (p, p), and the score JᵀWr + JᵀWJθ₀, (p,), where θ₀ was in use; the brightness of the scene.
+    JᵀWJ, (p, p), and the score JᵀWr + JᵀWJθ₀, (p,), where θ₀ was in use; the mean logarithm of the residual's variance
+    with θ₀; the brightness of the scene.
     """
 
     information: F64
     score: F64
+    misfit: float = 0.0
     brightness: Brightness | None = None
 
 
@@ -70,20 +89,33 @@ class MaskErrorEstimator:
     ----------
     n_frames
         B.
-    brightest
-        The largest y of a white scene, Σφ.
+    phi
+        (B, H, W), the masks. Errors of masks that are alike, as of one pattern that moves, are alike: what tells them
+        apart is hardly seen, and a stage moves smoothly.
     """
 
-    def __init__(self, n_frames: int, brightest: float) -> None:
-        B = self._n_frames = n_frames
-        sd = np.repeat([JITTER_PX, JITTER_PX, BLUR_PX2, GAIN, BLACK * brightest], [B, B, B, B, 1])
-        self._sd = sd
-        self._groups = np.arange(3 * B), np.arange(3 * B, 4 * B), np.arange(4 * B, 4 * B + 1)
+    def __init__(self, phi: npt.NDArray[np.float32]) -> None:
+        B = self._n_frames = len(phi)
+        brightest = float(phi.sum(0).max())
+        correlation = mask_correlation(phi)
+        alike = np.linalg.cholesky(correlation + _APART * np.eye(B))
+        self._sd = sd = np.repeat([JITTER_PX, JITTER_PX, BLUR_PX2, GAIN, BLACK * brightest], [B, B, B, B, 1])
+        self._gains = gains = slice(3 * B, 4 * B)
+        each = np.zeros((len(sd), len(sd)))
+        for first in range(0, 4 * B, B):
+            each[first : first + B, first : first + B] = sd[first] * alike
+        ends = np.zeros((len(sd), B))
+        ends[gains] = np.eye(B)
+        # Roots of the covariance of each kind of error, of which each counts by a factor.
+        self._roots = each[:, : 3 * B], each[:, gains], GAIN * ends[:, [0, -1]], sd[-1] * np.eye(len(sd))[:, -1:]
+        # A mask that moved along with a pattern is like its neighbour with more light: only one of them can be known.
+        neighbours = float(correlation.diagonal(1).mean()) if B > 1 else 0.0
+        self._max_scales = _MAX_SCALES if neighbours < _ALIKE else (0.0, *_MAX_SCALES[1:])
         self._information: F64 = np.zeros((len(sd), len(sd)))
         self._score: F64 = np.zeros(len(sd))
         self._scatter = 0.0
         self._before: Brightness | None = None
-        self._trends: deque[float] = deque(maxlen=_PAIRS)
+        self._trends: deque[tuple[float, float]] = deque(maxlen=_PAIRS)
         self.snapshots = 0
         """Number of snapshots so far."""
         self.theta: F64 = np.zeros(len(sd))
@@ -92,76 +124,93 @@ class MaskErrorEstimator:
 
     def add(self, snapshot: MaskInformation, *, continues: bool = False) -> None:
         """Take a snapshot into account, which ``continues`` the one before or not."""
-        information, score, brightness = snapshot
+        information, score, _, brightness = snapshot
         if continues and brightness is not None and self._before is not None:
             self._trends.append(_trend(self._before, brightness, self._n_frames))
         self._before = brightness
         if self.snapshots:
             # What this snapshot shows beyond the earlier ones, against what chance allows for: twice the information,
             # since they are uncertain too. Only errors of the masks say the same in each.
-            surprise = score - information @ self._mean(np.arange(len(score)))
+            surprise = score - information @ self.theta
             self._scatter += float((surprise**2 / (2 * information.diagonal() + _TINY)).mean())
+        self._information, self._score = self._mean_with(snapshot)
         self.snapshots += 1
-        weight = max(_NEWEST, 1 / self.snapshots)
-        self._information += weight * (information - self._information)
-        self._score += weight * (score - self._score)
-        self.theta, self.log_odds = np.zeros(len(self._sd)), 0.0
-        if self.snapshots == 1:
-            return
-        for count in range(1, len(self._groups) + 1):
-            for groups in itertools.combinations(self._groups, count):
-                self._consider(np.concatenate(groups))
+        self.theta, self.log_odds = self._estimate(self._information, self._score)
 
-    @property
-    def _excess(self) -> float:
-        """Scatter of the snapshots relative to that expected from their information, ≥ 1."""
-        return max(1.0, self._scatter / max(1, self.snapshots - 1))
+    def with_snapshot(self, snapshot: MaskInformation) -> F64:
+        """Return θ as it would be with one more snapshot."""
+        return self._estimate(*self._mean_with(snapshot))[0]
 
-    def _scaled(self, some: npt.NDArray[np.intp]) -> tuple[F64, F64]:
-        """Return information and score of some parameters, in units of their prior."""
-        sd = self._sd[some]
-        information, score = self._with_trend()
-        return information[np.ix_(some, some)] * np.outer(sd, sd) + np.eye(len(some)), sd * score[some]
+    def _mean_with(self, snapshot: MaskInformation) -> tuple[F64, F64]:
+        weight = max(_NEWEST, 1 / (self.snapshots + 1))
+        return (
+            self._information + weight * (snapshot.information - self._information),
+            self._score + weight * (snapshot.score - self._score),
+        )
 
-    def _with_trend(self) -> tuple[F64, F64]:
-        """Return information and score of the single snapshots and of their continuity."""
-        information, score = self._information / self._excess, self._score / self._excess
+    def _estimate(self, information: F64, score: F64) -> tuple[F64, float]:
+        """Return θ, 0 without strong evidence, and the logarithm of the odds."""
+        # Scatter of the snapshots relative to that expected from their information.
+        # Errors that differ between snapshots average out.
+        excess = max(1.0, self._scatter / max(1, self.snapshots - 1) / max(1, min(self.snapshots, 1 / _NEWEST)))
+        information, score = self._with_trend(information / excess, score / excess)
+        scales = [0.0] * len(self._roots)
+        best, log_odds = np.zeros(len(score)), 0.0
+        for _ in range(_ROUNDS):
+            for kind, largest in enumerate(self._max_scales):
+                for scale in _SCALES:
+                    trial = [scale if i == kind else used for i, used in enumerate(scales)]
+                    if scale <= largest and any(trial):
+                        theta, odds = self._posterior(information, score, trial)
+                        if odds > log_odds:
+                            best, log_odds, scales = theta, odds, trial
+        return (best if log_odds > _LEAST_LOG_ODDS else np.zeros(len(score))), log_odds
+
+    def _posterior(self, information: F64, score: F64, scales: Sequence[float]) -> tuple[F64, float]:
+        """Return the mean of θ, and the logarithm of the odds against 0, with the prior of each kind scaled."""
+        root = np.hstack([scale * part for scale, part in zip(scales, self._roots, strict=True) if scale])
+        scaled, right = root.T @ information @ root + np.eye(root.shape[1]), root.T @ score
+        solution = np.linalg.solve(scaled, right)
+        return root @ solution, 0.5 * float(right @ solution - np.linalg.slogdet(scaled)[1])
+
+    def _with_trend(self, information: F64, score: F64) -> tuple[F64, F64]:
+        """Return information and score given that scenes may fade, and with what consecutive snapshots show of it."""
+        slope = np.zeros(len(score))
+        slope[self._gains] = _slope(self._n_frames)
+        along = slope / (slope @ slope)
+        # A scene that fades is eliminated: it looks like the trend.
+        seen = information @ along
+        certain = float(along @ seen) + 1 / _FADE_SD**2
+        information, score = information - np.outer(seen, seen) / certain, score - seen * float(along @ score) / certain
         if len(self._trends) < _LEAST_PAIRS:
             return information, score
-        trends = np.array(self._trends)
+        trends, errors = np.transpose(self._trends)
         trend = float(np.median(trends))
-        sd = max(_TREND_SD, _MAD * float(np.median(np.abs(trends - trend))))
-        gains = self._groups[1]
-        slope = np.zeros(len(score))
-        slope[gains] = _slope(self._n_frames)
-        return information + np.outer(slope, slope) / sd**2, score + slope * trend / sd**2
+        variance = max(_TREND_SD, _MAD * float(np.median(np.abs(trends - trend)))) ** 2 + float(np.mean(errors)) ** 2
+        return information + np.outer(slope, slope) / variance, score + slope * trend / variance
 
-    def _mean(self, some: npt.NDArray[np.intp]) -> F64:
-        """Return the mean of some parameters, the others being 0, (p,)."""
-        theta = np.zeros(len(self._sd))
-        theta[some] = self._sd[some] * np.linalg.solve(*self._scaled(some))
-        return theta
+    def errors(self, theta: F64) -> tuple[tuple[MaskError, ...], float]:
+        """Return θ as the error of each mask, none where all are 0, and the excess of the black level."""
+        if not theta.any():
+            return (), 0.0
+        each = theta[:-1].reshape(-1, self._n_frames).T
+        each[:, 3] = each[:, 3].clip(_LEAST_GAIN - 1)
+        return tuple(MaskError(*error) for error in each.tolist()), float(theta[-1])
 
-    def _consider(self, some: npt.NDArray[np.intp]) -> None:
-        """Take errors of some parameters alone for the estimate if they explain the snapshots best."""
-        scaled, score = self._scaled(some)
-        log_odds = 0.5 * float(score @ np.linalg.solve(scaled, score) - np.linalg.slogdet(scaled)[1])
-        if log_odds > self.log_odds:
-            self.log_odds = log_odds
-            if log_odds > _LEAST_LOG_ODDS:
-                self.theta = self._mean(some)
+    def distance(self, one: MaskCorrection, other: MaskCorrection) -> float:
+        """Return the largest difference of two corrections in units of usual errors, apart from displacements."""
+        theta = (
+            np.array([*np.transpose(c.masks or (MaskError(),) * self._n_frames).ravel(), c.black]) for c in (one, other)
+        )
+        return float(np.abs(np.subtract(*theta) / self._sd).max())
 
-    @property
-    def masks(self) -> tuple[MaskError, ...]:
-        """The estimated error of each mask; empty where evidence for any is not strong."""
-        if not self.theta.any():
-            return ()
-        return tuple(MaskError(*error) for error in self.theta[:-1].reshape(-1, self._n_frames).T.tolist())
 
-    @property
-    def black(self) -> float:
-        """The estimated excess of the black level."""
-        return float(self.theta[-1])
+def mask_correlation(phi: npt.NDArray[np.float32]) -> F64:
+    """Return the correlation of masks, (B, B)."""
+    flat = phi.reshape(len(phi), -1)
+    flat = flat - flat.mean(1, keepdims=True)
+    flat /= np.sqrt(np.square(flat).sum(1, keepdims=True)) + _TINY
+    return np.asarray(flat @ flat.T, np.float64)
 
 
 def _slope(n_frames: int) -> F64:
@@ -175,10 +224,14 @@ def trend_of(gains: F64) -> float:
     return float(_slope(len(gains)) @ gains) if len(gains) > 1 else 0.0
 
 
-def _trend(before: Brightness, after: Brightness, n_frames: int) -> float:
-    """Return the trend of gains that makes the brightness of blocks continue; their median, since some blocks move."""
+def _trend(before: Brightness, after: Brightness, n_frames: int) -> tuple[float, float]:
+    """Return the trend of gains that makes the brightness of most blocks continue, and its standard error."""
     reach = 1 + 1 / (n_frames - 1)  # from the middle of a snapshot to half a frame beyond its last one
     fall = (before.level + reach * before.slope) - (after.level - reach * after.slope)
     light = before.level + after.level
     lit = light > 0.1 * light.max()
-    return float(np.median(fall[lit] / (reach * light[lit]))) if lit.any() else 0.0
+    if not lit.any():
+        return 0.0, 1.0
+    trends = fall[lit] / (reach * light[lit])
+    trend = float(np.median(trends))  # some blocks move
+    return trend, _MAD * float(np.median(np.abs(trends - trend))) / math.sqrt(len(trends))

@@ -63,12 +63,17 @@ _STRAY = 0.03
 _FITTING_BLOCKS = 0.72
 # On fewer blocks nothing is concluded.
 _LEAST_BLOCKS = 16
+# And nothing is corrected: sensors of about 96 × 96 pixels have more.
+_ENOUGH_BLOCKS = 64
 # Match of masks that explain little of a fine texture, but more than those of another place.
 _LEAST_MATCH = 0.01
-# Below it, the fit may have gone astray.
-_DOUBTFUL_MATCH = 0.2
 # Masks that repeat across the sensor, as a grid does, cannot be compared with themselves at another place.
 _REPETITIVE = 0.5
+# Brightness relative to the brightest block, from which a block counts; and how much worse the residual of a scene that
+# does not change may be for it to be taken for one.
+_LIT, _STILL = 0.05, 2.0
+# Relative variance that no camera is below: masks are not known better than to a thousandth.
+_FINEST = 1e-6
 _TINY = 1e-12
 _TAPS = tuple(i for i in range(-TAPS_RADIUS, TAPS_RADIUS + 1) if i)
 
@@ -90,12 +95,15 @@ class MaskFit:
         than those of another place: masks of another camera, or no light.
     contrast
         Modulation by the masks relative to the calibrated one: 1 if right, less with stray light or haze.
+    gain
+        By how much masks at rest leave more of the snapshot unexplained: the mean logarithm of the ratio of variances.
     """
 
     displacement: Displacement
     shift_sd_px: float
     match: float
     contrast: float
+    gain: float = 0.0
 
 
 class _Pixels(NamedTuple):
@@ -114,6 +122,7 @@ class _SceneFit:
     factor: torch.Tensor
     residual: torch.Tensor
     variance: torch.Tensor
+    floor: float
 
     @classmethod
     def of(cls, design: torch.Tensor, pixels: _Pixels) -> _SceneFit:
@@ -124,12 +133,34 @@ class _SceneFit:
         scene = torch.cholesky_solve(design.mT @ pixels.y.unsqueeze(-1), factor)
         residual = pixels.y - (design @ scene).squeeze(-1)
         variance = residual.square().sum(-1) / pixels.valid.sum(-1).clamp_min(1.0)
-        return cls(design, scene.squeeze(-1), factor, residual, variance)
+        floor = _FINEST * float(pixels.y.square().mean()) + _TINY
+        return cls(design, scene.squeeze(-1), factor, residual, variance, floor)
 
     @property
     def weight(self) -> torch.Tensor:
         """Weight of each block by the quality of the fit, (N,): edges count little."""
         return (self.variance + 0.5 * self.variance.median() + _TINY).reciprocal()
+
+    @property
+    def misfit(self) -> float:
+        """Mean logarithm of the residual's variance: a few blocks with strong texture must not outweigh all others."""
+        return float((self.variance + self.floor).log().mean())
+
+    def robust_weight(self, pixels: _Pixels) -> torch.Tensor:
+        """Return the weight of each block, (N,), as little as none where the fit is far worse than in most."""
+        level = pixels.y.square().sum(-1) / pixels.valid.sum(-1).clamp_min(1.0) + _TINY
+        lit = level > _LIT**2 * level.max()
+        relative = self.variance / level
+        usual = relative[lit].median() + _FINEST
+        return lit / (level * (relative + usual) * (1 + (relative / usual).square()))
+
+    def with_still_blocks(self, pixels: _Pixels) -> _SceneFit:
+        """Return the fit of a scene that does not change in blocks where that is nearly as good."""
+        still = self.design.clone()
+        still[..., still.shape[-1] // 2 :] = 0.0
+        fixed = _SceneFit.of(still, pixels)
+        alike = (fixed.variance < _STILL * self.variance).view(-1, 1, 1)
+        return _SceneFit.of(torch.where(alike, still, self.design), pixels)
 
     def without_scene(self, columns: torch.Tensor) -> torch.Tensor:
         """Return changes of y, (N, p, K'), without what another scene explains of them (variable projection)."""
@@ -172,6 +203,11 @@ class MaskFitter:
         """Return whether the sensor is large enough, and has several masks, to fit a displacement."""
         return min(calibration.shape) >= _block_px(calibration) + 2 * _HALO_PX + 2 and calibration.n_frames > 1
 
+    @property
+    def can_correct(self) -> bool:
+        """Whether the blocks are enough for a correction that costs less than it gains."""
+        return self._planes * len(self._rows) >= _ENOUGH_BLOCKS
+
     def correct(self, correction: MaskCorrection) -> None:
         """Take the masks with these errors of each, and this black level, from now on."""
         masks = reshaped_masks(self._calibrated, correction)
@@ -197,10 +233,10 @@ class MaskFitter:
             displacement, change = _moved(displacement, step)
             if change < _SETTLED:
                 break
+        before, rest = (self._fit_scene(self._phi, at, pixels) for at in (first, NO_DISPLACEMENT))
+        if scene_fit.misfit > before.misfit:  # fine texture draws a fit to blurred masks, which explain less
+            scene_fit, displacement = before, first
         match = self._match(scene_fit, displacement, pixels)
-        if match < _DOUBTFUL_MATCH:  # fine texture draws a fit to blurred masks, which explain less
-            before = self._match(self._fit_scene(self._phi, first, pixels), first, pixels)
-            match, displacement = (before, first) if before > match else (match, displacement)
         lever = torch.tensor([*_TAPS, *(0,) * len(_TAPS)], dtype=covariance.dtype, device=covariance.device)
         levers = torch.stack([lever, lever.roll(len(_TAPS))])
         variance = torch.einsum("li,ij,lj->l", levers, covariance, levers)
@@ -209,7 +245,13 @@ class MaskFitter:
             shift_sd_px=float(variance.clamp_min(0).max().sqrt()),
             match=match,
             contrast=1.0 / max(1.0 + stray, 0.1),
+            gain=rest.misfit - scene_fit.misfit,
         )
+
+    def match(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], at: Displacement) -> float:
+        """Return the match of masks at a displacement, see `MaskFit`."""
+        pixels = self._take(y, valid)
+        return self._match(self._fit_scene(self._phi, at, pixels), at, pixels)
 
     def search(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> Displacement:
         """Return the whole-pixel displacement, up to `SEARCH_PX`, with which the masks explain y best."""
@@ -220,11 +262,7 @@ class MaskFitter:
         pixels = _Pixels(*(part.view(self._planes, -1, part.shape[-1])[:, some].flatten(0, 1) for part in pixels))
         span = range(-SEARCH_PX, SEARCH_PX + 1)
         candidates = [Displacement((x, y)) for y in span for x in span]
-        # The logarithm: a few blocks with strong texture must not outweigh the many plane ones.
-        floor = _TINY + 1e-4 * float(pixels.y.square().mean())
-        scores = [
-            float((self._fit_scene(phi, candidate, pixels).variance + floor).log().mean()) for candidate in candidates
-        ]
+        scores = [self._fit_scene(phi, candidate, pixels).misfit for candidate in candidates]
         best = min(range(len(candidates)), key=lambda i: (scores[i], sum(map(abs, candidates[i].base_px))))
         return candidates[best]
 
@@ -260,7 +298,9 @@ class MaskFitter:
             The correction to linearise at, which `correct` was called with.
         """
         pixels = self._take(y, valid)
-        scene_fit = self._fit_scene(self._phi, at.displacement, pixels)
+        moving = self._fit_scene(self._phi, at.displacement, pixels)
+        level, slope = moving.scene.view(len(moving.scene), len(self._time), -1)[:, :, 0].T.double().cpu().numpy()
+        scene_fit = moving.with_still_blocks(pixels)
         video = self._video(scene_fit, pixels.valid)
         common = self._changes(scene_fit, at.displacement, pixels, video)
         # Displaced first, and with a narrow margin: derivatives of the whole blocks took a third of a check.
@@ -270,14 +310,14 @@ class MaskFitter:
         masks = self._filtered(across, at.displacement, 1, margin)
         changes = [self._flat(change[..., inner, inner]) * video for change in mask_changes(masks)]
         columns = torch.cat([common.mT, *changes, pixels.valid.unsqueeze(1)], 1).mT
-        columns = scene_fit.without_scene(columns) * scene_fit.weight.sqrt().view(-1, 1, 1)
-        residual = scene_fit.residual * scene_fit.weight.sqrt().unsqueeze(1)
+        weight = scene_fit.robust_weight(pixels)
+        columns = scene_fit.without_scene(columns) * weight.sqrt().view(-1, 1, 1)
+        residual = scene_fit.residual * weight.sqrt().unsqueeze(1)
         scores = torch.einsum("npi,np->ni", columns, residual).double().cpu().numpy()
         information = torch.einsum("npi,npj->ij", columns, columns).double().cpu().numpy()
-        level, slope = scene_fit.scene.view(len(scene_fit.scene), len(self._time), -1)[:, :, 0].T.double().cpu().numpy()
         used = trend_of(np.array([mask.gain for mask in at.masks]))
         return _information(information, scores, common.shape[-1], at)._replace(
-            brightness=Brightness(level, slope + used * level)
+            misfit=scene_fit.misfit, brightness=Brightness(level, slope + used * level)
         )
 
     # --- blocks
@@ -314,11 +354,12 @@ class MaskFitter:
         change = scene_fit.without_scene(self._changes(scene_fit, at, pixels, self._video(scene_fit, pixels.valid)))
         weight = scene_fit.weight
         normal = torch.einsum("n,npi,npj->ij", weight, change, change).double().cpu()
-        right = torch.einsum("n,npi,np->i", weight, change, scene_fit.residual).double().cpu()
+        scores = torch.einsum("n,npi,np->ni", weight, change, scene_fit.residual).double().cpu()
+        excess = _excess(scores.numpy(), normal.diagonal().numpy())
         normal.diagonal().add_(1.0 + 1e-9 * normal.diagonal().max())  # a prior of width 1, which decides without light
         covariance = torch.linalg.inv(normal)
-        solution = covariance @ right
-        return solution[:-1], covariance[:-1, :-1], float(solution[-1])
+        solution = covariance @ scores.sum(0)
+        return solution[:-1], excess * covariance[:-1, :-1], float(solution[-1])
 
     def _video(self, scene_fit: _SceneFit, valid: torch.Tensor) -> torch.Tensor:
         """Return the scene of every block, (N, B, p)."""
@@ -399,12 +440,17 @@ def _information(information: F64, scores: F64, common: int, at: MaskCorrection)
     scores = scores[:, single] - scores[:, first] @ eliminated
     information = information[single, single] - information[single, first] @ eliminated
     expected = information.diagonal() + ridge
-    excess = max(1.0, float((np.einsum("ni,ni->i", scores, scores) / expected).mean()))
+    excess = _excess(scores, expected)
     information /= excess
     score = scores.sum(0) / excess
     if at.masks:
         score += information @ np.array([*np.transpose(at.masks).ravel(), at.black])
     return MaskInformation(information, score)
+
+
+def _excess(scores: F64, information: F64) -> float:
+    """Return the scatter of the blocks' scores, (N, K), around their mean, relative to the information on each, ≥ 1."""
+    return max(1.0, float((len(scores) * scores.var(0) / (information + _TINY)).mean()))
 
 
 def _block_px(calibration: Calibration) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sci_stream.calibration.mask_errors import MaskErrorEstimator
+from sci_stream.calibration.mask_errors import F64, MaskErrorEstimator, MaskInformation
 from sci_stream.calibration.mask_order import SHUFFLED, UNKNOWN, MaskOrderDetector, is_cycle, thumbnails
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
 from sci_stream.calibration.mask_shuffle import ShuffleDetector
@@ -21,14 +21,20 @@ from sci_stream.optics.mask_errors import MAX_MASKS, NO_CORRECTION, MaskCorrecti
 from sci_stream.parameters import Value
 from sci_stream.reports import CalibrationHealth
 
-# One noisy snapshot gives the shift to some hundredths of a pixel (lab/research/shift-tracking.md): correcting less
-# than this is not much better than ignoring it. The lower limit for switching off again is hysteresis.
-CORRECT_FROM_PX = 0.015
-_STOP_CORRECTING, _SURE = 0.5, 2.0
+# Least gain of a displacement, see `MaskFit`, to correct it: right masks have up to 0.005, masks that are off by
+# 0.25 px 0.08 to 6 (eleven scenes, `bench reality`). Half as much suffices to go on: hysteresis.
+_LEAST_GAIN, _STOP_CORRECTING = 0.02, 0.5
 # The engine prepares new masks for every change of the correction: smaller changes are not worth it.
 _RENEW_PX = 0.003
 # Snapshots at the start that are all used to find the errors of single masks.
-_LEARNING_SNAPSHOTS = 10
+LEARNING_SNAPSHOTS = 10
+# Gauss–Newton steps with a snapshot, and the largest change, in units of usual errors, that ends them.
+_MAX_STEPS, _SETTLED = 10, 0.1
+# Least gain in the logarithm of the residual's variance by a step.
+_STEP_GAIN = 0.002
+# Turns of errors of single masks and of a displacement of all with the first snapshot; and the match of masks that are
+# not displaced, relative to that of displaced ones, from which they are where to begin.
+_ROUNDS, _NEAR = 3, 0.5
 # Weight of the newest fit in the running mean while the masks move, and the least one while they do not: a single fit
 # is off by up to 0.05 pixel on fine texture, and more smoothing would lag behind a drift.
 _NEWEST, _NEWEST_AT_REST = 0.8, 0.2
@@ -74,23 +80,24 @@ class CalibrationMonitor:
     ) -> None:
         self._calibration = calibration
         self._every = every
-        self._correct = correct
         self._fitter = MaskFitter(calibration, device) if MaskFitter.fits(calibration) else None
         self._order = MaskOrderDetector(calibration.n_frames)
         self.shuffle = ShuffleDetector(calibration.n_frames) if shuffled and calibration.n_frames > 2 else None
         """Evidence for another order of the masks; None if it is not looked for."""
         self._last_added: SnapshotId | None = None
+        self._measured: dict[SnapshotId, CalibrationHealth | None] = {}
         self._displacement: Displacement | None = None
         self._best_match = 0.0
-        self._snapshots = 0
+        self._videos = 0
         self._until_assessment = 0
         self._calm = 0
         self._previous: tuple[str, int, int, npt.NDArray[np.float32]] | None = None
         good = True if calibration.bad_pixels is None else ~calibration.bad_pixels
         self._light = np.where(good, calibration.phi.sum(axis=0), np.float32(0))
         brightest = float(self._light.max())
+        self._correct = correct = correct and self._fitter is not None and self._fitter.can_correct
         learns = correct and self._fitter is not None and calibration.n_frames <= MAX_MASKS and brightest > 0
-        self.errors = MaskErrorEstimator(calibration.n_frames, brightest) if learns else None
+        self.errors = MaskErrorEstimator(np.where(good, calibration.phi, np.float32(0))) if learns else None
         """Errors of single masks; None if they are not estimated."""
         self.correction = NO_CORRECTION
         """Proposed correction of the masks; changed by `check` alone, and only if `correct` is set."""
@@ -102,8 +109,28 @@ class CalibrationMonitor:
         -------
         State of the calibration if this snapshot was assessed; else None.
         """
+        health = self.measure(snapshot)
+        del self._measured[snapshot.id]
         self._check_order(snapshot, video)
-        self._snapshots += 1
+        if health is None:
+            return None
+        order, first_mask = self._order_found()
+        if order == SHUFFLED:
+            self._until_assessment = 0
+        return replace(health, order=order, first_mask=first_mask)
+
+    def measure(self, snapshot: Snapshot) -> CalibrationHealth | None:
+        """Measure the masks with a snapshot, if it is one to assess, and renew `correction`: before it is solved.
+
+        `check` does so if this was not called. Returns the state of the calibration but for the order of the masks.
+        """
+        if snapshot.id not in self._measured:
+            self._measured[snapshot.id] = self._assess(snapshot)
+            if len(self._measured) > LEARNING_SNAPSHOTS:
+                del self._measured[next(iter(self._measured))]
+        return self._measured[snapshot.id]
+
+    def _assess(self, snapshot: Snapshot) -> CalibrationHealth | None:
         if self._until_assessment > 0:
             self._until_assessment -= 1
             return None
@@ -119,15 +146,14 @@ class CalibrationMonitor:
         trusted = fit is not None and fit.match >= _LEAST_MATCH and fit.shift_sd_px <= _MAX_SD_PX
         if self._fitter is not None and fit is not None and trusted:
             self._follow(fit)
+            if self._correct:
+                self._update_correction(y, valid, fit, snapshot)
             if self.shuffle is not None and self._displacement is not None:
                 self.shuffle.add(*self._fitter.blocks(y, valid, self._displacement, _ORDER_BLOCKS))
-            if self._correct:
-                self._update_correction(y, valid, fit.shift_sd_px, snapshot)
         shift = self._displacement.shift_px if trusted and self._displacement is not None else (None, None)
         self._until_assessment = (self._every if self._calm >= _CALM else max(1, self._every // _OFTEN)) - 1
-        learning = trusted and self.errors is not None and self.errors.snapshots < _LEARNING_SNAPSHOTS
-        order, first_mask = self._order_found()
-        if learning or order == SHUFFLED or (fit is not None and fit.match == 0.0):
+        learning = trusted and self.errors is not None and self.errors.snapshots < LEARNING_SNAPSHOTS
+        if learning or (fit is not None and fit.match == 0.0):
             self._until_assessment = 0
         return CalibrationHealth(
             shift_x_px=shift[0],
@@ -135,8 +161,6 @@ class CalibrationMonitor:
             shift_sd_px=fit.shift_sd_px if fit is not None and trusted else None,
             match=fit.match if fit is not None else None,
             contrast=fit.contrast if fit is not None and trusted else None,
-            order=order,
-            first_mask=first_mask,
             corrected=not self.correction.is_none,
             below_black_fraction=self._below_black(snapshot.counts),
             brightness=self._brightness(y, valid),
@@ -152,7 +176,19 @@ class CalibrationMonitor:
             if fit.match >= _LOST * self._best_match:
                 return fit
         new_fit = self._fitter.fit(y, valid, self._fitter.search(y, valid))
-        return new_fit if known is None or new_fit.match > fit.match else fit
+        if known is not None:
+            return new_fit if new_fit.match > fit.match else fit
+        # A pattern that moves, displaced by a frame, is the same one but for its ends: only if it must be, and after
+        # the errors of single masks, which it would stand for.
+        if self.errors is None or self._fitter.match(y, valid, NO_DISPLACEMENT) < _NEAR * new_fit.match:
+            return new_fit
+        fit = replace(new_fit, displacement=NO_DISPLACEMENT)
+        for _ in range(_ROUNDS):
+            self._learn(y, valid, fit.displacement, NO_DISPLACEMENT)
+            fit = self._fitter.fit(y, valid, fit.displacement)
+            if not self.correction.masks:
+                break
+        return fit
 
     def _follow(self, fit: MaskFit) -> None:
         """Add a fit to the running mean, and update the correction."""
@@ -166,27 +202,55 @@ class CalibrationMonitor:
         self._displacement = new
 
     def _update_correction(
-        self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], sd_px: float, snapshot: Snapshot
+        self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], fit: MaskFit, snapshot: Snapshot
     ) -> None:
-        """Update the correction by a snapshot whose displacement, of this standard deviation, was followed."""
+        """Update the correction by a snapshot whose fit was followed."""
         assert self._fitter is not None
         assert self._displacement is not None
-        used = self.correction
-        if self.errors is not None:
-            at = replace(used, displacement=self._displacement)
-            self.errors.add(self._fitter.information(y, valid, at), continues=_continues(snapshot, self._last_added))
-            self._last_added = snapshot.id
-        displacement, distance = used.displacement, _distance_px(self._displacement, NO_DISPLACEMENT)
-        # On fine texture the masks seem displaced and blurred by up to twice the standard deviation where they are not.
-        least = max(CORRECT_FROM_PX, _SURE * sd_px)
-        if distance < (least if displacement.is_none else least * _STOP_CORRECTING):
+        displacement, least = self.correction.displacement, _LEAST_GAIN
+        if fit.gain < (least if displacement.is_none else least * _STOP_CORRECTING):
             displacement = NO_DISPLACEMENT
-        elif _distance_px(self._displacement, displacement) >= _RENEW_PX:
+        elif displacement.is_none or _distance_px(self._displacement, displacement) >= _RENEW_PX:
             displacement = self._displacement
-        own = ((), 0.0) if self.errors is None else (self.errors.masks, self.errors.black)
-        self.correction = MaskCorrection(displacement, *own).rounded()
-        if self.correction.own != used.own:
-            self._fitter.correct(self.correction)
+        if self.errors is None:
+            self.correction = MaskCorrection(displacement).rounded()
+            return
+        information = self._learn(y, valid, self._displacement, displacement)
+        self.errors.add(information, continues=_continues(snapshot, self._last_added))
+        self._last_added = snapshot.id
+
+    def _learn(
+        self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], at: Displacement, used: Displacement
+    ) -> MaskInformation:
+        """Correct the errors that a snapshot shows besides the earlier ones, with the masks at this displacement.
+
+        Linearised again at the estimate until that settles: gains of a stage that dwells are no small errors.
+        """
+        assert self._fitter is not None
+        assert self.errors is not None
+        information = self._fitter.information(y, valid, replace(self.correction, displacement=at))
+        for _ in range(_MAX_STEPS):
+            before = self.correction
+            if self._take(self.errors.with_snapshot(information), used) < _SETTLED:
+                break
+            trial = self._fitter.information(y, valid, replace(self.correction, displacement=at))
+            if trial.misfit > information.misfit - _STEP_GAIN:  # other errors explain the snapshot as well
+                self.correction = replace(before, displacement=used)
+                self._fitter.correct(before)
+                break
+            information = trial
+        return information
+
+    def _take(self, theta: F64, displacement: Displacement) -> float:
+        """Correct these errors from now on; return the largest change, in units of their usual size."""
+        assert self.errors is not None
+        assert self._fitter is not None
+        used = self.correction
+        self.correction = MaskCorrection(displacement, *self.errors.errors(theta)).rounded()
+        if self.correction.own == used.own:
+            return 0.0
+        self._fitter.correct(self.correction)
+        return self.errors.distance(self.correction, used)
 
     def _order_found(self) -> tuple[str, int]:
         """Return the order of the masks and the first one.
@@ -201,7 +265,8 @@ class CalibrationMonitor:
 
     def _check_order(self, snapshot: Snapshot, video: Array) -> None:
         """Compare each assessed snapshot, and the first few of a run, with its predecessor."""
-        if self._snapshots > _FIRST_PAIRS and self._until_assessment > 1:
+        self._videos += 1
+        if self._videos > _FIRST_PAIRS and self._until_assessment > 1:
             self._previous = None
             return
         small = thumbnails(video)

@@ -6,8 +6,10 @@ exposure, and a sensor that warms up changes its black level.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+import statistics
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -18,8 +20,8 @@ from sci_stream.optics.displacement import DISPLACEMENT_LENGTH, DISPLACEMENT_PAT
 # Units of the text: finer than any fit is precise. Pixels, squared pixels, share, units of y.
 _UNITS = (1e-3, 1e-3, 1e-4, 1e-4)
 _BLACK = 1e-5
-_MAX_UNITS = 9_999
-_NUMBER = r"-?\d{1,4}"
+_MAX_UNITS = 30_000
+_NUMBER = r"-?\d{1,5}"
 # Most masks whose errors a correction may have: a text of one line.
 MAX_MASKS = 64
 CORRECTION_PATTERN = rf"{DISPLACEMENT_PATTERN}(\|{_NUMBER}(;{_NUMBER}(,{_NUMBER}){{3}}){{1,{MAX_MASKS}}})?"
@@ -69,6 +71,23 @@ class MaskCorrection:
     def gain_error(self) -> float:
         """Root mean square of the errors of the masks' transmission, relative."""
         return math.sqrt(sum(m.gain**2 for m in self.masks) / max(1, len(self.masks)))
+
+    def turns(self, n_frames: int) -> tuple[int, ...]:
+        """Return the number of frames' light that each mask lets through: 2 where a stage dwells twice as long."""
+        if not self.masks:
+            return (1,) * n_frames
+        gains = [1 + mask.gain for mask in self.masks]
+        return tuple(max(1, round(gain / statistics.median(gains))) for gain in gains)
+
+    def frame_times(self, n_frames: int) -> tuple[tuple[float, float], ...]:
+        """Return begin and duration of each frame as shares of the exposure: its light relative to all.
+
+        >>> MaskCorrection(masks=(MaskError(gain=0.5), MaskError(gain=-0.5))).frame_times(2)
+        ((0.0, 0.75), (0.75, 0.25))
+        """
+        gains = [1 + mask.gain for mask in self.masks] or [1.0] * n_frames
+        ends = [0.0, *itertools.accumulate(gain / sum(gains) for gain in gains)]
+        return tuple((begin, end - begin) for begin, end in itertools.pairwise(ends))
 
     @cached_property
     def to_text(self) -> str:
@@ -128,7 +147,7 @@ NO_CORRECTION = MaskCorrection()
 def correction_length(n_frames: int) -> int:
     """Return the largest length of the text of a correction of this many masks."""
     masks = n_frames if n_frames <= MAX_MASKS else 0
-    return DISPLACEMENT_LENGTH + (7 + 24 * masks if masks else 0)
+    return DISPLACEMENT_LENGTH + (7 + 28 * masks if masks else 0)
 
 
 def _in_units(value: float, unit: float) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import torch
 
 from sci_stream.calibration.diagnosis import findings, is_withheld, withhold
 from sci_stream.calibration.evidence import Defect, examine, stuck_pixels
-from sci_stream.calibration.monitor import CalibrationMonitor
+from sci_stream.calibration.monitor import LEARNING_SNAPSHOTS, CalibrationMonitor
 from sci_stream.errors import InputError
 from sci_stream.model import Array, BayerPhase, Snapshot
 from sci_stream.optics.calibration import Calibration
@@ -26,7 +27,7 @@ from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaults
 from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.settings import SolverSettings, default_settings, settings_for
+from sci_stream.recon.settings import SolverSettings, default_settings, settings_for, suited_to_masks
 from sci_stream.reports import SolveReport
 
 AnyArray = Array | torch.Tensor
@@ -153,9 +154,10 @@ def reconstruct(
         is reconstructed separately; `sci_stream.imaging.rendering.render` makes pictures of the video.
     check_masks
         Look for defects of y and the masks, with a `DataWarning` for each (`sci_stream.calibration.evidence`); move
-        masks that are whole pixels off. Return the snapshot itself as every frame, with a `MaskMismatchWarning`, if the
-        masks explain nothing of it, lie in another orientation or are in another order. False to reconstruct in any
-        case, as for scenes of white noise.
+        masks that are whole pixels off, and correct errors of each that the snapshots show (`SolveReport.masks_at`).
+        Return the snapshot itself as every frame, with a `MaskMismatchWarning`, if the masks explain nothing of it, lie
+        in another orientation or are in another order. False to reconstruct with the masks as they are, as for scenes
+        of white noise.
     progress
         Called after each iteration with the number of iterations done and the total.
 
@@ -182,6 +184,7 @@ def reconstruct(
     solver.require_fit(snapshots)
     frames = None if truth is None else solver.truth(truth, len(series))
     solver.scale(series, frames)
+    solver.learn(enumerate(series))
     total, done = len(series) * solver.settings.iterations, 0
 
     def count() -> None:
@@ -197,9 +200,6 @@ def reconstruct(
         )
         videos.append(video)
         reports.append(report)
-    if solver.withholds:  # another order takes several snapshots to see
-        for seq, counts in enumerate(series):
-            videos[seq], reports[seq] = solver.withheld(seq, counts, videos[seq], reports[seq])
     _warn(solver.defects)
     video = videos[0] if snapshots.ndim == 2 else np.stack(videos)
     scores = [report.psnr_db for report in reports if report.psnr_db is not None]
@@ -300,7 +300,7 @@ class ArraySolver:
             )
         self.device = pick_device(options.device)
         self._denoiser, settings = _prior(options.denoiser, options.weights, self.device)
-        self.settings = _adjusted(settings, options)
+        self.settings = _adjusted(suited_to_masks(settings, self.calibration.fineness), options)
         self._engine: Engine | None = None
         self._checks = options.check_masks
         self._monitor: CalibrationMonitor | None = None
@@ -356,7 +356,9 @@ class ArraySolver:
             self.calibration = dataclasses.replace(self.calibration, full_scale_dn=self.white)
         self._engine = Engine(self.calibration, self._denoiser, self.device, self.settings)
         if self._checks:
-            self._monitor = CalibrationMonitor(self.calibration, self.device, every=_CHECK_EVERY, shuffled=True)
+            self._monitor = CalibrationMonitor(
+                self.calibration, self.device, every=_CHECK_EVERY, correct=True, shuffled=True
+            )
 
     def _leave_out(self, stuck: npt.NDArray[np.bool_]) -> None:
         if self.calibration.bad_pixels is not None:
@@ -421,6 +423,7 @@ class ArraySolver:
         """
         assert self._engine is not None
         snapshot = self.snapshot(seq, y, truth)
+        self._measure(snapshot)
         video, report = self._engine.reconstruct(snapshot, watch=count and (lambda _video: count()))
         health = None if self._monitor is None else self._monitor.check(snapshot, video)
         if health is not None:
@@ -429,12 +432,22 @@ class ArraySolver:
                 if name in problems:
                     self._add(Defect(name, problems[name], fatal=is_withheld(health)))
         if self.withholds:
-            return self.withheld(seq, y, video, report)
+            return withhold(video.astype(np.float32, copy=False), report, snapshot, self.calibration)
         return video.astype(np.float32, copy=False), report
 
-    def withheld(self, seq: int, y: Array, video: Array, report: SolveReport) -> tuple[Array, SolveReport]:
-        """Return snapshot ``seq`` itself in place of its video."""
-        return withhold(video.astype(np.float32, copy=False), report, self.snapshot(seq, y), self.calibration)
+    def learn(self, series: Iterable[tuple[int, Array]]) -> None:
+        """Find the errors of the masks that the first of these snapshots show, before any is solved."""
+        for seq, y in itertools.islice(series, LEARNING_SNAPSHOTS):
+            self._measure(self.snapshot(seq, y))
+
+    def _measure(self, snapshot: Snapshot) -> None:
+        """Measure the masks with a snapshot, and correct them."""
+        assert self._engine is not None
+        if self._monitor is not None:
+            used = self._monitor.correction
+            self._monitor.measure(snapshot)
+            if self._monitor.correction != used:
+                self._engine.correct_masks(self._monitor.correction)
 
     def snapshot(self, seq: int, y: Array, truth: Array | None = None) -> Snapshot:
         """Return arrays as the engine takes them."""

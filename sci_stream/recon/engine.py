@@ -26,7 +26,7 @@ from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.cuda_graph import MAX_PIXELS, Graphs, Recorder, record_cuda_graph, rungs
 from sci_stream.recon.backend.memory import within_memory
 from sci_stream.recon.backend.transfers import Stopwatch, Transfers
-from sci_stream.recon.denoisers.temporal import cycled_denoisers, ending_on_frames
+from sci_stream.recon.denoisers.temporal import IterationDenoiser, cycled_denoisers, ending_on_frames
 from sci_stream.recon.initialization.error_map import InitialErrorMap
 from sci_stream.recon.initialization.initializer import REASONS, Initializer, InitialState, Past
 from sci_stream.recon.mask_stack import MaskStack
@@ -114,7 +114,6 @@ class Engine:
         self.settings = settings
         self.device = device
         self._denoiser = denoiser
-        self._priors = cycled_denoisers(denoiser, calibration.n_frames, device, along_time=settings.along_time)
         self._recordable = isinstance(denoiser, RecordableDenoiser) and denoiser.recordable
         if recorder is None and cuda_graphs and device.type == "cuda":
             recorder = record_cuda_graph(device)
@@ -130,6 +129,7 @@ class Engine:
         self._initializer = Initializer(settings)
         with within_memory(calibration, device):
             self._masks = MaskStack(calibration, device)
+        self._priors = self._cycle()
         self._solving = False
         self._correction: MaskCorrection | None = None
 
@@ -147,8 +147,19 @@ class Engine:
         if self._solving:
             self._correction = correction
             return
+        turns = self._masks.turns
         with within_memory(self.calibration, self.device):
             self._masks.correct(correction)
+        if self._masks.turns != turns:
+            self.forget("calibration")
+            if self._graphs is not None:
+                self._graphs.clear()
+            self._priors = self._cycle()
+
+    def _cycle(self) -> tuple[IterationDenoiser, ...]:
+        """Return the denoisers of the iterations in turn, for as many frames as the masks have."""
+        frames, along_time = self._masks.phi.shape[1], self.settings.along_time
+        return cycled_denoisers(self._denoiser, frames, self.device, along_time=along_time)
 
     def change_settings(self, settings: SolverSettings) -> None:
         """Solve with other numbers of iterations from the next snapshot on; all else must be as it was.
@@ -404,7 +415,8 @@ class Engine:
         # From ȳ all iterations project, as in the paper.
         if error is not None and self.settings.correlated:
             posterior_mean = self._masks.linear.first_iterations.posterior_mean
-            correlated = CorrelatedResidual(posterior_mean, error.moves, self.settings.correlated)
+            iterations = round(self.settings.correlated / self.calibration.fineness**2)
+            correlated = CorrelatedResidual(posterior_mean, error.moves, iterations)
         if error is not None and noise is not None and measurement.mismatch is not None:
             noise, error = error.with_noise(noise, measurement.mismatch * measurement.y, measurement.r_inv)
         # From ȳ, where errors are not known, σ is the same everywhere, as in the paper.

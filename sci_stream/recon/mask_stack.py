@@ -29,7 +29,9 @@ class MaskStack:
         self._calibration = calibration
         self._device = device
         self.phi = torch.empty(0)
-        """(P, B, h, w)."""
+        """(P, B', h, w), B' ≥ B: a mask that a correction finds exposed for several frames is there as often."""
+        self.turns = (1,) * calibration.n_frames
+        """How often each mask is there."""
         self.r_inv = torch.empty(0)
         """(P, h, w), (ΦΦᵀ)⁻¹, 0 at pixels that are never valid."""
         self.correction = NO_CORRECTION
@@ -42,7 +44,16 @@ class MaskStack:
             return
         # A copy: the calibration's arrays are read-only, which torch does not support.
         phi = torch.from_numpy(calibration.phi.copy()).to(self._device)
-        phi = self.planes(phi if correction.is_none else corrected_masks(phi, correction))
+        phi = phi if correction.is_none else corrected_masks(phi, correction)
+        # A mask with the light of two frames carries the motion of two: two frames behind it, of half the light each.
+        turns = correction.turns(calibration.n_frames)
+        if turns != self.turns:
+            self.turns = turns
+            self.__dict__.pop("linear", None)
+        if max(turns) > 1:
+            phi = torch.cat([mask.div(n).expand(n, *mask.shape) for mask, n in zip(phi, turns, strict=True)])
+        phi = self.planes(phi)
+        # Recordings read the masks at their address: keep it.
         self.phi = self.phi.copy_(phi) if self.phi.shape == phi.shape else phi
         good = ~invalid_pixels(correction.displacement, calibration.shape)
         if calibration.bad_pixels is not None:
@@ -52,17 +63,19 @@ class MaskStack:
         self.correction = correction
         if "linear" in self.__dict__:
             with torch.inference_mode():  # as when it was created: inference tensors can be written only in this mode
-                overwrite(self.linear, LmmseEstimator(self.phi, self.r_inv))
+                overwrite(self.linear, LmmseEstimator(self.phi, self.r_inv, self._calibration.fineness))
 
     @cached_property
     def linear(self) -> LmmseEstimator:
         """The linear estimator of these masks."""
-        return LmmseEstimator(self.phi, self.r_inv)
+        return LmmseEstimator(self.phi, self.r_inv, self._calibration.fineness)
 
     def planes(self, image: torch.Tensor) -> torch.Tensor:
         """Add the plane dimension in front: four planes of a mosaic, else one."""
         return image.unsqueeze(0) if self._calibration.bayer is None else bayer.split(image)
 
     def merged(self, planes: torch.Tensor) -> torch.Tensor:
-        """Undo `planes`."""
+        """Undo `planes`; a frame of several turns is their mean."""
+        if max(self.turns) > 1:
+            planes = torch.stack([part.mean(1) for part in torch.split(planes, list(self.turns), 1)], 1)
         return planes.squeeze(0) if self._calibration.bayer is None else bayer.merge(planes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -45,8 +46,9 @@ class SolverSettings:
         Start a cold solve from the linear MMSE estimate where the scene moves, not from ȳ everywhere; see
         `sci_stream.recon.initialization.lmmse`.
     correlated
-        With a linear start, the number of iterations, ≥ 0, with the correlated data step; see
-        `sci_stream.recon.algorithms.gap.CorrelatedResidual`. 0: all of them project, as in the paper.
+        With a linear start, the number of iterations, ≥ 0, with the correlated data step behind fine masks; see
+        `sci_stream.recon.algorithms.gap.CorrelatedResidual`. 0: all of them project, as in the paper. Behind coarser
+        ones, more in proportion to the squared area of their elements.
     local_sigma
         Denoise each pixel in proportion to the estimated error of the start there, if the prior has a noise map; see
         `sci_stream.recon.initialization.error_map.InitialErrorMap.levels`. False: σ is the same everywhere.
@@ -123,3 +125,12 @@ def settings_for(
         correlated=_CORRELATED_ITERATIONS,
         local_sigma=True,
     )
+
+
+def suited_to_masks(settings: SolverSettings, fineness: float) -> SolverSettings:
+    """Return settings with as many iterations as masks of this fineness need, at most twice as many.
+
+    Frames that neighbouring elements mix are told apart more slowly: behind the masks of 4fan14, 40 iterations gain
+    0.4 dB over 20 on four scenes, behind white ones 0.1 (lab/research/real-light.md).
+    """
+    return dataclasses.replace(settings, iterations=round(settings.iterations * min(2.0, 1 / fineness)))

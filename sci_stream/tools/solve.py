@@ -146,6 +146,7 @@ def solve_file(
     done = SolvedFile(out, solver.denoiser_name, describe_device(solver.device), calibration.n_frames, solver.white)
     total = len(seqs) * solver.settings.iterations
     iterations = itertools.count(1)
+    solver.learn((seq, real_array(y[seq], f"snapshot {seq}")) for seq in seqs)
 
     def videos() -> Iterator[Video]:
         for seq in seqs:

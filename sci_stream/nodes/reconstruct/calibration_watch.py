@@ -60,13 +60,12 @@ class CalibrationWatch:
         correct = self._section.correct_shift
         return CalibrationMonitor(engine.calibration, engine.device, every=every, correct=correct) if every else None
 
-    def check(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
-        """Check a reconstructed snapshot; return the calibration health if it was evaluated."""
-        self._check_phase(snapshot, video)
+    def prepare(self, snapshot: Snapshot) -> None:
+        """Measure the masks with a snapshot, and correct them: before it is solved, else in `check`."""
         if self._monitor is None:
-            return None
+            return
         before = self._monitor.correction
-        health = self._monitor.check(snapshot, video)
+        self._monitor.measure(snapshot)
         correction = self._monitor.correction
         if correction != before:
             self._engine.correct_masks(correction)
@@ -77,6 +76,14 @@ class CalibrationWatch:
                 100 * correction.gain_error,
                 correction.black * self._engine.calibration.full_scale_dn,
             )
+
+    def check(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
+        """Check a reconstructed snapshot; return the calibration health if it was evaluated."""
+        self._check_phase(snapshot, video)
+        if self._monitor is None:
+            return None
+        self.prepare(snapshot)
+        health = self._monitor.check(snapshot, video)
         if health is not None:
             self._health = health
             self._warn(health)

@@ -14,11 +14,12 @@ from sci_stream.config import ReconstructSection
 from sci_stream.config.error_messages import validate_options
 from sci_stream.config.runtime_parameters import declare
 from sci_stream.errors import ConfigError
+from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import Denoiser
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.registry import DENOISERS, chosen_denoiser, make_denoiser
-from sci_stream.recon.settings import SolverSettings, default_settings
+from sci_stream.recon.settings import SolverSettings, default_settings, suited_to_masks
 
 _ID_DIGITS = 12
 # The identity denoiser, for tests.
@@ -56,6 +57,11 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoi
         )
     precision = Precision(section.precision)
     return make_denoiser(name, device, weights, precision), settings
+
+
+def suited(section: ReconstructSection, settings: SolverSettings, calibration: Calibration) -> SolverSettings:
+    """Return settings that suit the masks where the rig leaves the number of iterations open."""
+    return settings if section.iterations is not None else suited_to_masks(settings, calibration.fineness)
 
 
 def describe_solver(section: ReconstructSection, prior: str, settings: SolverSettings) -> dict[str, int | float | str]:

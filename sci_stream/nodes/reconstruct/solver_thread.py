@@ -29,6 +29,7 @@ from sci_stream.nodes.reconstruct.solver_settings import (
     make_prior,
     solver_id,
     solver_parameters,
+    suited,
 )
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SOLVER_KEY, Parameter, Value
@@ -245,11 +246,16 @@ class SolverThread:
             section = changed_section(self._given, self._section, self._denoiser.name, job.changes)
             denoiser, settings = make_prior(section, self._device)
             if denoiser.name == self._denoiser.name:
-                self._controller = BudgetController(settings, self._controller.iteration_s)
+                used = settings
                 for engine in self._engines.values():
-                    engine.change_settings(settings)  # only the number of iterations differs
+                    used = suited(section, settings, engine.calibration)
+                    engine.change_settings(used)  # only the number of iterations differs
+                self._controller = BudgetController(used, self._controller.iteration_s)
             else:
-                made = [self._make_engine(engine.calibration, denoiser, settings) for engine in self._engines.values()]
+                made = [
+                    self._make_engine(calibration, denoiser, suited(section, settings, calibration))
+                    for calibration in (engine.calibration for engine in self._engines.values())
+                ]
                 self._denoiser, self._settings = denoiser, settings
                 self._controller = BudgetController(settings)
                 for engine, iteration_s in made:
@@ -292,12 +298,13 @@ class SolverThread:
     def _install(self, engine: Engine, iteration_s: float) -> None:
         if engine.fault:
             log.warning("%s: %s", self.device_name, engine.fault)
-        self._controller = BudgetController(self._settings, iteration_s)
+        self._controller = BudgetController(engine.settings, iteration_s)
         self._engines[engine.calibration.hash] = engine
         self._watches[engine.calibration.hash] = CalibrationWatch(self._calibration_section, engine)
 
     def _adopt(self, calibration: Calibration) -> Ready:
-        self._install(*self._make_engine(calibration, self._denoiser, self._settings))
+        settings = suited(self._section, self._settings, calibration)
+        self._install(*self._make_engine(calibration, self._denoiser, settings))
         self._adopting.discard(calibration.hash)
         while len(self._engines) > _MAX_ENGINES:
             del self._watches[self._engines.popitem(last=False)[0]]
@@ -313,8 +320,12 @@ class SolverThread:
         budget = (
             self._controller.next_budget(period_ns=snapshot.period_ns, backlog=snapshot.backlog + self._jobs.qsize())
             if self._section.adapt_budget
-            else Budget(iterations=self._settings.iterations)
+            else Budget(iterations=engine.settings.iterations)
         )
+        try:
+            self._watches[snapshot.calibration_hash].prepare(snapshot)
+        except Exception:  # it is solved without
+            log.exception("the masks cannot be measured with snapshot %d", snapshot.id.seq)
         while (pending := self._within_memory(engine, snapshot.id, lambda: engine.begin(snapshot, budget))) is None:
             pass
         self._under_way = _UnderWay(snapshot, pending, started_ns)

@@ -56,10 +56,13 @@ class LmmseEstimator:
         (P, B, H, W), the mask stack Φ of each plane; not copied, and not to be modified while this is in use.
     r_inv
         (P, H, W), (ΦΦᵀ)⁻¹ with 0 at pixels that are never valid.
+    fineness
+        That of the masks, see `sci_stream.optics.calibration.Calibration.fineness`: coarser masks show coarser changes.
     """
 
-    def __init__(self, phi: torch.Tensor, r_inv: torch.Tensor) -> None:
+    def __init__(self, phi: torch.Tensor, r_inv: torch.Tensor, fineness: float = 1.0) -> None:
         self._phi = phi
+        self._fineness = fineness
         self._r_inv = r_inv
 
     def leave_one_out(self, y: torch.Tensor, r_inv: torch.Tensor, noise: torch.Tensor | None) -> LeaveOneOutError:
@@ -82,8 +85,8 @@ class LmmseEstimator:
     @functools.cached_property
     def _models(self) -> tuple[GaussianPrior, GaussianPrior]:
         """Models of moving frames and of equal frames."""
-        field = self._field
-        return GaussianPrior(field.frames, field, FRAMES), GaussianPrior(field.still, field, FRAMES)
+        field, covariance = self._field, FRAMES._replace(kappa2=FRAMES.kappa2 * self._fineness)
+        return GaussianPrior(field.frames, field, covariance), GaussianPrior(field.still, field, covariance)
 
     @functools.cached_property
     def _field(self) -> CodedField:

@@ -65,6 +65,7 @@ class Reconstructor:
             watch = CalibrationWatch(CalibrationSection(), engine)
             last_db = float("nan")
             for snapshot in snapshots:
+                watch.prepare(snapshot)
                 video, report = engine.reconstruct(snapshot, self._budget)
                 watch.check(snapshot, video)
                 last_db = psnr_of(report)
