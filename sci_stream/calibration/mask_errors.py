@@ -90,8 +90,8 @@ class MaskErrorEstimator:
     n_frames
         B.
     phi
-        (B, H, W), the masks. Errors of masks that are alike, as of one pattern that moves, are alike: what tells them
-        apart is hardly seen, and a stage moves smoothly.
+        (B, H, W), the masks. Errors of masks that are alike, as of one pattern that moves, are alike: their difference
+        is hardly seen, and a stage moves smoothly.
     """
 
     def __init__(self, phi: npt.NDArray[np.float32]) -> None:

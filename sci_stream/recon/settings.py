@@ -130,7 +130,7 @@ def settings_for(
 def suited_to_masks(settings: SolverSettings, fineness: float) -> SolverSettings:
     """Return settings with as many iterations as masks of this fineness need, at most twice as many.
 
-    Frames that neighbouring elements mix are told apart more slowly: behind the masks of 4fan14, 40 iterations gain
+    Frames that such masks mix separate more slowly: behind the masks of 4fan14, 40 iterations gain
     0.4 dB over 20 on four scenes, behind white ones 0.1 (lab/research/real-light.md).
     """
     return dataclasses.replace(settings, iterations=round(settings.iterations * min(2.0, 1 / fineness)))
