@@ -14,7 +14,6 @@ import sci_stream
 from sci_stream.config import parse_rig
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.imaging.rendering import render
-from sci_stream.nodes.sink.series_recording import RecorderOptions
 from sci_stream.recording.repair import repair_recording
 from sci_stream.recording.virtual_dataset import write_virtual_recording
 from sci_stream.recording.writer import RecordingWriter
@@ -179,7 +178,7 @@ def test_rgb_renders_pictures_on_demand(tmp_path: Path, series) -> None:
 
 def test_rig_chooses_the_type_of_the_recorded_video() -> None:
     rig = parse_rig('[record]\nvideo_dtype = "uint16"', overrides={})
-    assert RecorderOptions.of(rig.record).video_dtype == "uint16"
+    assert rig.record.video_dtype == "uint16"
     with pytest.raises(ConfigError, match="video_dtype"):
         parse_rig('[record]\nvideo_dtype = "int8"', overrides={})
     with pytest.raises(ConfigError, match="pixel_size_um"):

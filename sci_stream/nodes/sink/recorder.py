@@ -10,14 +10,15 @@ from collections import deque
 from dataclasses import asdict, dataclass
 from queue import SimpleQueue
 
+from sci_stream.config import RecordSection
 from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import InputError, StorageError
 from sci_stream.model import Json, SeriesInfo
 from sci_stream.nodes.sink.series_recording import (
+    MIB,
     Item,
     OnDurable,
     Recordable,
-    RecorderOptions,
     RecorderState,
     SeriesRecording,
     Written,
@@ -71,13 +72,23 @@ class RecordingStatus:
 class Recorder:
     """The recording of one series, which can be started and stopped. Used by one thread.
 
-    Each `start` opens a new file, the next segment of the series. `submit` never blocks.
+    Each `start` opens a new file, the next segment of the series. `submit` never blocks: ``max_queue_bytes`` bound the
+    queue, ``batch_items`` one flush and thereby the loss in a crash.
     """
 
-    def __init__(self, info: SeriesInfo, calibration: Calibration, options: RecorderOptions) -> None:
+    def __init__(
+        self,
+        info: SeriesInfo,
+        calibration: Calibration,
+        section: RecordSection,
+        *,
+        max_queue_bytes: int = 256 * MIB,
+        batch_items: int = 64,
+    ) -> None:
         self._info = info
         self._calibration = calibration
-        self._options = options
+        self._section = section
+        self._max_queue_bytes, self._batch_items = max_queue_bytes, batch_items
         self._changed = threading.Condition()
         self._queue: deque[Item] = deque()
         self._queue_bytes = 0
@@ -118,7 +129,7 @@ class Recorder:
 
         def run() -> None:
             try:
-                recording = SeriesRecording(self._info, self._calibration, self._options, settled_below)
+                recording = SeriesRecording(self._info, self._calibration, self._section, settled_below)
             except Exception as error:  # raised again in the waiting caller
                 opened.put(error)
                 return
@@ -144,7 +155,7 @@ class Recorder:
         return str(recording.writer.path)
 
     def _make_folder(self) -> None:
-        folder = self._options.folder
+        folder = self._section.folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -172,7 +183,7 @@ class Recorder:
             return
         self._again_s = now_s + _AGAIN_S
         try:
-            if free_bytes(recording.writer.path) < self._options.floor_free_bytes + _ROOM_BYTES:
+            if free_bytes(recording.writer.path) < self._section.min_free_mib * MIB + _ROOM_BYTES:
                 return
             file = self.start(settled_below)
         except (InputError, StorageError, OSError) as error:
@@ -204,7 +215,7 @@ class Recorder:
         item = Item(data, on_durable)
         with self._changed:
             if self.is_on:
-                if self._queue and self._queue_bytes + item.n_bytes > self._options.queue_bytes:
+                if self._queue and self._queue_bytes + item.n_bytes > self._max_queue_bytes:
                     return False
                 self._queue.append(item)
                 self._queue_bytes += item.n_bytes
@@ -220,7 +231,7 @@ class Recorder:
                 self._changed.wait(_IDLE_S)
             if not self._queue and self._ending:
                 return None
-            batch = [self._queue.popleft() for _ in range(min(len(self._queue), self._options.batch_items))]
+            batch = [self._queue.popleft() for _ in range(min(len(self._queue), self._batch_items))]
             self._queue_bytes -= sum(item.n_bytes for item in batch)
             return batch
 

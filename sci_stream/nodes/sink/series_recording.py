@@ -27,6 +27,7 @@ from sci_stream.wire.codec import payload_bytes
 from sci_stream.wire.messages import Dropped
 
 _LOG = logging.getLogger(__name__)
+MIB = 1 << 20
 # Segment limit of a virtual dataset: its rows, 300 bytes each, are held in memory while it is written.
 _MAX_ROWS_JOINED = 2_000_000
 # A next segment that cannot be created (too many open files, folder missing) is tried again after this time.
@@ -68,45 +69,6 @@ OnDurable = Callable[[Written], None]
 
 
 @dataclass(frozen=True, slots=True)
-class RecorderOptions:
-    """Recorder options.
-
-    ``folder`` must exist; the file is named after the series. ``raw`` and ``video`` select the stored data.
-    A new segment starts after ``segment_bytes`` or ``segment_s``; 0 for no limit.
-    ``queue_bytes`` bounds the queue, ``batch_items`` one flush and thereby the loss in a crash.
-    Below ``warn_free_bytes`` of free disk it warns, below ``floor_free_bytes`` it stops cleanly.
-    """
-
-    folder: Path
-    raw: bool = True
-    video: bool = True
-    compression: Compression = Compression.NONE
-    video_dtype: str = "float16"
-    segment_bytes: int = 0
-    segment_s: float = 0.0
-    queue_bytes: int = 256 << 20
-    batch_items: int = 64
-    warn_free_bytes: int = 5 << 30
-    floor_free_bytes: int = 512 << 20
-
-    @classmethod
-    def of(cls, section: RecordSection) -> RecorderOptions:
-        """Return the options of a rig."""
-        warn_mib = 8 * section.min_free_mib if section.warn_free_mib is None else section.warn_free_mib
-        return cls(
-            folder=section.folder,
-            raw=section.raw,
-            video=section.video,
-            compression=Compression(section.compression),
-            video_dtype=section.video_dtype,
-            segment_bytes=section.segment_mib << 20,
-            segment_s=section.segment_minutes * 60,
-            warn_free_bytes=warn_mib << 20,
-            floor_free_bytes=section.min_free_mib << 20,
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class LedgerNote:
     """The ledger at this moment, so that a crash leaves a recent one in the file, with ``notes`` next to it."""
 
@@ -135,6 +97,8 @@ class Item:
 class SeriesRecording:
     """The recording and journal of one series. Used in one thread; its attributes may be read from any.
 
+    The folder of ``section``, ``[record]`` of the rig, must exist.
+
     Raises
     ------
     StorageError
@@ -147,23 +111,26 @@ class SeriesRecording:
         self,
         info: SeriesInfo,
         calibration: Calibration,
-        options: RecorderOptions,
+        section: RecordSection,
         settled_below: int = 0,
     ) -> None:
-        self._options = options
+        self._section = section
+        self._floor_bytes = section.min_free_mib * MIB
+        warn_mib = 8 * section.min_free_mib if section.warn_free_mib is None else section.warn_free_mib
+        self._warn_bytes = warn_mib * MIB
         self.state = RecorderState.RECORDING
         self.reason = ""
         self.warning = ""
-        self._path = path = recording_path(options.folder, info.series)
+        self._path = path = recording_path(section.folder, info.series)
         self._check_folder(path)
         self.writer = RecordingWriter(
             path,
             info,
             calibration,
-            raw=options.raw,
-            video=options.video,
-            compression=options.compression,
-            video_dtype=options.video_dtype,
+            raw=section.raw,
+            video=section.video,
+            compression=Compression(section.compression),
+            video_dtype=section.video_dtype,
             settled_below=settled_below,
         )
         try:
@@ -197,7 +164,7 @@ class SeriesRecording:
         return self._closed_rows + self.writer.rows_written
 
     def _check_folder(self, path: Path) -> None:
-        folder, floor = self._options.folder, self._options.floor_free_bytes
+        folder, floor = self._section.folder, self._floor_bytes
         if not folder.is_dir():
             raise StorageError(f"The recording folder {folder} does not exist", hint="Create or mount it.")
         self.free_bytes = free = free_bytes(path)
@@ -244,11 +211,10 @@ class SeriesRecording:
         self.mb_per_s = round(self.bytes_written / max(time.monotonic() - self._began_s, 1e-6) / 1e6, 3)
 
     def _segment_is_full(self) -> bool:
-        options = self._options
-        full = 0 < options.segment_bytes <= self.writer.bytes_written
+        full = 0 < self._section.segment_mib * MIB <= self.writer.bytes_written
         if self.writer.rows_written == 0:
             self._segment_began_s = time.monotonic()
-        old = 0 < options.segment_s <= time.monotonic() - self._segment_began_s
+        old = 0 < self._section.segment_minutes * 60 <= time.monotonic() - self._segment_began_s
         return (full or old) and time.monotonic() >= self._next_segment_s
 
     def _begin_segment(self) -> None:
@@ -336,11 +302,11 @@ class SeriesRecording:
         except OSError as error:
             self._stop(RecorderState.FAILED, f"{self.writer.path.parent} cannot be accessed: {error.strerror}")
             return
-        floor = self._options.floor_free_bytes
+        floor = self._floor_bytes
         if free < floor:
             reason = f"disk full: {free / 1e6:.0f} MB free, floor {floor / 1e6:.0f} MB"
             self._stop(RecorderState.STOPPED, reason)
-        elif free < self._options.warn_free_bytes:
+        elif free < self._warn_bytes:
             if not self.warning:
                 _LOG.warning("%s: disk space is low, %.0f MB free", self.writer.path, free / 1e6)
                 self._journal.append("space_low", {"free_bytes": free})

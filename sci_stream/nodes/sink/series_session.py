@@ -21,7 +21,7 @@ from sci_stream.delivery.reorder_buffer import ReorderBuffer
 from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.recorder import Recorder, RecordingStatus
-from sci_stream.nodes.sink.series_recording import LedgerNote, RecorderOptions, Written
+from sci_stream.nodes.sink.series_recording import LedgerNote, Written
 from sci_stream.nodes.sink.statistics import SeriesStatistics, stage_seconds
 from sci_stream.nodes.sink.status import SeriesStatus, SinkRates
 from sci_stream.optics.calibration import Calibration
@@ -122,7 +122,7 @@ class SeriesSession:
         self._written: queue.SimpleQueue[tuple[Accepted, Written]] = queue.SimpleQueue()
         self.ended_by: bytes | None = None
         self._ahead = int(_MAX_SNAPSHOTS_PER_S * max(1.0, rig.network.heartbeat_s))
-        self.recorder = Recorder(info, calibration, RecorderOptions.of(rig.record))
+        self.recorder = Recorder(info, calibration, rig.record)
         self._open_share = float(calibration.phi.mean())
         self._solvers: dict[str, Mapping[str, int | float | str]] = {}
         self._file_path = recording_path(Path(rig.record.folder), info.series)

@@ -38,15 +38,14 @@ RECORD_FOR_EVER = f"""
     from sci_stream.reports import SolveReport, Start
     from sci_stream.optics.calibration import Calibration
     from sci_stream.nodes.sink.recorder import Recorder
-    from sci_stream.nodes.sink.series_recording import RecorderOptions
+    from tests.nodes.sink.record_section import record_section
     from sci_stream.wire.messages import Dropped
 
     SIZE, frame = {SIZE}, 2 * {SIZE} ** 2
     calibration = Calibration(phi=np.full((2, SIZE, SIZE), 0.5, np.float32))
     info = SeriesInfo("run", 0, "rig", Policy.RECORD, "m", "1", SIZE, SIZE, "Mono16", 16, 2, calibration.hash)
-    recorder = Recorder(info, calibration, RecorderOptions(
-        Path(sys.argv[1]), queue_bytes={QUEUE} * frame, batch_items={BATCH}, segment_bytes=150 * frame,
-        floor_free_bytes=1, warn_free_bytes=1))
+    section = record_section(Path(sys.argv[1]), segment_bytes=150 * frame)
+    recorder = Recorder(info, calibration, section, max_queue_bytes={QUEUE} * frame, batch_items={BATCH})
     recorder.start()
     report = SolveReport(
         iterations=1, start=Start.COLD, start_reason="first", budget_limited=False, solve_ns=1, residual=0.0)

@@ -15,31 +15,33 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sci_stream.config import RecordSection
 from sci_stream.errors import InputError, StorageError
 from sci_stream.nodes.sink import series_recording
 from sci_stream.nodes.sink.recorder import Recorder
-from sci_stream.nodes.sink.series_recording import LedgerNote, RecorderOptions, Written
+from sci_stream.nodes.sink.series_recording import LedgerNote, Written
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.segments import free_bytes
 from sci_stream.recording.series import open_recording
 from sci_stream.recording.writer import RecordingWriter
 from sci_stream.wire.messages import Dropped
 from tests.journals import read_journal
+from tests.nodes.sink.record_section import record_section
 from tests.series_fixtures import Series
 
 GB = 1 << 30
 LEDGER = {"acquired": 3, "closed": True}
 
 
-def started(options: RecorderOptions, series: Series) -> Recorder:
-    recorder = Recorder(series.info, series.calibration, options)
+def started(section: RecordSection, series: Series, **limits: int) -> Recorder:
+    recorder = Recorder(series.info, series.calibration, section, **limits)
     recorder.start(make_folder=False)
     return recorder
 
 
 @pytest.fixture
 def recorder(tmp_path: Path, series):
-    options = RecorderOptions(tmp_path, floor_free_bytes=1, warn_free_bytes=1)
+    options = record_section(tmp_path)
     recorder = started(options, series)
     yield recorder
     recorder.close()
@@ -125,7 +127,7 @@ def test_flush_covers_items_queued_meanwhile(recorder: Recorder, series, held, m
 
 def test_full_queue_refuses_items(tmp_path: Path, series, held) -> None:
     size = series.counts(0).nbytes
-    recorder = started(RecorderOptions(tmp_path, queue_bytes=4 * size, floor_free_bytes=1, batch_items=1), series)
+    recorder = started(record_section(tmp_path), series, max_queue_bytes=4 * size, batch_items=1)
     answers = [recorder.submit(series.snapshot(seq)) for seq in range(20)]
     assert answers.count(False) > 10
     assert recorder.status().queue_bytes <= 4 * size
@@ -137,7 +139,7 @@ def test_full_queue_refuses_items(tmp_path: Path, series, held) -> None:
 
 
 def test_item_larger_than_queue_is_accepted_alone(tmp_path: Path, series) -> None:
-    recorder = started(RecorderOptions(tmp_path, queue_bytes=1, floor_free_bytes=1), series)
+    recorder = started(record_section(tmp_path), series, max_queue_bytes=1)
     recorder.submit(series.snapshot(0))
     wait_for_room(lambda: recorder.submit(series.reconstruction(1)))
     recorder.close(LEDGER)
@@ -160,7 +162,7 @@ def test_outcomes_are_recorded_and_journalled(recorder: Recorder, tmp_path: Path
 
 def test_recording_can_stop_and_restart_in_a_series(tmp_path: Path, series) -> None:
     for seq in range(2):
-        recorder = started(RecorderOptions(tmp_path, floor_free_bytes=1), series)
+        recorder = started(record_section(tmp_path), series)
         assert recorder.status().state == "recording"
         recorder.submit(series.snapshot(seq))
         recorder.close(LEDGER)
@@ -178,23 +180,23 @@ def test_recording_can_stop_and_restart_in_a_series(tmp_path: Path, series) -> N
 
 def test_missing_folder_or_full_disk_is_refused_at_start(tmp_path: Path, series, free: list[int]) -> None:
     with pytest.raises(StorageError, match="nowhere"):
-        started(RecorderOptions(tmp_path / "nowhere"), series)
+        started(record_section(tmp_path / "nowhere"), series)
     free[0] = 1000
     with pytest.raises(StorageError, match="Not enough disk space"):
-        started(RecorderOptions(tmp_path), series)
+        started(record_section(tmp_path, floor_free_bytes=1 * GB), series)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "/tmp/x", "a/b", "..", "", ".hidden"])
 def test_series_name_outside_the_folder_is_refused(tmp_path: Path, series, name: str) -> None:
-    options = RecorderOptions(tmp_path, floor_free_bytes=1)
+    options = record_section(tmp_path)
     with pytest.raises(InputError, match="name"):
         Recorder(dataclasses.replace(series.info, series=name), series.calibration, options).start()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_recorder_stops_cleanly_at_disk_floor(tmp_path: Path, series, free: list[int]) -> None:
-    recorder = started(RecorderOptions(tmp_path, floor_free_bytes=1 * GB), series)
+    recorder = started(record_section(tmp_path, floor_free_bytes=1 * GB), series)
     recorder.submit(series.snapshot(0))
     free[0] = GB // 2
     results: list[Written] = []
@@ -228,7 +230,7 @@ def test_recorder_stops_cleanly_at_disk_floor(tmp_path: Path, series, free: list
 
 def test_low_disk_warning_comes_and_goes(tmp_path: Path, series, free: list[int]) -> None:
     free[0] = 3 * GB
-    options = RecorderOptions(tmp_path, floor_free_bytes=1 * GB, warn_free_bytes=5 * GB)
+    options = record_section(tmp_path, floor_free_bytes=1 * GB, warn_free_bytes=5 * GB)
     recorder = started(options, series)
 
     def warning_after(seq: int) -> str:
@@ -247,7 +249,7 @@ def test_low_disk_warning_comes_and_goes(tmp_path: Path, series, free: list[int]
 
 
 def test_recording_continues_once_a_full_disk_has_room(tmp_path: Path, series, free: list[int]) -> None:
-    recording = started(RecorderOptions(tmp_path, floor_free_bytes=1 * GB), series)
+    recording = started(record_section(tmp_path, floor_free_bytes=1 * GB), series)
     free[0] = 0
     seq = 0
     while recording.is_on:
@@ -304,7 +306,7 @@ def test_failing_callback_does_not_end_the_recording(recorder: Recorder, tmp_pat
 
 
 def test_recording_closed_without_ledger_is_readable_not_clean(tmp_path: Path, series) -> None:
-    recorder = started(RecorderOptions(tmp_path, floor_free_bytes=1), series)
+    recorder = started(record_section(tmp_path), series)
     recorder.submit(series.snapshot(0))
     recorder.close()
     recorder.close()
@@ -332,7 +334,7 @@ def small_disk(tmp_path: Path):
 
 
 def test_full_real_disk_leaves_a_clean_prefix(small_disk: Path, series) -> None:
-    recorder = started(RecorderOptions(small_disk, floor_free_bytes=1, warn_free_bytes=1), series)
+    recorder = started(record_section(small_disk), series)
     results: list[Written] = []
     seq = 0
     ballast = small_disk / "ballast"
@@ -351,8 +353,7 @@ def test_full_real_disk_leaves_a_clean_prefix(small_disk: Path, series) -> None:
 
 def test_segments_by_size_have_a_virtual_dataset(tmp_path: Path, series) -> None:
     size = series.counts(0).nbytes
-    options = RecorderOptions(tmp_path, video=False, floor_free_bytes=1, segment_bytes=3 * size, batch_items=1)
-    recorder = started(options, series)
+    recorder = started(record_section(tmp_path, video=False, segment_bytes=3 * size), series, batch_items=1)
     for seq in range(8):
         recorder.submit(series.snapshot(seq))
         recorder.submit(Dropped("run-1", 1, seq, "", "raw_only"))
@@ -376,7 +377,7 @@ def test_segments_by_size_have_a_virtual_dataset(tmp_path: Path, series) -> None
 
 
 def test_segments_by_age_are_never_empty(tmp_path: Path, series) -> None:
-    recorder = started(RecorderOptions(tmp_path, floor_free_bytes=1, segment_s=1e-6), series)
+    recorder = started(record_section(tmp_path, segment_s=1e-6), series)
     done = threading.Event()
     for seq in range(3):
         done.clear()
@@ -391,7 +392,7 @@ def test_segments_by_age_are_never_empty(tmp_path: Path, series) -> None:
 
 def test_recorder_without_descriptors_continues_and_retries(tmp_path: Path, series, monkeypatch) -> None:
     monkeypatch.setattr(series_recording, "_RETRY_SEGMENT_S", 0.0)
-    recorder = started(RecorderOptions(tmp_path, floor_free_bytes=1, segment_bytes=1), series)
+    recorder = started(record_section(tmp_path, segment_bytes=1), series)
 
     def record(seq: int) -> Written:
         written: queue.SimpleQueue[Written] = queue.SimpleQueue()

@@ -12,10 +12,11 @@ import pytest
 
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.nodes.sink.recorder import Recorder
-from sci_stream.nodes.sink.series_recording import LedgerNote, RecorderOptions
+from sci_stream.nodes.sink.series_recording import LedgerNote
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.series import RecordedSeries
 from sci_stream.wire.messages import Dropped
+from tests.nodes.sink.record_section import record_section
 
 SIZE = 128
 MIB = 1 << 20
@@ -27,8 +28,8 @@ def test_memory_is_flat_over_ten_thousand_snapshots(tmp_path: Path) -> None:
     calibration = Calibration(np.full((2, SIZE, SIZE), 0.5, np.float32))
     info = SeriesInfo("run", 0, "rig", Policy.LIVE, "m", "1", SIZE, SIZE, "Mono16", 16, 2, calibration.hash)
     frame_bytes = 2 * SIZE**2
-    options = RecorderOptions(tmp_path, video=False, queue_bytes=64 * frame_bytes, segment_bytes=2500 * frame_bytes)
-    recorder = Recorder(info, calibration, options)
+    section = record_section(tmp_path, video=False, segment_bytes=2500 * frame_bytes)
+    recorder = Recorder(info, calibration, section, max_queue_bytes=64 * frame_bytes)
     recorder.start()
     process, levels = psutil.Process(), []
     for seq in range(12_000):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import threading
 import time
@@ -15,9 +16,9 @@ import pytest
 from sci_stream.config import Rig
 from sci_stream.delivery.ledger import DropReason, Ledger
 from sci_stream.errors import InputError
-from sci_stream.nodes.sink import node
+from sci_stream.nodes.sink import node, series_session
 from sci_stream.nodes.sink.ledger_file import LedgerFile
-from sci_stream.nodes.sink.series_recording import Item, RecorderOptions, SeriesRecording
+from sci_stream.nodes.sink.series_recording import Item, SeriesRecording
 from sci_stream.nodes.sink.series_session import Callbacks, SeriesSession
 from sci_stream.recording.reader import Recording
 from sci_stream.wire.messages import Accepted, Dropped, SeriesEnd
@@ -131,9 +132,7 @@ def test_full_recorder_stops_reception_and_keeps_the_order(
 
     monkeypatch.setattr(SeriesRecording, "write", hold)
     monkeypatch.setattr(
-        RecorderOptions,
-        "of",
-        lambda section: RecorderOptions(section.folder, floor_free_bytes=0, queue_bytes=1, batch_items=1),
+        series_session, "Recorder", functools.partial(series_session.Recorder, max_queue_bytes=1, batch_items=1)
     )
     opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
     for seq in range(6):
@@ -199,7 +198,7 @@ def test_starting_or_stopping_twice_is_refused(open_series: SeriesSession) -> No
 
 
 def test_status_follows_the_switch(open_series: SeriesSession, series: Series) -> None:
-    assert open_series.status(0.0).recording.to_json() == {"enabled": False}
+    assert open_series.status(0.0).recording.to_json() == {"enabled": False, "unreadable": ""}
     open_series.switch_recording(True)
     assert open_series.status(0.0).to_json()["recording"]["state"] == "recording"
     open_series.switch_recording(False)

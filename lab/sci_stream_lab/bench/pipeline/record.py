@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 from sci_stream.clock import unix_ns
+from sci_stream.config import RecordSection
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.nodes.sink.recorder import Recorder
-from sci_stream.nodes.sink.series_recording import RecorderOptions
 from sci_stream.recording.layout import Compression
 from sci_stream.recording.series import RecordedSeries
 from sci_stream_lab.bench.pipeline.stream import LoopCamera, run_part
@@ -40,7 +40,7 @@ def recorder_alone(folder: Path, shape: tuple[int, int], snapshots: int, compres
     calibration = camera.calibration()
     info = SeriesInfo("bench", 0, "bench", Policy.RECORD, "bench", "0", *shape, "Mono12", 12, 1, calibration.hash)
     with tempfile.TemporaryDirectory(prefix="sci-stream-bench-", dir=folder) as scratch:
-        options = RecorderOptions(Path(scratch), video=False, compression=compression, floor_free_bytes=0)
+        options = RecordSection(folder=Path(scratch), video=False, compression=compression.value, min_free_mib=0)
         recorder = Recorder(info, calibration, options)
         recorder.start()
         camera.start()
