@@ -65,20 +65,16 @@ def masks_advise(
 ) -> None:
     """Compare masks by simulation, with the denoiser of a rig: expected dB and clipped share."""
     from sci_stream.config import load_rig
-    from sci_stream.tools.mask_advice import MaskChoices, advise
+    from sci_stream.tools.mask_advice import advise
 
     try:
-        choices = MaskChoices(
-            tuple(map(int, masks.split(","))), tuple(map(float, open_share.split(","))),
-            tuple(map(float, feature.split(","))),
-        )  # fmt: skip
+        shares, features = ([float(word) for word in text.split(",")] for text in (open_share, feature))
+        choices = [int(word) for word in masks.split(",")], shares, features
     except ValueError as error:
         raise ConfigError("--masks, --open and --feature are lists as in 0.5,0.25", got=error) from None
+    clips, rig_ = clip or ["fast"], load_rig(rig)
     with progress_bar("simulating") as report:
-        results = advise(
-            load_rig(rig), choices, clip or ["fast"], exposure=exposure, size_px=size, snapshots=snapshots,
-            report=report,
-        )  # fmt: skip
+        results = advise(rig_, choices, clips, exposure=exposure, size_px=size, snapshots=snapshots, report=report)
     typer.echo(f"{'B':>4}{'open':>7}{'element px':>12}{'PSNR dB':>9}{'clipped':>9}")
     for advice in results:
         typer.echo(

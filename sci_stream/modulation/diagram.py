@@ -22,9 +22,10 @@ def describe(plan: TimingPlan) -> str:
     """Return the figures of a plan in a line."""
     mask, camera = plan.mask, plan.camera
     every = f", one in {camera.every} pulses" if camera.every > 1 else ""
+    dark = f" + {mask.dark_us:g} µs dark" if mask.dark_us else ""
     gap = f" and {mask.gap_us:g} µs of darkness" if mask.gap_us else ""
     return (
-        f"{plan.n_patterns} masks of {mask.pattern_us:g} µs{f' + {mask.dark_us:g} µs dark' if mask.dark_us else ''}"
+        f"{mask.n_patterns} masks of {mask.pattern_us:g} µs{dark}"
         f"{gap}; {mask.master} is master; exposure {camera.exposure_us:g} µs, {camera.delay_us:g} µs after the "
         f"{'pulse' if camera.source == 'line' else 'start'}{every}; {1e6 / plan.period_us:.4g} snapshots per second"
     )
@@ -73,7 +74,7 @@ def svg_diagram(plan: TimingPlan) -> str:
 
 def _tracks(plan: TimingPlan) -> tuple[list[_Track], float]:
     """Return the signals of one exposure and the begin of the next, and the end of the drawing."""
-    mask, camera, n = plan.mask, plan.camera, plan.n_patterns
+    mask, camera, n = plan.mask, plan.camera, plan.mask.n_patterns
     # Of a camera that is master, each exposure starts a cycle, some time after its own begin.
     led = mask.master == "camera"
     cycle_us = plan.period_us if led else mask.cycle_us

@@ -40,11 +40,6 @@ class TimingPlan:
     period_us: float
     notes: tuple[str, ...] = ()
 
-    @property
-    def n_patterns(self) -> int:
-        """B."""
-        return self.mask.n_patterns
-
 
 def plan_timing(
     request: TimingRequest, modulator: ModulatorCapabilities, camera: CameraTiming, n_patterns: int
@@ -57,55 +52,48 @@ def plan_timing(
         If the devices cannot do it, with the reason and the nearest timing that fits.
     """
     pattern_us, dark_us = _slot(request, modulator, camera, n_patterns)
-    slot_us = pattern_us + dark_us
-    delay_us = request.delay_us
-    exposure_us = _exposure(n_patterns * slot_us - dark_us, pattern_us, camera, n_patterns)
-    pulse, every, master = _trigger(request, modulator, camera, n_patterns)
-    notes = []
-    gap_us = 0.0
-    if modulator.gap:
-        gap_us = _up(max(modulator.min_gap_us, camera.readout_us - dark_us, 0.0), modulator.step_us)
+    exposure_us = _exposure(n_patterns * (pattern_us + dark_us) - dark_us, pattern_us, camera, n_patterns)
+    pulse, every = _pulse(request, modulator, camera, n_patterns)
+    master, delay_us = request.master, request.delay_us
+    gap_us = _up(max(modulator.min_gap_us, camera.readout_us - dark_us, 0.0), modulator.step_us) if modulator.gap else 0
     mask = MaskTiming(
         master=master,
         pattern_us=pattern_us,
         dark_us=dark_us,
         gap_us=gap_us,
-        pulse="none" if master == "camera" else pulse,
+        pulse=pulse,
         pulse_width_us=request.pulse_width_us or min(_PULSE_US, pattern_us / 2),
-        trigger="rising" if master != "modulator" else "none",
+        trigger="none" if master == "modulator" else "rising",
         n_patterns=n_patterns,
     )
-    cycle_us = mask.cycle_us
-    cycles = max(1, math.ceil((exposure_us + camera.readout_us) / cycle_us - 1e-9))
+    cycles = max(1, math.ceil((exposure_us + camera.readout_us) / mask.cycle_us - 1e-9))
+    period_us = cycles * mask.cycle_us
     if master == "camera":
-        # The exposure begins before the first mask, by the delay of the modulator.
-        exposure_us += max(0.0, delay_us)
-        period_us = max(cycle_us + delay_us, exposure_us + camera.readout_us)
-        trigger = CameraTrigger("free", exposure_us, period_us=period_us)
-        return TimingPlan(mask, trigger, period_us)
+        exposure_us += max(0.0, delay_us)  # it begins before the first mask
+        period_us = max(mask.cycle_us + delay_us, exposure_us + camera.readout_us)
+        return TimingPlan(mask, CameraTrigger("free", exposure_us, period_us=period_us), period_us)
     if pulse == "none" and master == "modulator":
-        notes.append("the modulator gives no pulse: exposures are not in step with it, unless the picture corrects it")
-        trigger = CameraTrigger("free", exposure_us, period_us=cycles * cycle_us)
-        return TimingPlan(mask, trigger, trigger.period_us, tuple(notes))
-    if cycles > 1 and pulse == "per_cycle" and master == "modulator":
-        notes.append(
+        note = "the modulator gives no pulse: exposures are not in step with it, unless the picture corrects it"
+        return TimingPlan(mask, CameraTrigger("free", exposure_us, period_us=period_us), period_us, (note,))
+    notes: tuple[str, ...] = ()
+    if cycles > 1 and pulse == "per_cycle":
+        notes = (
             f"the camera needs {camera.readout_us:g} µs between exposures: it takes one cycle in {cycles}; "
-            f"dark_us = {math.ceil(camera.readout_us):g} would let it take each"
+            f"dark_us = {math.ceil(camera.readout_us):g} would let it take each",
         )
-    every = every * cycles if pulse == "per_pattern" and every * cycles <= camera.max_every else every
-    if delay_us < 0:
-        delay_us += cycle_us  # the light comes before the pulse: use the next cycle
+    elif pulse == "per_pattern" and every * cycles <= camera.max_every:
+        every *= cycles
+    delay_us += mask.cycle_us if delay_us < 0 else 0.0  # the light comes before the pulse: use the next cycle
     if delay_us > camera.max_delay_us:
         if delay_us > modulator.max_delay_us:
-            raise _refused(
+            raise ConfigError(
                 "Neither camera nor modulator can delay so long",
-                f"a delay of at most {max(camera.max_delay_us, modulator.max_delay_us):g} µs",
-                f"{delay_us:g} µs",
-                "Set [modulator] delay_us = 0 if the camera's input is fast, or use a delay generator.",
+                expected=f"a delay of at most {max(camera.max_delay_us, modulator.max_delay_us):g} µs",
+                got=f"{delay_us:g} µs",
+                hint="Set [modulator] delay_us = 0 if the camera's input is fast, or use a delay generator.",
             )
         mask, delay_us = replace(mask, pulse_delay_us=delay_us), 0.0
-    trigger = CameraTrigger("line", exposure_us, delay_us, every)
-    return TimingPlan(mask, trigger, cycles * cycle_us, tuple(notes))
+    return TimingPlan(mask, CameraTrigger("line", exposure_us, delay_us, every), period_us, notes)
 
 
 def _slot(
@@ -113,89 +101,76 @@ def _slot(
 ) -> tuple[float, float]:
     """Return the times of a pattern and of the darkness after it."""
     if n_patterns > modulator.max_patterns:
-        raise _refused(
+        raise ConfigError(
             f"The modulator {modulator.model} cannot hold so many patterns",
-            f"at most {modulator.max_patterns}",
-            str(n_patterns),
-            "Use fewer masks.",
+            expected=f"at most {modulator.max_patterns}",
+            got=n_patterns,
         )
-    dark_us = _up(max(request.dark_us, modulator.min_dark_us), modulator.step_us)
-    fastest_us = max(
-        modulator.min_pattern_us, (camera.min_exposure_us + dark_us) / n_patterns - dark_us, modulator.step_us
-    )
-    pattern_us = request.pattern_us or _up(fastest_us, modulator.step_us)
+    step_us = modulator.step_us
+    dark_us = _up(max(request.dark_us, modulator.min_dark_us), step_us)
+    least_us = (camera.min_exposure_us + dark_us) / n_patterns - dark_us
+    fastest_us = _up(max(modulator.min_pattern_us, least_us, step_us), step_us)
+    pattern_us = request.pattern_us or fastest_us
     if pattern_us < modulator.min_pattern_us - 1e-9:
-        raise _refused(
+        raise ConfigError(
             f"The modulator {modulator.model} is slower than [modulator] pattern_us",
-            f"at least {modulator.min_pattern_us:g} µs for a pattern of {modulator.bits} bits",
-            f"{pattern_us:g} µs",
-            f"The nearest is pattern_us = {_up(fastest_us, modulator.step_us):g}.",
+            expected=f"at least {modulator.min_pattern_us:g} µs for a pattern of {modulator.bits} bits",
+            got=f"{pattern_us:g} µs",
+            hint=f"The nearest is pattern_us = {fastest_us:g}.",
         )
-    return _up(pattern_us, modulator.step_us), dark_us
+    return _up(pattern_us, step_us), dark_us
 
 
 def _exposure(wanted_us: float, pattern_us: float, camera: CameraTiming, n_patterns: int) -> float:
     """Return the exposure that covers the masks and that the camera can do."""
-    if not camera.min_exposure_us - 1e-6 <= wanted_us <= camera.max_exposure_us + 1e-6:
-        limit_us = camera.max_exposure_us if wanted_us > camera.max_exposure_us else camera.min_exposure_us
-        nearest_us = pattern_us + (limit_us - wanted_us) / n_patterns
-        nearest = f"The nearest is pattern_us = {nearest_us:.6g}." if nearest_us > 0 else "Use more masks."
-        raise _refused(
-            f"The camera cannot expose for {n_patterns} masks",
-            f"{camera.min_exposure_us:g} to {camera.max_exposure_us:g} µs",
-            f"{wanted_us:g} µs",
-            nearest,
-        )
-    if not camera.step_us:
-        return wanted_us
-    exposure_us = math.floor(wanted_us / camera.step_us + 1e-6) * camera.step_us
-    if wanted_us - exposure_us > _MAX_LOSS * pattern_us:
-        nearest_us = pattern_us + (exposure_us + camera.step_us - wanted_us) / n_patterns
-        raise _refused(
-            f"The camera cannot expose for exactly {n_patterns} masks",
-            f"{wanted_us:g} µs, to {_MAX_LOSS:.0%} of a mask",
-            f"steps of {camera.step_us:g} µs",
-            f"The nearest is pattern_us = {nearest_us:.6g}.",
-        )
-    return exposure_us
+    step_us = camera.step_us
+    low_us, high_us = camera.min_exposure_us, camera.max_exposure_us
+    exposure_us = math.floor(wanted_us / step_us + 1e-6) * step_us if step_us else wanted_us
+    if not low_us - 1e-6 <= wanted_us <= high_us + 1e-6:
+        expected, near_us = f"{low_us:g} to {high_us:g} µs", min(max(wanted_us, low_us), high_us)
+    elif wanted_us - exposure_us > _MAX_LOSS * pattern_us:
+        expected, near_us = f"a multiple of {step_us:g} µs, to {_MAX_LOSS:.0%} of a mask", exposure_us + step_us
+    else:
+        return exposure_us
+    nearest_us = pattern_us + (near_us - wanted_us) / n_patterns
+    raise ConfigError(
+        f"The camera cannot expose for exactly {n_patterns} masks",
+        expected=expected,
+        got=f"{wanted_us:g} µs",
+        hint=f"The nearest is pattern_us = {nearest_us:.6g}." if nearest_us > 0 else "Use more masks.",
+    )
 
 
-def _trigger(
+def _pulse(
     request: TimingRequest, modulator: ModulatorCapabilities, camera: CameraTiming, n_patterns: int
-) -> tuple[Pulse, int, Master]:
-    """Return the pulse, how many the camera counts for one exposure, and the master."""
+) -> tuple[Pulse, int]:
+    """Return the pulse, and how many the camera counts for one exposure."""
     if request.master not in modulator.masters:
-        raise _refused(
+        raise ConfigError(
             f"The modulator {modulator.model} cannot be started that way",
-            "[modulator] master = " + " or ".join(modulator.masters),
-            request.master,
-            f"The nearest is master = {modulator.masters[0]!r}.",
+            expected="[modulator] master = " + " or ".join(modulator.masters),
+            got=request.master,
         )
     if request.master != "modulator" or not modulator.pulses:
-        return "none", 1, request.master  # an external generator gives one pulse per cycle to both
+        return "none", 1  # an external generator gives one pulse per cycle to both
     wanted: tuple[Pulse, ...] = ("per_cycle", "per_pattern") if request.pulse == "auto" else (request.pulse,)
     for pulse in wanted:
-        if pulse not in modulator.pulses:
-            continue
-        if pulse == "per_cycle" or camera.max_every >= n_patterns:
-            return pulse, 1 if pulse == "per_cycle" else n_patterns, request.master
+        every = 1 if pulse == "per_cycle" else n_patterns
+        if pulse in modulator.pulses and every <= max(1, camera.max_every):
+            return pulse, every
     ways = [
         "a camera with a counter (CounterDuration)" if "per_pattern" in modulator.pulses else "",
         "a modulator whose first pattern alone gives a pulse",
         "master = 'camera'" if "camera" in modulator.masters else "",
         "a pulse divider in between, with master = 'external'" if "external" in modulator.masters else "",
     ]
-    raise _refused(
+    raise ConfigError(
         f"No pulse of the modulator {modulator.model} starts one exposure per cycle",
-        f"one pulse in {n_patterns} patterns",
-        f"{', '.join(modulator.pulses) or 'none'}, and a camera that counts up to {camera.max_every}",
-        f"Use {' or '.join(filter(None, ways))}.",
+        expected=f"one pulse in {n_patterns} patterns",
+        got=f"{', '.join(modulator.pulses)}, and a camera that counts up to {camera.max_every}",
+        hint=f"Use {' or '.join(filter(None, ways))}.",
     )
 
 
 def _up(value: float, step: float) -> float:
     return math.ceil(value / step - 1e-6) * step if step else value
-
-
-def _refused(what: str, expected: str, got: str, hint: str) -> ConfigError:
-    return ConfigError(what, expected=expected, got=got, hint=hint)

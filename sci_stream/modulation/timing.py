@@ -54,30 +54,12 @@ class MaskTiming:
 
 @dataclass(frozen=True, slots=True)
 class ModulatorCapabilities:
-    """Properties of an open modulator.
+    """Properties of an open modulator; times of 0 mean any.
 
-    Parameters
-    ----------
-    model, serial
-        Labels; the serial number may be empty.
-    height_px, width_px
-        Shape of a pattern, mirrors or pixels.
-    bits
-        Depth of a pattern: 1 for binary ones.
-    max_patterns
-        Patterns in one cycle.
-    min_pattern_us, min_dark_us, step_us
-        Shortest time of a pattern and between two, and the step of all times; 0 for any.
-    pulses, masters
-        Pulses that it gives, and devices that may start a cycle.
-    gap, min_gap_us
-        Whether it can stay dark after a cycle, and the time that it needs then.
-    max_delay_us
-        Largest delay of a pulse.
-    holds
-        Whether it can show one pattern for any time. A mask that is moved by a waveform cannot.
-    field_brightness
-        Brightness of the uniform field while a pattern is held, as a fraction of white, if it has a lamp of its own.
+    ``height_px`` and ``width_px`` are the shape of a pattern, ``bits`` its depth; ``pulses`` those that it gives,
+    ``masters`` the devices that may start a cycle; ``gap``: it can stay dark after a cycle, and needs ``min_gap_us``
+    then; ``max_delay_us`` is the largest delay of a pulse. It ``holds`` a pattern for any time, unless a waveform moves
+    the mask; ``field_brightness`` is that of the uniform field meanwhile, relative to white, if it has a lamp.
     """
 
     model: str
@@ -100,20 +82,10 @@ class ModulatorCapabilities:
 
 @dataclass(frozen=True, slots=True)
 class CameraTrigger:
-    """Start and length of an exposure.
+    """Start and length of an exposure: by a pulse at the ``line``, or ``free``, by the camera itself.
 
-    Parameters
-    ----------
-    source
-        ``line``: a pulse at its input; ``free``: the camera by itself.
-    exposure_us
-        Length of an exposure.
-    delay_us
-        From the pulse to the start of the exposure.
-    every
-        Use each N-th pulse, counted by the camera.
-    period_us
-        From one free exposure to the next; 0: as the camera is set.
+    The exposure begins ``delay_us`` after each ``every``-th pulse, or ``period_us`` after the one before (0: as the
+    camera is set).
     """
 
     source: Literal["line", "free"] = "free"

@@ -148,17 +148,14 @@ class _Session:
         self._n_frames = n_frames
         self._saturation_dn = float((1 << capabilities.bit_depth) - 1)
         self._dark_dn = 0.0
-        self._taken = _TakenFrames(plan.progress_file, repr((plan.frames, n_frames, self._described())))
-
-    def _described(self) -> tuple[object, ...]:
-        coded, capabilities = self._coded, self._capabilities
-        modulator = None if coded is None or coded.plan is None else (coded.pattern_hash, coded.plan.camera.exposure_us)
-        return capabilities.model, capabilities.serial, capabilities.pixel_format, modulator
+        of_modulator = None if self._coded is None else (self._coded.pattern_hash, self._coded.plan)
+        of_camera = (capabilities.model, capabilities.serial, capabilities.pixel_format)
+        self._taken = _TakenFrames(plan.progress_file, repr((plan.frames, n_frames, *of_camera, of_modulator)))
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Let the camera expose by itself as long as in operation; restore its trigger in any case."""
-        planned = None if self._coded is None or self._coded.plan is None else self._coded.plan
+        planned = None if self._coded is None else self._coded.plan
         before = self._camera.trigger_now() if isinstance(self._camera, TriggeredCamera) else None
         if planned is not None and self._holds:
             self._arm(CameraTrigger("free", planned.camera.exposure_us, period_us=planned.period_us))
@@ -233,9 +230,10 @@ class _Session:
         Each pixel sees an open element in some phase: white is the largest phase. Dark is the light of exposures half
         as long, doubled, less that of whole ones: counts are proportional to light.
         """
-        assert self._coded is not None
-        assert self._coded.plan is not None
-        plan = self._coded.plan
+        coded = self._coded
+        assert coded is not None
+        plan = coded.plan
+        assert plan is not None
         if not isinstance(self._camera, TriggeredCamera):
             raise ConfigError("A moving mask is measured phase by phase", expected="a camera whose exposure can be set")
         slot_us = plan.mask.slot_us
@@ -255,35 +253,25 @@ class _Session:
             if (before := self._taken.get(name)) is not None:
                 return before
             length_us = len(order) * slot_us / parts
-            self._coded_stop()
+            coded.stop()
             self._arm(replace(plan.camera, exposure_us=length_us, delay_us=plan.camera.delay_us + index * length_us))
-            self._coded_start()
+            coded.start()
             return self._taken.put(name, self._average(f"Phase {index} (of 0 to {parts - 1}), a uniform bright field"))
 
         n = len(order)
         if self._plan.unattended:
             patterns = [phase(b, n) for b in range(n)]
             halves = [phase(b, 2 * n) for b in range(2 * n)]
-            mean = (np.sum([h.mean for h in halves], 0) - np.sum([p.mean for p in patterns], 0)) / n
-            dark = FrameMean.of(mean)
+            dark = FrameMean.of((np.sum([h.mean for h in halves], 0) - np.sum([p.mean for p in patterns], 0)) / n)
         else:
             self._ask("No light: close the lens, or switch the light off")
             dark = phase(0, n, "dark")
             self._ask("White: a uniform bright field, the mask moving")
             patterns = [phase(b, n) for b in range(n)]
-        self._coded_stop()
-        brightest = np.argmax([pattern.mean for pattern in patterns], axis=0)
-        white_dn = np.take_along_axis(np.stack([p.mean for p in patterns]), brightest[None], 0)[0]
+        coded.stop()
+        white_dn = np.max([pattern.mean for pattern in patterns], axis=0)
         clipped = np.any([pattern.saturated for pattern in patterns], axis=0)
         return dark, FrameMean.of(white_dn, clipped), [patterns[b] for b in order]
-
-    def _coded_stop(self) -> None:
-        assert self._coded is not None
-        self._coded.stop()
-
-    def _coded_start(self) -> None:
-        assert self._coded is not None
-        self._coded.start()
 
     def _average(self, words: str) -> FrameMean:
         """Average the next frames whose exposure starts after this call."""

@@ -60,7 +60,7 @@ def measure_delay(camera: ModulatedCamera) -> float | None:
     plan, properties, device = camera.plan, camera.properties, camera.camera
     assert plan is not None
     assert properties is not None
-    n = plan.n_patterns
+    n = plan.mask.n_patterns
     if not properties.holds or n < 4 or not isinstance(device, TriggeredCamera) or plan.camera.source != "line":
         return None
     half_us = (n // 2) * plan.mask.slot_us

@@ -17,8 +17,9 @@ from sci_stream.config import PreviewSection
 from sci_stream.config.fields import expiry_s, network_location
 from sci_stream.imaging.rendering import encode_jpeg, render_counts
 from sci_stream.model import Array
-from sci_stream.transport.http.access import AccessMiddleware, HttpAccessControl
+from sci_stream.transport.http.access import AccessMiddleware, BrowserLogin, HttpAccessControl
 from sci_stream.transport.http.server import HttpServer, listen
+from sci_stream.web.app import token_page
 
 _SHOW_S = 0.2
 _MAX_PX = 800
@@ -87,7 +88,8 @@ class CalibrationPage:
             "/frame.jpg": self._answer_frame,
         }
         app = Starlette(routes=[Route(path, endpoint) for path, endpoint in routes.items()])
-        self._server = HttpServer(AccessMiddleware(app, access, "calibration"), listener, "calibration-page")
+        login = BrowserLogin("sci_stream_calibration", token_page)
+        self._server = HttpServer(AccessMiddleware(app, access, "preview", login), listener, "calibration-page")
 
     def show(self, step: str, counts: Array, saturation_dn: float, dark_dn: float) -> None:
         """Show a frame, at most five per second."""
