@@ -9,7 +9,8 @@ RIGS = $(sort $(shell grep -rl --include='test_*.py' '^pytestmark = .*mark\.rig'
 
 .PHONY: lock audit demo test test-all test-unit test-rigs test-lab test-gentl test-pylon test-bridges test-long test-lowest check lint types imports docs gentl install clean
 
-demo: install  ## Run the whole instrument on the simulated camera until Ctrl-C (ARGS="--snapshots 20 --no-browser")
+# Without the tools of developers, which take 2 GB, unless they are installed already.
+demo: $(if $(wildcard $(VENV)/.installed),install,$(VENV)/.demo)  ## Run the whole instrument on the simulated camera until Ctrl-C (ARGS="--snapshots 20 --no-browser")
 	$(BIN)/sci-stream demo $(ARGS)
 
 test: test-unit test-rigs  ## Every test of the instrument but the long ones
@@ -96,6 +97,12 @@ $(VENV)/.installed: pyproject.toml lab/pyproject.toml drivers/gentl_sim/pyprojec
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
 		--editable '.[dev]' --editable ./lab --editable drivers/gentl_sim --editable ./bridges
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; this is " + sys.version)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[reconstruct]'
 	@touch $@
 
 $(VENV)/.bridges: $(VENV)/.installed

@@ -49,19 +49,19 @@ _IN_WORDS = {
 # Below the ports that Linux gives to outgoing connections: nothing takes one while a node restarts.
 _PORTS = (12_000, 32_000)
 _MAX_TRIES = 1000
+_PAGE_PORT = 8765
 
 
-def free_port(taken: set[int] | None = None) -> int:
-    """Return a free TCP port of this machine; it is added to ``taken``, whose ports are not returned.
+def free_port(taken: set[int], wish: int | None = None) -> int:
+    """Return a free TCP port of this machine, if possible the wished one; it joins ``taken``, which are not returned.
 
     Raises
     ------
     EnvironmentFault
         If none is found.
     """
-    taken = set() if taken is None else taken
-    for _ in range(_MAX_TRIES):
-        port = random.SystemRandom().randrange(*_PORTS)
+    for number in range(_MAX_TRIES):
+        port = wish if wish and not number else random.SystemRandom().randrange(*_PORTS)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             if port not in taken:
@@ -182,7 +182,7 @@ def demo_rig(
         },
         "network": {name: f"tcp://127.0.0.1:{free_port(taken)}" for name in ("dispatch", "results", "taps")},
         "record": {"enabled": record, "folder": recordings, "stop_after_mib": _RECORD_MIB},
-        "preview": {"port": free_port(taken), "open_browser": open_browser},
+        "preview": {"port": free_port(taken, _PAGE_PORT), "open_browser": open_browser},
         "health": {name: free_port(taken) for name in ("acquire_port", "sink_port", "reconstruct_port")},
     }
     text = "# Written by `sci-stream demo` for this machine; run it again with: sci-stream run THIS_FILE\n" + "\n".join(

@@ -81,7 +81,7 @@ def write_rig(folder: Path, *tables: RigTables) -> Path:
     """Write a rig with free ports, without page and health server; later ``tables`` override earlier ones by key."""
     rig: dict[str, dict[str, object]] = {
         "rig": {"name": "bench"},
-        "network": {name: f"tcp://127.0.0.1:{free_port()}" for name in ("dispatch", "results", "taps")},
+        "network": {name: f"tcp://127.0.0.1:{free_port(set())}" for name in ("dispatch", "results", "taps")},
         "preview": {"enabled": False},
         "health": {"enabled": False},
     }
