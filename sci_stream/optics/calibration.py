@@ -17,6 +17,8 @@ from sci_stream.model import Array, BayerPhase, Snapshot, SnapshotId
 
 # 128 bits: enough against accidental collisions, short enough for names and log lines.
 _HASH_HEX_DIGITS = 32
+# Light of a row or column of a mask, relative to the mean of all, below which it lies outside of the open field.
+_DARK_EDGE = 0.05
 
 # Pixels with Σφ² up to this count as never exposed: it is a transmission of 0.1 % in a single mask. Below it, dividing
 # by R would amplify the noise of y a thousandfold, and no calibration is that accurate.
@@ -98,6 +100,12 @@ class Calibration:
                 expected="values in [0, 1]",
                 got=f"{low:.4g} to {high:.4g}",
                 hint="Divide masks by their maximum, or use `Calibration` only after dark and white correction.",
+            )
+        if _field_moves(phi):
+            raise CalibrationError(
+                "Each mask covers another part of a wider canvas, as the bands behind a prism do",
+                expected="masks that all cover the whole field",
+                hint="Spectral cameras are not supported: their bands would come out as frames that drift.",
             )
         _, height, width = phi.shape
         dark = np.asarray(self.dark, dtype=np.float32)
@@ -214,3 +222,14 @@ class Calibration:
         y = np.subtract(counts, self.dark, dtype=np.float32)
         y /= np.float32(self.full_scale_dn)
         return y
+
+
+def _field_moves(phi: Array) -> bool:
+    """Return whether both borders of the open field move on from each mask to the next."""
+    for axis in (1, 2):
+        light = phi.mean(axis)
+        lit = light > _DARK_EDGE * light.mean()
+        steps = np.diff([lit.argmax(1), -lit[:, ::-1].argmax(1)])
+        if min(len(phi) - 2, light.shape[1] - 8) > 0 and bool((steps > 0).all() or (steps < 0).all()):
+            return True
+    return False

@@ -20,6 +20,7 @@ from sci_stream.calibration.monitor import LEARNING_SNAPSHOTS, CalibrationMonito
 from sci_stream.errors import InputError
 from sci_stream.model import Array, BayerPhase, Snapshot
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.optics.white import brightness_percentile, fit_white, transmission, white_level
 from sci_stream.ports import Denoiser
 from sci_stream.recon.backend.device import pick_device
@@ -82,6 +83,13 @@ class Reconstructed:
     def report(self) -> SolveReport:
         """Report of the solve; of a series, that of the last snapshot."""
         return self.reports[-1]
+
+    @property
+    def frame_times(self) -> npt.NDArray[np.float64]:
+        """Begin and duration of each frame as shares of the exposure, (B, 2) or (N, B, 2): equal unless corrected."""
+        B, series = self.video.shape[-3], self.video.ndim == 4
+        times = np.array([MaskCorrection.from_text(report.masks_at).frame_times(B) for report in self.reports])
+        return times if series else times[0]
 
 
 @dataclass(frozen=True, slots=True)

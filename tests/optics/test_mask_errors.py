@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+import numpy as np
 import pytest
 import torch
 
@@ -65,3 +66,12 @@ def test_each_mask_moves_and_brightens_by_itself() -> None:
     blurred = wave(contrast=math.exp(-0.1 * (1 / 4 + 1 / 9)))
     for mask, expected in zip(found, (wave(0.2, -0.3), 1.1 * wave(), blurred), strict=True):
         torch.testing.assert_close(mask, expected[4:-4, 4:-4], atol=2e-3, rtol=0)
+
+
+def test_long_exposed_mask_has_two_turns_and_twice_the_time() -> None:
+    correction = MaskCorrection(masks=(MaskError(gain=1.0), MaskError(gain=0.03), MaskError(), MaskError(gain=-0.03)))
+    assert correction.turns(4) == (2, 1, 1, 1)
+    begins, durations = np.transpose(correction.frame_times(4))
+    np.testing.assert_allclose(durations, [0.4, 0.206, 0.2, 0.194])
+    np.testing.assert_allclose(begins, [0, 0.4, 0.606, 0.806])
+    assert MaskCorrection().turns(3) == (1, 1, 1)

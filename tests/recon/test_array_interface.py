@@ -320,3 +320,22 @@ def test_reconstruct_works_in_a_process_forked_after_a_solve() -> None:
         "    assert abs(pool.map(solve, [1, 2])[0] - first) < 1e-4\n"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=120)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_stage_that_dwells_is_corrected_from_one_snapshot_at_every_door() -> None:
+    """The last mask has twice the light: its frame would be twice as bright."""
+    rig = Rig(width_px=128, height_px=128, mask="moving", mask_closed=0.0, bayer="none", truth=True)
+    phi, snapshot = rig.calibration.phi, rig.snapshot()
+    truth = np.asarray(snapshot.truth, np.float32)
+    gains = np.array([1.0] * 7 + [2.0], np.float32)[:, None, None]
+    y = (gains * phi * truth / truth.max()).sum(0)
+    corrected, as_it_is = solve(y, phi), solve(y, phi, check_masks=False)
+    true, brightness = truth.mean((1, 2)), (lambda video: video.mean((1, 2)) / video.mean())
+    assert np.abs(brightness(as_it_is.video) / true * true.mean() - 1).max() > 0.3
+    assert np.abs(brightness(corrected.video) / true * true.mean() - 1).max() < 0.1
+    assert corrected.video.shape == phi.shape
+    np.testing.assert_allclose(corrected.frame_times[:, 1], gains[:, 0, 0] / gains.sum(), atol=0.015)
+    (streamed,) = sci_stream.reconstruct_stream([y], phi, denoiser="tv", iterations=6, device="cpu")
+    np.testing.assert_array_equal(streamed.video, corrected.video)
+    np.testing.assert_allclose(as_it_is.frame_times[:, 1], 1 / 8)
