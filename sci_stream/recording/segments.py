@@ -131,19 +131,9 @@ def _remove_left_behind(path: Path) -> None:
     """Remove hidden files of a writer that was killed while it created this segment."""
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.new"):
         process = leftover.name.split(".")[-2]
-        if process.isdecimal() and not _is_alive(int(process)):
+        # A recycled pid makes a leftover file survive, which is harmless.
+        if process.isdecimal() and not Path("/proc", process).exists():
             leftover.unlink(missing_ok=True)
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        # Signal 0 only checks for existence. A recycled pid makes a leftover file survive, which is harmless.
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # the process belongs to another user
-        return True
-    return True
 
 
 def _open_segment(path: Path, series: str, *, only_outcomes: bool = False) -> Recording | None:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
-from sci_stream.delivery.rate_limit import TokenBucket
+from sci_stream.delivery.rate_limit import KeyedRateLimiter
 from sci_stream.errors import ConfigError
 from sci_stream.model import Json
 
@@ -62,7 +62,7 @@ class RepeatLimit(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._buckets: dict[tuple[str, int], TokenBucket] = {}
+        self._rate: KeyedRateLimiter[tuple[str, int]] = KeyedRateLimiter(_LINES_PER_S, _LINES_BURST)
         self._suppressed: Counter[tuple[str, int]] = Counter()
         self._lock = threading.Lock()
 
@@ -70,10 +70,7 @@ class RepeatLimit(logging.Filter):
         """Return whether a record is to be logged."""
         place = (record.pathname, record.lineno)
         with self._lock:
-            bucket = self._buckets.get(place)
-            if bucket is None:
-                bucket = self._buckets[place] = TokenBucket(_LINES_PER_S, _LINES_BURST)
-            if not bucket.take(time.monotonic()):
+            if not self._rate.take(place, time.monotonic()):
                 self._suppressed[place] += 1
                 return False
             suppressed = self._suppressed.pop(place, 0)
