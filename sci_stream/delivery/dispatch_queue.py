@@ -58,11 +58,6 @@ class DispatchQueue(Generic[T]):
         """Credit by node."""
         return {name: node.credit for name, node in self._nodes.items()}
 
-    @property
-    def total_credit(self) -> int:
-        """Snapshots that all nodes together may hold."""
-        return sum(node.credit for node in self._nodes.values())
-
     def join(self, name: str, credit: int) -> None:
         """Add a node, or change its credit."""
         if name in self._nodes:

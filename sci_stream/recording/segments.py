@@ -36,10 +36,6 @@ class WrittenRows:
     settled: IntervalSet = field(default_factory=IntervalSet)
     first: int | None = None
 
-    def first_unsettled(self, otherwise: int) -> int:
-        """Return the first snapshot from `first` up without an outcome; without earlier segments start at another."""
-        return self.settled.first_missing(otherwise if self.first is None else self.first)
-
     def add_segment(self, path: Path, series: str) -> None:
         """Add the rows of a segment, unless it is damaged or of another series."""
         if (segment := _open_segment(path, series, only_outcomes=True)) is None:

@@ -124,7 +124,8 @@ class RecordingWriter:
             try:
                 # Late results may belong to snapshots whose raw counts are in an earlier segment, so the default first
                 # row is the first snapshot without an outcome, not the next one to arrive.
-                self.first_seq = self._written.first_unsettled(settled_below) if first_seq is None else first_seq
+                earliest = settled_below if self._written.first is None else self._written.first
+                self.first_seq = self._written.settled.first_missing(earliest) if first_seq is None else first_seq
                 with ExitStack() as opened:
                     with new_segment(self.path) as hidden:
                         opened.callback(self._open(hidden).close)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import zmq
 
 from sci_stream.clock import unix_ns
-from sci_stream.delivery.dispatch_queue import DispatchQueue, Entry
+from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.delivery.ledger import DropReason
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
@@ -103,7 +103,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         return {
             "queue_depth": self.queue.waiting,
             "in_flight": self.queue.in_flight,
-            "credit": max(0, self.queue.total_credit - self.queue.in_flight),
+            "credit": max(0, sum(self.queue.nodes.values()) - self.queue.in_flight),
         }
 
     def announce(self, calibration: Calibration) -> None:
@@ -191,7 +191,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
                     *("%s could not reconstruct snapshot %d: %s", name, message.seq, message.reason),
                     extra={"series": message.series, "seq": message.seq},
                 )
-                return [] if entry is None else self._given_up([entry], DropReason.RECONSTRUCT_FAILED)
+                return [] if entry is None else [Settled(entry.seq, DropReason.RECONSTRUCT_FAILED)]
             case CalibrationRequest():
                 missing = encode(CalibrationMissing(hash=message.hash))
                 self.send(identity, self._calibrations.get(message.hash, missing))
@@ -221,14 +221,11 @@ class Dispatcher(RouterServer[ReconstructPeer]):
             return []
         name = identity.decode(errors="replace")
         before = self.queue.redelivered
-        settled = self._given_up(self.queue.leave(name), DropReason.NODE_FAILURES)
+        settled = [Settled(entry.seq, DropReason.NODE_FAILURES) for entry in self.queue.leave(name)]
         log.warning(
             "reconstruct node %s lost: %s; redelivering %d snapshots", name, why, self.queue.redelivered - before
         )
         return settled
-
-    def _given_up(self, entries: list[Entry[Snapshot]], why: str) -> list[Settled]:
-        return [Settled(entry.seq, why) for entry in entries]
 
     def _hand_out(self) -> list[Settled]:
         settled: list[Settled] = []

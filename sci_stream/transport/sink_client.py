@@ -54,7 +54,3 @@ class SinkClient:
             for _, frames in self.outbox.due():
                 if not self.connection.try_send(frames):
                     break
-
-    def close(self) -> None:
-        """Say goodbye to the sink and close the socket."""
-        self.connection.close()

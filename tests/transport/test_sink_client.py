@@ -73,7 +73,7 @@ class Bench:
         return [message.id.seq for _, message in self.got if isinstance(message, Reconstruction)]
 
     def close(self) -> None:
-        self.link.close()
+        self.link.connection.close()
         if self.server is not None:
             self.server.close()
 

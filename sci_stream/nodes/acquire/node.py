@@ -172,7 +172,7 @@ class AcquireNode:
             self._reader.join(5.0)
             over = self._phase is AcquirePhase.ENDED and self._info is not None
             self._recovery.close(over=over, last=self._reason == _FINISHED)
-            self._link.close()
+            self._link.connection.close()
             self._dispatcher.close()
             self._health.close()
             self._network.close()

@@ -86,7 +86,7 @@ class ReconstructNode:
         finally:
             # Send GOODBYE first: others should not wait for the end of a long solve.
             self._dispatch.close()
-            self._link.close()
+            self._link.connection.close()
             self._solver.stop()
             self._health.close()
             self._network.close()

@@ -107,11 +107,6 @@ class Alarms:
         """Return the alarms as JSON, newest first."""
         return [asdict(alarm) for alarm in self._alarms]
 
-    def by_level(self) -> dict[str, float]:
-        """Return the number of active alarms by level, for the metrics."""
-        levels = [alarm.level for alarm in self._alarms if alarm.cleared_ns is None]
-        return {"bad": levels.count("bad"), "warn": levels.count("warn")}
-
     def close(self) -> None:
         """Send what waits for the webhook; takes seconds at most. May be called again."""
         if self._webhook is not None:
@@ -135,8 +130,8 @@ def _problems(status: SinkStatus, active: set[str]) -> Iterator[_Problem]:
     running, series = status.state != "ended", status.series
     if running:
         for node in status.nodes:
-            if node.state != "up":
-                yield _Problem(f"node {node.name}", "bad", f"{node.name} does not answer")
+            if node["state"] != "up":
+                yield _Problem(f"node {node['name']}", "bad", f"{node['name']} does not answer")
     refused = sum(status.wire_errors.values())
     if refused:
         reasons = ", ".join(reason.replace("_", " ") for reason in status.wire_errors)

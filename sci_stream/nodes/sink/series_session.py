@@ -23,7 +23,7 @@ from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.recorder import Recorder, RecordingStatus
 from sci_stream.nodes.sink.series_recording import LedgerNote, Written
 from sci_stream.nodes.sink.statistics import SeriesStatistics, stage_seconds
-from sci_stream.nodes.sink.status import SeriesStatus, SinkRates
+from sci_stream.nodes.sink.status import SeriesStatus
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SettingChange
 from sci_stream.recording.reader import Recording
@@ -461,11 +461,11 @@ class SeriesSession:
             n_frames=info.n_frames,
             bit_depth=info.bit_depth,
             ledger=self.ledger.counts(),
-            rates=SinkRates(
-                acquired_per_s=round(statistics.acquired_rate.per_s(now_s), 3),
-                reconstructed_per_s=round(rate, 3),
-                video_fps=round(rate * info.n_frames, 2),
-            ),
+            rates={
+                "acquired_per_s": round(statistics.acquired_rate.per_s(now_s), 3),
+                "reconstructed_per_s": round(rate, 3),
+                "video_fps": round(rate * info.n_frames, 2),
+            },
             latency_ms=statistics.latency_ms(),
             latency_recent_ms=statistics.recent_latency_ms(now_s),
             report=last.report if last else None,

@@ -12,7 +12,7 @@ from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.model import Json
 from sci_stream.nodes.sink.recorder import RecordingStatus
 from sci_stream.nodes.sink.statistics import CalibrationStatistics
-from sci_stream.parameters import ACTIONS_KEY, SET_KEY, SOLVER_KEY, SettingChange
+from sci_stream.parameters import SOLVER_KEY, SettingChange, is_declaration
 from sci_stream.quantities import gauges, live_values, quantities_of
 from sci_stream.reports import SolveReport
 from sci_stream.transport.results_server import ReportingPeer
@@ -25,36 +25,13 @@ _SOLVER_ID = re.compile(r"[0-9a-f]{1,32}")
 
 
 @dataclass(frozen=True, slots=True)
-class NodeStatus:
-    """A connected or lost node; ``report`` is its last heartbeat's status, without what can be set on it."""
-
-    name: str
-    kind: str
-    device: str
-    state: str
-    report: Mapping[str, StatusValue]
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the status as JSON; the node's own report is not nested."""
-        return {**self.report, "name": self.name, "kind": self.kind, "device": self.device, "state": self.state}
-
-
-@dataclass(frozen=True, slots=True)
-class SinkRates:
-    """Recent rates: snapshots from the camera and reconstructed, and video frames, per s."""
-
-    acquired_per_s: float
-    reconstructed_per_s: float
-    video_fps: float
-
-
-@dataclass(frozen=True, slots=True)
 class SeriesStatus:
     """Status of a series.
 
-    ``latency_ms`` holds p50 and p99 by stage, ``latency_recent_ms`` the median from camera to sink over the last ten
-    seconds, None if nothing came; ``report`` and ``brightness`` (mean of the counts, fraction of full scale)
-    are those of the last snapshot; ``open_share`` is the mean transmission of the masks.
+    ``rates`` are those of the last seconds: ``acquired_per_s`` from the camera and ``reconstructed_per_s``, in
+    snapshots, and ``video_fps``; ``latency_ms`` holds p50 and p99 by stage, ``latency_recent_ms`` the median from
+    camera to sink over the last ten seconds, None if nothing came; ``report`` and ``brightness`` (mean of the counts,
+    fraction of full scale) are those of the last snapshot; ``open_share`` is the mean transmission of the masks.
     """
 
     series: str
@@ -64,7 +41,7 @@ class SeriesStatus:
     n_frames: int
     bit_depth: int | None
     ledger: LedgerCounts
-    rates: SinkRates
+    rates: Mapping[str, float]
     latency_ms: Mapping[str, Mapping[str, float]]
     latency_recent_ms: float | None
     report: SolveReport | None
@@ -87,7 +64,7 @@ class SeriesStatus:
         figures: dict[str, StatusValue] = {"series": self.series, "rig": self.rig, "policy": self.policy}
         figures |= {f"ledger.{name}": int(value) for name, value in self.ledger.items() if isinstance(value, int)}
         figures["ledger.dropped"] = sum(self.ledger["dropped"].values())
-        figures |= {f"rate.{name}": float(value) for name, value in asdict(self.rates).items()}
+        figures |= {f"rate.{name}": float(value) for name, value in self.rates.items()}
         figures |= {f"latency_ms.{name}": float(value) for name, value in self.latency_ms.get("total", {}).items()}
         calibration = self.calibration.to_json() or {}
         figures |= {
@@ -110,7 +87,7 @@ class SinkStatus:
 
     state: str
     rig: str
-    nodes: tuple[NodeStatus, ...]
+    nodes: Sequence[Mapping[str, StatusValue]]
     series: SeriesStatus | None = None
     controls: Sequence[dict[str, Json]] = ()
     changes: Sequence[SettingChange] = ()
@@ -122,7 +99,7 @@ class SinkStatus:
         return {
             "state": self.state,
             "rig": self.rig,
-            "nodes": [node.to_json() for node in self.nodes],
+            "nodes": self.nodes,
             "controls": self.controls,
             "changes": [{"time_ns": one.time_ns, "text": str(one), "who": one.who} for one in self.changes],
             "wire_errors": dict(self.wire_errors),
@@ -136,22 +113,18 @@ class SinkStatus:
         return {"rig": self.rig, **series, "state": self.state}
 
 
-def node_statuses(peers: Iterable[ReportingPeer]) -> tuple[NodeStatus, ...]:
-    """Return the status of every node that has connected."""
-    return tuple(
-        NodeStatus(
-            name=peer.hello.node,
-            kind=peer.hello.kind_of_node,
-            device=peer.hello.device,
-            state="lost" if peer.lost else "up",
-            report={
-                name: value
-                for name, value in peer.status.items()
-                if not name.startswith(SET_KEY) and name != ACTIONS_KEY
-            },
-        )
+def node_statuses(peers: Iterable[ReportingPeer]) -> list[dict[str, StatusValue]]:
+    """Return the status of every connected or lost node: its last heartbeat's, without what can be set on it."""
+    return [
+        {
+            **{key: value for key, value in peer.status.items() if not is_declaration(key)},
+            "name": peer.hello.node,
+            "kind": peer.hello.kind_of_node,
+            "device": peer.hello.device,
+            "state": "lost" if peer.lost else "up",
+        }
         for peer in peers
-    )
+    ]
 
 
 def solvers(peers: Iterable[ReportingPeer]) -> dict[str, dict[str, StatusValue]]:
@@ -171,7 +144,7 @@ def sink_metrics(status: SinkStatus) -> dict[str, Value]:
     """Return the sink's metrics; see `sci_stream.health.metrics`."""
     figures: dict[str, Value] = {
         "wire_errors": dict(status.wire_errors),
-        "nodes": dict(Counter(f"{node.kind} {node.state}" for node in status.nodes)),
+        "nodes": dict(Counter(f"{node['kind']} {node['state']}" for node in status.nodes)),
         "alarms": dict(Counter(str(alarm["level"]) for alarm in status.alarms if alarm["cleared_ns"] is None)),
     }
     series = status.series
