@@ -97,23 +97,11 @@ class AcquireReport:
         """Return the metrics of the node, of which most are in its `status`; see `sci_stream.health.metrics`."""
         figures = {name: value for name, value in status.items() if not isinstance(value, str)}
         return {
-            "acquired": figures["acquired"],
-            "camera_events": {
-                **{"missed": 0.0, "incomplete": 0.0},
-                **_counts(figures, "camera_"),
-                **_counts(figures, "driver_"),
-            },
+            **{name: figures[name] for name in ("acquired", "held", "resent", "reconstruct_nodes", "redelivered")},
+            "camera_events": {"missed": 0, "incomplete": 0, **self.reader.counts, **self.reader.driver_counts},
             "camera_epoch": figures["epoch"],
-            "held": figures["held"],
-            "ring_bytes": figures["ring_mib"] * 2**20,
+            "ring_bytes": self.budget.used_bytes,
             "unconfirmed": figures["unsafe"],
-            "resent": figures["resent"],
-            "reconstruct_nodes": figures["reconstruct_nodes"],
-            "redelivered": figures["redelivered"],
             "wire_errors": dict(self.wire_errors),
             **self.dispatcher.queue_figures,
         }
-
-
-def _counts(figures: Mapping[str, float], prefix: str) -> dict[str, float]:
-    return {key.removeprefix(prefix): value for key, value in figures.items() if key.startswith(prefix)}

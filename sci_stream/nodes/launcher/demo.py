@@ -140,16 +140,10 @@ def demo_rig(
 ) -> tuple[Path, str]:
     """Write a rig file that suits this machine; return its path and a sentence about the choice.
 
-    Parameters
-    ----------
-    scene
-        A scene of the simulated camera or a video file; empty for the default one.
-    weights
-        FFDNet checkpoint; None for our own small network, or the TV prior on a device that is too slow for it.
-    size
-        Height and width, px; 0 for the largest that this device reconstructs in the target time.
-    report
-        Receives a line before each measurement, which takes seconds on a busy machine.
+    ``scene`` is one of the simulated camera or a video file, empty for the default one; ``weights`` an FFDNet
+    checkpoint, None for our own small network, or the TV prior on a device that is too slow for it; ``size`` is height
+    and width, px, 0 for the largest that this device reconstructs in the target time; ``report`` receives a line before
+    each measurement, which takes seconds on a busy machine.
     """
     chosen = pick_device(device)
     prior, iterations, size_px, solve_s, reason = _plan(chosen, weights, (size,) if size else _SIZES_PX, report)

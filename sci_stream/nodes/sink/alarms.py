@@ -57,15 +57,7 @@ class _Problem:
 
 
 class Alarms:
-    """The alarms of a run, newest first.
-
-    Parameters
-    ----------
-    rig
-        Name of the rig, for the webhook.
-    webhook
-        Address that is sent each alarm as JSON when it is raised and when it clears; empty for none.
-    """
+    """The alarms of a run, newest first; ``webhook``, if not empty, is sent each as JSON when it begins and clears."""
 
     def __init__(self, rig: str, webhook: str = "") -> None:
         self._alarms: list[Alarm] = []

@@ -38,12 +38,8 @@ class LedgerFile:
     """The ledger of the running series in a file, replaced before the snapshots in it are acknowledged.
 
     It survives a crash of the sink, on a memory file system not one of the host; neither does the spool of the acquire
-    node. If it cannot be written, a warning says so once, and the series runs without it.
-
-    Parameters
-    ----------
-    path
-        The file; its folder is created when it is first written.
+    node. If it cannot be written, a warning says so once, and the series runs without it. Its folder is created when it
+    is first written.
     """
 
     def __init__(self, path: Path) -> None:

@@ -79,22 +79,9 @@ class _Sent:
 class OperatorCommands:
     """Take requests from any thread (`ask`), and execute or forward them in the sink's loop (`poll`).
 
-    The sink's own parameters are ``recording``, while there is a series, and the tone of the page.
-
-    Parameters
-    ----------
-    peers
-        Nodes that report to the sink, by identity.
-    send
-        Sends a message to one of them; False if it cannot be sent.
-    series
-        Returns the running series.
-    wake
-        Wakes the sink's loop; thread-safe.
-    show_soon
-        Updates the displayed status at once.
-    alarms
-        Alarms of the rig, which operators acknowledge.
+    The sink's own parameters are ``recording``, while there is a series, and the tone of the page. ``peers`` are the
+    nodes that report to the sink, by identity; ``send`` returns False if a message cannot be sent; ``series`` returns
+    the running one; ``wake`` wakes the sink's loop from any thread; ``show_soon`` updates the displayed status at once.
     """
 
     def __init__(
@@ -125,15 +112,8 @@ class OperatorCommands:
     def ask(self, node: str, action: str, parameters: Changes, who: str) -> Future[ControlAnswer]:
         """Request, from any thread, that a node sets parameters or performs an action.
 
-        Parameters
-        ----------
-        node
-            Name of a node, ``reconstruct`` for all of that kind, or ``sink``.
-        action
-            ``set``, with ``parameters`` to set, or one that the node lists; ``acknowledge`` at the sink, with the
-            number of the ``alarm``.
-        who
-            Name of the operator, logged and recorded.
+        ``node`` is a name, ``reconstruct`` for all of that kind, or ``sink``; ``action`` is ``set``, one that the node
+        lists, or at the sink ``acknowledge``, with the number of the ``alarm``; ``who`` is logged and recorded.
         """
         request = _Request(node, action, parameters, who, Future())
         if self._inbox.qsize() + len(self._sent) >= MAX_WAITING:

@@ -79,18 +79,7 @@ class SeriesSession:
 
     Each message takes the same way: `receive` recognises duplicates, updates the statistics, displays, and submits to
     the recorder; the recorder's thread reports that it is flushed; `take_acknowledgements` settles it in the ledger
-    and returns the acknowledgement.
-
-    Parameters
-    ----------
-    rig
-        Source of the recording options.
-    callbacks
-        Functions of the node.
-    file
-        File in which the ledger is saved, if any.
-    ledger
-        The ledger to continue.
+    and returns the acknowledgement. ``file`` saves the ``ledger``, which continues an earlier one.
     """
 
     def __init__(
@@ -208,14 +197,7 @@ class SeriesSession:
     def receive(self, sender: bytes, message: OfSnapshot, now_s: float) -> bool:
         """Take a message of the series that it `expects`; return whether it is safe: its sender may forget it.
 
-        If not, `take_acknowledgements` returns its acknowledgement once it is.
-
-        Parameters
-        ----------
-        sender
-            Identity of the connection that the acknowledgement goes to.
-        now_s
-            Monotonic time, s.
+        If not, `take_acknowledgements` returns its acknowledgement once it is, for the connection ``sender``.
         """
         key = acknowledgement_of(message)
         pending = self._pending.get(key)

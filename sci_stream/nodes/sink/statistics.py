@@ -57,11 +57,8 @@ def _percentiles(values: deque[float]) -> dict[str, float]:
 def stage_seconds(times: StageTimes, acquire_ns: int | None = 0, node_ns: int | None = 0) -> dict[str, float]:
     """Return the time of an accepted snapshot in each stage, and from camera to sink, s.
 
-    Parameters
-    ----------
-    acquire_ns, node_ns
-        The sink's clock minus those of the acquire and reconstruct hosts, ns; None if unknown: stages that start and
-        end on different clocks are then left out.
+    ``acquire_ns`` and ``node_ns`` are the sink's clock minus those of the acquire and reconstruct hosts, ns; None if
+    unknown: stages that start and end on different clocks are then left out.
     """
     stamps = (
         (times.acquired_ns, "acquire", acquire_ns),
