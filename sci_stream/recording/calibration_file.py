@@ -62,16 +62,9 @@ _REQUIRED = ("full_scale_dn", "camera_serial", "created", "source")
 def save_calibration(
     path: Path, calibration: Calibration, measured: Measured | None = None, *, overwrite: bool = False
 ) -> None:
-    """Write a calibration file, complete or not at all.
+    """Write a calibration file into an existing folder, complete or not at all.
 
-    Parameters
-    ----------
-    path
-        Output file; its folder must exist.
-    calibration, measured
-        The calibration, and the measurements it was computed from.
-    overwrite
-        Replace an existing file instead of raising an error.
+    ``measured`` are the measurements it was computed from.
 
     Raises
     ------

@@ -65,12 +65,8 @@ class Recording:
     """One segment of a recording, open for reading; a context manager.
 
     `refresh` makes flushed rows of a live writer visible. Not thread-safe, but any number of recordings, in any
-    threads, may read one file, and each sees the rows of its own last `refresh`.
-
-    Parameters
-    ----------
-    only_outcomes
-        Read only states and outcomes of the rows: a long series has gigabytes of others.
+    threads, may read one file, and each sees the rows of its own last `refresh`. ``only_outcomes`` reads states and
+    outcomes of the rows alone: a long series has gigabytes of others.
 
     Raises
     ------

@@ -58,25 +58,11 @@ class RecordingWriter:
     After `flush` the data is in the operating system's page cache: it survives the death of this process, not a power
     loss. Rows that were not flushed are lost with the process; the flush interval bounds that loss.
 
-    Parameters
-    ----------
-    path
-        Output file. An existing file is never modified: ``<stem>_001.h5`` and so on are tried; see `path`. Rows in
-        earlier segments of the same series count as written.
-    info, calibration
-        Stored inside.
-    raw, video
-        Which data to store; the columns are always written.
-    compression
-        Compression of raw snapshots and video.
-    first_seq
-        Sequence number of row 0; by default the first without an outcome in earlier segments.
-    settled_below
-        Without earlier segments, the default of ``first_seq``: all snapshots before it have an outcome.
-    video_dtype
-        Type of the video: float16, float32, or uint16 for 0 to 2 in equal steps.
-    parent
-        Source of a derived recording; stored as JSON.
+    An existing file is never modified: ``<stem>_001.h5`` and so on are tried (see `path`), and rows in earlier segments
+    of the same series count as written. ``raw`` and ``video`` select the stored data; the columns are always written.
+    Row 0 is ``first_seq``, by default the first snapshot without an outcome in earlier segments or, where there are
+    none, ``settled_below``. ``video_dtype`` is float16, float32, or uint16 for 0 to 2 in equal steps. ``parent``, the
+    source of a derived recording, is stored as JSON.
 
     Raises
     ------

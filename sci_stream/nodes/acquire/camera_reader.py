@@ -58,15 +58,8 @@ class CameraReader(Generic[T]):
     """Run a `Camera` in its own thread and pass its frames to the loop of the acquire node.
 
     A camera cannot be paused, so this thread waits for nothing but the camera. Only this thread uses the camera object.
-
-    Parameters
-    ----------
-    wake
-        Called when there is something new to `take`.
-    keep
-        Called in the camera thread with each frame before it counts as acquired; returns the value to `take` for it.
-    most
-        Stop after this many frames; 0 for no limit.
+    ``wake`` is called when there is something new to `take`; ``keep`` in the camera thread with each frame before it
+    counts as acquired: it returns the value to `take` for it. After ``most`` frames it stops; 0 for no limit.
     """
 
     def __init__(

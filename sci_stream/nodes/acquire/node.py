@@ -54,22 +54,11 @@ _OFFERED = {
 class AcquireNode:
     """Acquire one series from one camera: a new one, or the one in the spool of a crashed predecessor.
 
-    Parameters
-    ----------
-    camera
-        Not yet open; from now on used only by the camera thread.
-    calibration
-        Calibration loaded from the rig's file; None to use the camera's own.
-    snapshots, duration_s
-        End after this many snapshots or seconds; 0 for no limit.
-    actions
-        Actions that operators may request, by name (see `ControlHandler`), each when it is possible.
-    waits
-        Whether the series still waits for a request of the operator to begin.
-    overdue
-        Returns an error if the driver hangs (see `ManagedCamera.overdue`).
-    observe
-        Receives the evidence of each video about the mask modulator.
+    ``camera`` is not yet open, and from now on used only by the camera thread; ``calibration`` comes from the rig's
+    file, None to use the camera's own. The series ends after ``snapshots`` or ``duration_s`` seconds, 0 for no limit.
+    Operators may request ``actions``, by name (see `ControlHandler`), each when it is possible; ``waits`` returns
+    whether the series still waits for a request to begin; ``overdue`` returns an error if the driver hangs (see
+    `ManagedCamera.overdue`); ``observe`` receives the evidence of each video about the mask modulator.
     """
 
     def __init__(

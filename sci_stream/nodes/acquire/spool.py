@@ -138,14 +138,9 @@ class Spool:
 
     @classmethod
     def create(cls, path: Path, info: SeriesInfo, *, truth: bool, limit_bytes: int) -> Spool:
-        """Create the spool of a series, replacing an existing one.
+        """Create the spool of a series, replacing an existing one; ``truth`` if snapshots come with ground truth.
 
-        Parameters
-        ----------
-        truth
-            Whether snapshots come with ground truth.
-        limit_bytes
-            Limit for all snapshots together, which sets the number of slots at one byte per pixel.
+        ``limit_bytes`` for all snapshots together sets the number of slots at one byte per pixel.
 
         Raises
         ------
