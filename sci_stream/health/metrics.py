@@ -91,10 +91,7 @@ Value = float | Mapping[str, float]
 class NodeMetrics(Collector):
     """The metrics of one node. `report` and `observe` from the node's thread, the rest from any.
 
-    Parameters
-    ----------
-    node, kind_of_node
-        Identity of the node, published as ``sci_stream_node_info``.
+    ``sci_stream_node_info`` has ``node``, its kind and its version.
     """
 
     def __init__(self, node: str, kind_of_node: str, versions: Mapping[str, str] | None = None) -> None:

@@ -13,15 +13,7 @@ ALIVE_WITHIN_S = 5.0
 
 
 class Health:
-    """State of one node for `/healthz`, `/readyz`, `/status` and `/metrics`.
-
-    Parameters
-    ----------
-    metrics
-        The node's metrics.
-    clock
-        Monotonic seconds.
-    """
+    """State of one node for `/healthz`, `/readyz`, `/status` and `/metrics`; ``clock`` returns monotonic seconds."""
 
     def __init__(self, metrics: NodeMetrics, clock: Callable[[], float] = time.monotonic) -> None:
         self.metrics = metrics
@@ -35,17 +27,7 @@ class Health:
         self._alive_s = self._clock()
 
     def report(self, not_ready: str, status: Mapping[str, Json], metrics: Mapping[str, Value]) -> None:
-        """Publish the current state.
-
-        Parameters
-        ----------
-        not_ready
-            Why the node is not ready, ``""`` if it is.
-        status
-            The complete status, of JSON types; not changed afterwards.
-        metrics
-            For `NodeMetrics.report`.
-        """
+        """Publish why the node is not ready, ``""`` if it is, its complete status and its metrics."""
         self._not_ready = not_ready
         self._status = status
         self.metrics.report({"ready": float(not not_ready), **metrics})

@@ -31,15 +31,9 @@ class HealthConnection(LimitedConnection):
 class HealthServer:
     """Serve a node's health from its own thread.
 
-    Parameters
-    ----------
-    host, port
-        Where to listen; port 0 for a free one.
-    token
-        Token required in ``Authorization: Bearer …``; None for none. ``/healthz`` and ``/readyz`` without their
-        reasons are public, because container supervisors send no token.
-    expires_s
-        Unix time at which the token expires.
+    ``port`` 0 is a free one; ``token`` is required in ``Authorization: Bearer …``, None for none, until the Unix time
+    ``expires_s``. ``/healthz`` and ``/readyz`` without their reasons are public, because container supervisors send no
+    token.
 
     Raises
     ------

@@ -29,14 +29,9 @@ def unencrypted(socket: zmq.Socket[bytes]) -> None:
 
 
 class AllowList:
-    """The allowed keys: this host's own, and those in a file that may change at run time.
+    """The allowed keys: this host's own, whose nodes may always connect to each other, and those in a file, if any.
 
-    Parameters
-    ----------
-    keys
-        This host's keys: its nodes may always connect to each other.
-    path
-        The file, in the format of `sci_stream.security.keys.read_allowed`.
+    The file may change at run time; its format is that of `sci_stream.security.keys.read_allowed`.
     """
 
     def __init__(self, keys: KeyPair, path: Path | None) -> None:
@@ -72,17 +67,7 @@ class AllowList:
 
 
 class CurveServer:
-    """The encrypted server sockets of one process.
-
-    Parameters
-    ----------
-    context
-        ZeroMQ context of all these sockets.
-    keys
-        This host's keyss.
-    allowed
-        File with the allowed keys, None to allow this host's only.
-    """
+    """The encrypted server sockets of one process; without a file ``allowed``, only this host's key is allowed."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], keys: KeyPair, allowed: Path | None) -> None:
         if not zmq.has("curve"):

@@ -113,16 +113,8 @@ def make_app(
 ) -> Starlette:
     """Make the application; `sci_stream.transport.http.AccessMiddleware` is wrapped around it.
 
-    Parameters
-    ----------
-    hub, display
-        The viewers, and the pictures that they see.
-    ask
-        Requests operations beyond the page; None if there are none.
-    recordings
-        Folder whose files the page lists.
-    token, cookie
-        Token of the page, None for none; the cookie that stores it in a browser.
+    ``ask`` requests operations beyond the page, None if there are none; the page lists the files of the folder
+    ``recordings``; ``token`` is None for none, ``cookie`` stores it in a browser.
     """
 
     async def control(request: Request) -> Response:

@@ -29,14 +29,8 @@ class Published:
 class Display:
     """The newest reconstruction and its tone. Thread-safe; only `next_view` and `save_still` take time.
 
-    Parameters
-    ----------
-    tone
-        Tone settings at the start.
-    stills
-        Folder for snapshots that viewers save.
-    is_watched
-        Returns whether there are viewers. Call `refresh` when a viewer joins.
+    Viewers save snapshots in the folder ``stills``; ``is_watched`` returns whether there are any. Call `refresh` when a
+    viewer joins.
     """
 
     def __init__(self, tone: ToneSettings, stills: Path, is_watched: Callable[[], bool]) -> None:

@@ -62,17 +62,8 @@ class Hub:
 
     `latest` and `status` are replaced by other threads, which then call `wake_all` on the loop; everything else runs on
     the loop. There is one slot for the latest image, not a queue: a slow viewer costs no memory.
-
-    Parameters
-    ----------
-    archive
-        The kept pictures.
-    on_join
-        Called with each new viewer.
-    expired
-        Returns whether the token of the viewers has expired.
-    counters
-        Returns further entries of the preview's status.
+    ``archive`` has the kept pictures; ``on_join`` is called with each new viewer; ``expired`` returns whether the token
+    of the viewers has expired; ``counters`` returns further entries of the preview's status.
     """
 
     def __init__(

@@ -43,14 +43,8 @@ class WebPreview:
 
     Both keep only the newest image. `publish` and `set_status` may be called from any thread and never block.
 
-    Parameters
-    ----------
-    section
-        Settings.
-    recordings
-        Folder whose files the page lists; snapshots are saved in its folder ``stills``.
-    ask
-        Requests operations beyond the page: of the sink and of nodes. None if not available.
+    The page lists the files of the folder ``recordings``, in whose folder ``stills`` snapshots are saved. ``ask``
+    requests operations beyond the page, of the sink and of nodes; None if not available.
 
     Raises
     ------

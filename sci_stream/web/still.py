@@ -20,23 +20,11 @@ _MAX_OF_A_NAME = 1000
 
 
 def save_still(folder: Path, reconstruction: Reconstruction, tone: ToneSettings) -> Path:
-    """Save a reconstruction to a new folder, completely or not at all.
+    """Save a reconstruction to a new folder in ``folder``, completely or not at all; return it.
 
-    The folder contains ``frame_00.png`` … as on the screen, ``data.npz`` with ``video`` (B, H, W) and ``counts`` (H, W,
-    DN) without tone, ``coded.png`` with the counts if they are integers, and the description ``snapshot.json``.
-
-    Parameters
-    ----------
-    folder
-        Parent folder; created if missing.
-    reconstruction
-        The reconstruction; not modified.
-    tone
-        Appearance of the frames.
-
-    Returns
-    -------
-    The new folder, named after series and seq.
+    Its name is of series and seq. It contains ``frame_00.png`` … as on the screen, ``data.npz`` with ``video``
+    (B, H, W) and ``counts`` (H, W, DN) without tone, ``coded.png`` with the counts if they are integers, and the
+    description ``snapshot.json``.
 
     Raises
     ------
