@@ -116,7 +116,7 @@ def grab(
 def _camera(called: str, rig: Path | None, cti: list[Path] | None, driver: str) -> tuple[str, Camera]:
     """Return the selected camera, not yet open, and its driver's name."""
     from sci_stream.config import load_rig
-    from sci_stream.nodes.runtime.camera_drivers import make_camera
+    from sci_stream.nodes.runtime.modulators import make_coded_camera
     from sci_stream.tools.cameras import choose, find_cameras, make_found_camera
 
     if (rig is None) == (not called):
@@ -126,7 +126,7 @@ def _camera(called: str, rig: Path | None, cti: list[Path] | None, driver: str) 
         )  # fmt: skip
     if rig is not None:
         loaded = load_rig(rig)
-        return loaded.camera.driver, make_camera(loaded)
+        return loaded.camera.driver, make_coded_camera(loaded)
     name, camera = choose(called, find_cameras(cti or [], driver))
     return name, make_found_camera(name, camera)
 

@@ -14,7 +14,7 @@ from sci_stream.modulation.timing import CameraTiming, CameraTrigger
 from sci_stream.parameters import Value
 from sci_stream_drivers.genicam.features import apply
 from sci_stream_drivers.genicam.library import feature
-from sci_stream_drivers.genicam.node_map import describe
+from sci_stream_drivers.genicam.node_map import choices_of, describe
 from sci_stream_drivers.genicam.options import FeatureSetting, TriggerOptions
 from sci_stream_drivers.genicam.standard_features import (
     EXPOSURE,
@@ -27,6 +27,8 @@ from sci_stream_drivers.genicam.standard_features import (
 
 # Names of counters and of their ends as trigger sources, as cameras give them.
 _COUNTERS = ("Counter1", "Counter0")
+# Where the camera does not give the limit of its counter.
+_MAX_COUNT = 255
 _ENDS = ("Counter1End", "Counter0End", "Counter1Active", "Counter0Active")
 
 
@@ -49,14 +51,14 @@ def timing_of(nodes: Any) -> CameraTiming:
     fastest_hz = None if rate_name not in FRAME_RATE.names else describe(nodes.get_node(rate_name), "").maximum
     exposure_us = EXPOSURE.read(nodes)
     readout_us = 0.0 if not fastest_hz or exposure_us is None else max(0.0, 1e6 / fastest_hz - exposure_us)
-    counts = describe(nodes.get_node("CounterDuration"), "").maximum if _counter(nodes) else None
+    counts = (describe(nodes.get_node("CounterDuration"), "").maximum or _MAX_COUNT) if _counter(nodes) else 1
     return CameraTiming(
         min_exposure_us=low_us or 1.0,
         max_exposure_us=high_us or 1e9,
         step_us=step_us,
         max_delay_us=delay_us or 0.0,
         readout_us=readout_us,
-        max_every=max(1, int(counts or 1)),
+        max_every=max(1, int(counts)),
     )
 
 
@@ -64,7 +66,11 @@ def _counter(nodes: Any) -> tuple[str, str] | None:
     """Return a counter of a camera and the trigger source that it is; None if it cannot count pulses."""
     if not nodes.has_node("CounterDuration"):
         return None
-    counters, sources = choices_of_feature(nodes, "CounterSelector"), choices_of_feature(nodes, "TriggerSource")
+    # Those that are not available, too: that may depend on the counter itself.
+    counters, sources = (
+        choices_of(nodes.get_node(name), available=False) if nodes.has_node(name) else ()
+        for name in ("CounterSelector", "TriggerSource")
+    )
     pairs = ((c, end) for end in _ENDS for c in _COUNTERS if end.startswith(c) and c in counters and end in sources)
     return next(pairs, None)
 

@@ -1,0 +1,74 @@
+"""Trigger, exposure, delay and counter of GenICam cameras behind a modulator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sci_stream.errors import ConfigError
+from sci_stream.modulation.timing import CameraTrigger
+from sci_stream_drivers.genicam.exposures import arm, timing_of, trigger_of
+from sci_stream_drivers.genicam.library import feature
+from tests.drivers.genicam.node_maps import made_up
+
+CAMERA = {
+    "ExposureTime": (5000.0, "us"),
+    "TriggerSelector": ["FrameStart", "AcquisitionStart"],
+    "TriggerMode": ["Off", "On"],
+    "TriggerSource": ["Software", "Line0", "Counter1End"],
+    "TriggerActivation": ["RisingEdge", "FallingEdge"],
+    "TriggerDelay": (0.0, "us"),
+    "ExposureMode": ["Timed", "TriggerWidth"],
+    "AcquisitionFrameRate": (50.0, "Hz"),
+    "AcquisitionFrameRateEnable": False,
+}
+COUNTER = {
+    "CounterSelector": ["Counter0", "Counter1"],
+    "CounterEventSource": ["Off", "Line0"],
+    "CounterEventActivation": ["RisingEdge", "FallingEdge"],
+    "CounterResetSource": ["Off", "Counter1End"],
+    "CounterDuration": 1,
+}
+
+
+def test_line_trigger_is_set_and_read_back() -> None:
+    nodes = made_up(CAMERA)
+    wanted = CameraTrigger("line", 8000.0, 15.0)
+    assert arm(nodes, wanted, None, "camera") == wanted == trigger_of(nodes)
+    assert feature(nodes, "TriggerSource") == "Line0"
+    assert feature(nodes, "ExposureMode") == "Timed"
+
+
+def test_camera_exposes_freely_while_a_pattern_is_held_and_goes_back() -> None:
+    nodes = made_up(CAMERA)
+    planned = arm(nodes, CameraTrigger("line", 8000.0, 15.0), None, "camera")
+    assert arm(nodes, CameraTrigger("free", 8000.0, period_us=20_000.0), None, "camera").source == "free"
+    assert (feature(nodes, "TriggerMode"), feature(nodes, "AcquisitionFrameRate")) == ("Off", 50.0)
+    assert feature(nodes, "AcquisitionFrameRateEnable") is True
+    assert arm(nodes, planned, None, "camera") == planned
+
+
+def test_pulses_per_pattern_are_counted_by_the_camera() -> None:
+    nodes = made_up({**CAMERA, **COUNTER})
+    assert timing_of(nodes).max_every > 8
+    armed = arm(nodes, CameraTrigger("line", 8000.0, 0.0, every=8), None, "camera")
+    assert armed.every == 8
+    assert feature(nodes, "TriggerSource") == "Counter1End"
+    assert feature(nodes, "CounterEventSource") == "Line0"
+    assert feature(nodes, "CounterResetSource") == "Counter1End"
+
+
+def test_camera_without_counter_or_line_is_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot count pulses"):
+        arm(made_up(CAMERA), CameraTrigger("line", 8000.0, every=8), None, "camera")
+    without = {**CAMERA, "TriggerSource": ["Software"]}
+    with pytest.raises(ConfigError, match="no input line"):
+        arm(made_up(without), CameraTrigger("line", 8000.0), None, "camera")
+
+
+def test_limits_of_real_cameras_are_sensible(real_maps: dict[str, Any]) -> None:
+    limits = {name: timing_of(nodes) for name, nodes in real_maps.items()}
+    assert all(timing.min_exposure_us < timing.max_exposure_us for timing in limits.values())
+    # Enumerations of most others depend on registers that a description alone does not have.
+    assert [name for name, timing in limits.items() if timing.max_every > 1] == ["ADGenICam-Basler-a2A2600-20gmBAS"]
