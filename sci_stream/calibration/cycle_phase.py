@@ -18,8 +18,8 @@ from sci_stream.model import Array
 # The step across the ends must be this many times the next largest one, in the mean of one, two or three snapshots, or
 # the phase is unknown: a scene at rest, or one that only flickers. On the simulated scenes none of 200 was wrong twice.
 _CLEAR = (1.6, 1.35, 1.25)
-# The newest exposure must not contradict the earlier ones.
-_AGREES = 0.75
+# The newest exposure must show the same: a warm start makes the first ones after a fault look like those before.
+_AGREES = 1.15
 # Least RMS step, relative to the mean brightness: below it, noise decides.
 _MOTION = 0.003
 
@@ -45,7 +45,10 @@ class CyclePhase:
         for count in range(1, len(self._rings) + 1):
             mean = np.mean(list(self._rings)[-count:], axis=0)
             first = int(mean.argmax())
-            clear = mean[first] > _CLEAR[count - 1] * np.delete(mean, first).max()
-            if clear and self._rings[-1][first] > _AGREES * self._rings[-1].max():
+            newest = self._rings[-1]
+            if (
+                mean[first] > _CLEAR[count - 1] * np.delete(mean, first).max()
+                and newest[first] > _AGREES * np.delete(newest, first).max()
+            ):
                 return first
         return None

@@ -13,6 +13,8 @@ import pytest
 from sci_stream.config import Rig
 from sci_stream.model import Array
 from sci_stream.recording.reader import Recording
+from sci_stream.tools.compare import compare_recordings
+from sci_stream.tools.replay.replay import ReplayPlan, replay
 from sci_stream.transport.modulator_link import serve_modulator
 from sci_stream_drivers.simulated import SimulatedModulator, SimulatedModulatorOptions
 from tests.conftest import RigMaker
@@ -67,10 +69,18 @@ def test_faults_of_the_modulator_are_recovered_and_marked(
         assert np.median(psnr_db[begin + 10 : end] if end - begin > 10 else psnr_db[end - 2 : end]) > undisturbed - 1.0
     assert seen["chunk_MaskState"][30] == 1
     assert seen["chunk_MaskState"][40] == 1
-    assert set(seen["start_mask"][16:24]) & {1.0}
-    assert seen["chunk_MaskAdvance"][15] == -3
+    advance, began = seen["chunk_MaskAdvance"], seen["start_mask"]
+    assert (advance[10], advance[15], advance[26]) == (-3, -3, -4), "within ten snapshots"
+    for begin, corrected in ((0, -3), (16, -4)):
+        end = begin + int(np.argmax(advance[begin:] == corrected))
+        assert not (began[begin:end] == 0).any(), "marked: another first mask, or none that is sure"
+        assert (began[begin:end] > 0).any()
     assert rig.summary()["ledger"]["closed"]
     assert "modulator corrected" in caplog.text
+    (recorded,) = rig.segments()
+    differences = compare_recordings(recorded, replay(recorded, ReplayPlan()).path).snapshots
+    assert len(differences) == 52
+    assert max(one.max_difference for one in differences) <= 2**-10, "replay equals live, with its corrections"
 
 
 def test_modulator_on_another_host_is_commanded_and_corrected(rig_in_process: RigMaker, tmp_path: Path) -> None:
