@@ -2,16 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.settings import SolverSettings
 
 _NS = 1e9
 # Fraction of the period to fill; the rest absorbs transfer and jitter.
 _HEADROOM = 0.85
-# Weight of the newest measurement in the exponential mean of seconds per iteration.
+# Weight of the newest measurement in the exponential mean of the slowdown.
 _SMOOTHING = 0.3
 # Queued snapshots that do not count as load: one arrives while another is solved.
 _TOLERATED_BACKLOG = 1
+
+
+class SolveCosts:
+    """Seconds that solves take, by their number of iterations.
+
+    Other work on a device slows all solves down by one factor, which each measured solve corrects: so a number of
+    iterations that was too slow once is known to fit again without a try.
+
+    Parameters
+    ----------
+    seconds
+        Of solves on the idle device, by iterations; the first solve gives them if there are none.
+    """
+
+    def __init__(self, seconds: Mapping[int, float] | None = None) -> None:
+        self._idle = dict(seconds or {})
+        self._slowdown = 1.0
+
+    def record(self, iterations: int, seconds: float) -> None:
+        """Correct the slowdown by a solve."""
+        if iterations < 1 or seconds <= 0:
+            return
+        if not self._idle:
+            self._idle[iterations] = seconds
+        self._slowdown += _SMOOTHING * (seconds / self._when_idle(iterations) - self._slowdown)
+
+    def fitting(self, seconds: float, counts: Iterable[int], least: int) -> int:
+        """Return the largest of some numbers of iterations that fits into a time; the least if none is known to."""
+        if not self._idle:
+            return least
+        limit_s = seconds / self._slowdown * (1 + 1e-9)
+        return max((count for count in counts if self._when_idle(count) <= limit_s), default=least)
+
+    def _when_idle(self, iterations: int) -> float:
+        """Interpolate between known numbers of iterations, proportional beyond them."""
+        known = sorted(self._idle)
+        if iterations > known[-1]:
+            return self._idle[known[-1]] * iterations / known[-1]
+        return float(np.interp(iterations, [0, *known], [0.0, *(self._idle[count] for count in known)]))
 
 
 class BudgetController:
@@ -26,20 +69,15 @@ class BudgetController:
     ----------
     settings
         Source of ``iterations`` and ``min_iterations``.
-    iteration_s
-        Seconds one iteration takes, if known beforehand (`sci_stream.recon.engine.Engine.warm_up`). Until it is known,
-        a snapshot under load gets ``min_iterations``.
+    costs
+        Of solves, as in `sci_stream.recon.engine.Engine.costs`. Until one is known, a snapshot under load gets
+        ``min_iterations``.
     """
 
-    def __init__(self, settings: SolverSettings, iteration_s: float | None = None) -> None:
+    def __init__(self, settings: SolverSettings, costs: SolveCosts) -> None:
         self._settings = settings
-        self._iteration_s = iteration_s
+        self._costs = costs
         self._share = 1.0
-
-    @property
-    def iteration_s(self) -> float | None:
-        """Seconds one iteration takes, all costs of a snapshot included; None before the first measurement."""
-        return self._iteration_s
 
     def next_budget(self, *, period_ns: int, backlog: int) -> Budget:
         """Return the budget for a snapshot with this much time and this many waiting behind it."""
@@ -53,18 +91,5 @@ class BudgetController:
         else:
             self._share = min(1.0, self._share + 0.125)
         period_s = period_ns / _NS
-        if self._iteration_s is None:
-            return Budget(least, time_s=period_s)
-        fitting = min(full, int(_HEADROOM * period_s / self._iteration_s))
-        iterations = least + int(self._share * max(0, fitting - least))
-        return Budget(iterations, time_s=period_s)
-
-    def record(self, *, iterations: int, solve_ns: int) -> None:
-        """Update the cost of an iteration from a solved snapshot."""
-        if iterations < 1 or solve_ns <= 0:
-            return
-        measured = solve_ns / _NS / iterations
-        if self._iteration_s is None:
-            self._iteration_s = measured
-        else:
-            self._iteration_s += _SMOOTHING * (measured - self._iteration_s)
+        fitting = self._costs.fitting(_HEADROOM * period_s, range(least, full + 1), least)
+        return Budget(least + int(self._share * (fitting - least)), time_s=period_s)

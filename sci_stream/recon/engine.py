@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -18,14 +17,22 @@ from sci_stream.errors import ConfigError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
-from sci_stream.ports import Denoiser, LocalDenoiser, MemoryReducible, RecordableDenoiser
+from sci_stream.ports import Denoiser, LocalDenoiser, MemoryReducible
 from sci_stream.recon.algorithms.admm import admm
 from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, gap, noise_variance_ratio
 from sci_stream.recon.algorithms.schedule import Budget, SigmaSchedule, anytime_progress
 from sci_stream.recon.backend.async_solve import AsyncSolve
-from sci_stream.recon.backend.cuda_graph import MAX_PIXELS, Graphs, Recorder, record_cuda_graph, rungs
+from sci_stream.recon.backend.cuda_graph import (
+    Graphs,
+    Recorder,
+    is_recordable,
+    record_cuda_graph,
+    rungs,
+    why_not_recorded,
+)
 from sci_stream.recon.backend.memory import within_memory
 from sci_stream.recon.backend.transfers import Stopwatch, Transfers
+from sci_stream.recon.budget import SolveCosts
 from sci_stream.recon.denoisers.temporal import IterationDenoiser, cycled_denoisers, ending_on_frames
 from sci_stream.recon.initialization.error_map import InitialErrorMap
 from sci_stream.recon.initialization.initializer import REASONS, Initializer, InitialState, Past
@@ -114,18 +121,20 @@ class Engine:
         self.settings = settings
         self.device = device
         self._denoiser = denoiser
-        self._recordable = isinstance(denoiser, RecordableDenoiser) and denoiser.recordable
-        if recorder is None and cuda_graphs and device.type == "cuda":
+        self._recordable = is_recordable(denoiser)
+        if recorder is None and device.type == "cuda":
             recorder = record_cuda_graph(device)
-        self._graphs: Graphs | None = None
-        if recorder is not None and calibration.phi.size <= MAX_PIXELS:
-            self._graphs = Graphs(recorder)
-            if not self._recordable:
-                self._graphs.give_up(f"the denoiser {denoiser.name} reads each σ as a number")
+        self._graphs = None if recorder is None else Graphs(recorder)
+        if self._graphs is not None:
+            why_not = why_not_recorded(denoiser, calibration.phi.size, cuda_graphs=cuda_graphs)
+            if why_not:
+                self._graphs.give_up(why_not)
         self._transfers = Transfers(device)
         self._video_dtype = video_dtype
         self._between = between
         self._iteration_s: float | None = None
+        self.costs = SolveCosts()
+        """Seconds that solves take, measured."""
         self._initializer = Initializer(settings)
         with within_memory(calibration, device):
             self._masks = MaskStack(calibration, device)
@@ -200,7 +209,7 @@ class Engine:
         """Number of recordings that can be replayed."""
         return 0 if self._graphs is None else len(self._graphs)
 
-    def warm_up(self) -> float:
+    def warm_up(self) -> SolveCosts:
         """Solve two snapshots of a moving pattern, so that the first real one finds everything prepared.
 
         Libraries are loaded and memory is allocated. Where solves are recorded, all of them are recorded here: with
@@ -208,16 +217,18 @@ class Engine:
 
         Returns
         -------
-        Seconds that one iteration takes, measured when everything is prepared.
+        `costs`, measured when everything is prepared.
         """
-        # The most iterations twice where they are recorded: the first time, the solve is recorded.
-        counts = (*self._rungs, self.settings.iterations) if self._rungs else (self.settings.min_iterations,)
-        for iterations in counts:
+        seconds = {}
+        # Where solves are recorded, each number again: the first time, the solve is recorded.
+        for iterations in self._rungs * 2 or (self.settings.min_iterations,):
             self.forget()
             for seq in range(2):
                 _, report = self.reconstruct(_moving_pattern(self.calibration, seq), Budget(iterations))
+            seconds[iterations] = report.solve_ns / 1e9
         self.forget()
-        return report.solve_ns / 1e9 / report.iterations
+        self.costs = SolveCosts(seconds)
+        return self.costs
 
     def reconstruct(
         self, snapshot: Snapshot, budget: Budget | None = None, *, watch: Watch | None = None
@@ -298,17 +309,19 @@ class Engine:
         return rungs(self.settings.iterations, self.settings.min_iterations)
 
     def _planned(self, budget: Budget) -> Budget:
-        """Return a time limit on a GPU as a number of iterations, the least where it is not known what each takes.
+        """Return a time limit on a GPU as a number of iterations, a recorded one if there are any.
 
         A GPU takes the same time for each: asking it how far it is would make it wait for the host.
         """
         if budget.time_s is None or (self._graphs is None and self.device.type != "cuda"):
             return budget
-        fitting = budget.planned(self._iteration_s or math.inf, self.settings.min_iterations).iterations
-        return Budget(max((rung for rung in self._rungs if rung <= fitting), default=fitting))
+        least = min(self.settings.min_iterations, budget.iterations)
+        counts = self._rungs or range(least, budget.iterations + 1)
+        return Budget(self.costs.fitting(budget.time_s, (n for n in counts if n <= budget.iterations), least))
 
     def _record_duration(self, report: SolveReport) -> None:
-        """Store the duration of an iteration, to plan the next solve."""
+        """Store the duration, to plan the next solve, and of an iteration."""
+        self.costs.record(report.iterations, report.solve_ns / 1e9)
         self._iteration_s = report.solve_ns / 1e9 / report.iterations
 
     def _upload(self, snapshot: Snapshot) -> tuple[torch.Tensor, torch.Tensor | None, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -81,7 +81,7 @@ def check_rig(path: Path) -> list[Finding]:
         ("calibration", calibration),
         ("masks", masks),
         ("device", lambda: _check_devices(rig)),
-        ("denoiser", lambda: _check_denoiser(rig)),
+        ("denoiser", lambda: _check_denoiser(rig, fitting)),
         ("encryption", lambda: _check_encryption(rig)),
         ("addresses", lambda: _check_addresses(rig)),
         ("recording", lambda: _check_recording(rig)),
@@ -118,12 +118,17 @@ def _check_devices(rig: Rig) -> str:
     return "; ".join([", ".join(describe_device(pick_device(name)) for name in devices), *reasons])
 
 
-def _check_denoiser(rig: Rig) -> str:
+def _check_denoiser(rig: Rig, calibrations: Sequence[Calibration]) -> str:
     from sci_stream.nodes.reconstruct.solver_settings import make_prior  # noqa: PLC0415 - a light host has no torch
+    from sci_stream.recon.backend.cuda_graph import why_not_recorded  # noqa: PLC0415 - the same
 
-    prior, settings = make_prior(rig.reconstruct, _first_device(rig))
+    device = _first_device(rig)
+    prior, settings = make_prior(rig.reconstruct, device)
     sigmas = f"σ {settings.sigma_first:.3f} → {settings.sigma_last:.3f}"
-    return f"{prior.name}, up to {settings.iterations} iterations, {sigmas}"
+    words = f"{prior.name}, up to {settings.iterations} iterations, {sigmas}"
+    pixels = sum(calibration.phi.size for calibration in calibrations)
+    why = why_not_recorded(prior, pixels, cuda_graphs=rig.reconstruct.cuda_graphs)
+    return f"{words}; solves are not recorded: {why}" if why and device.type == "cuda" else words
 
 
 def _first_device(rig: Rig) -> torch.device:

@@ -8,44 +8,49 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sci_stream.recon.budget import BudgetController
+from sci_stream.recon.budget import BudgetController, SolveCosts
 from sci_stream.recon.settings import SolverSettings
 
 SETTINGS = SolverSettings(iterations=40, min_iterations=4)
 MS = 1_000_000
 
 
+def make_controller(iteration_s: float | None = None) -> tuple[BudgetController, SolveCosts]:
+    costs = SolveCosts(None if iteration_s is None else {40: 40 * iteration_s})
+    return BudgetController(SETTINGS, costs), costs
+
+
 def test_snapshot_without_load_gets_all_iterations() -> None:
-    controller = BudgetController(SETTINGS)
-    controller.record(iterations=40, solve_ns=1000 * MS)
+    controller, costs = make_controller()
+    costs.record(40, 1.0)
     assert controller.next_budget(period_ns=0, backlog=50).iterations == 40
     assert controller.next_budget(period_ns=0, backlog=0).time_s is None
 
 
 def test_iterations_fit_into_the_period_with_headroom() -> None:
-    controller = BudgetController(SETTINGS, iteration_s=0.010)
+    controller, _ = make_controller(0.010)
     budget = controller.next_budget(period_ns=200 * MS, backlog=0)
     assert budget.iterations == 17
     assert budget.time_s == pytest.approx(0.2)
 
 
 def test_long_period_gives_no_more_than_configured() -> None:
-    assert BudgetController(SETTINGS, 0.001).next_budget(period_ns=1000 * MS, backlog=0).iterations == 40
+    assert make_controller(0.001)[0].next_budget(period_ns=1000 * MS, backlog=0).iterations == 40
 
 
 def test_short_period_gives_the_minimum() -> None:
-    assert BudgetController(SETTINGS, 1.0).next_budget(period_ns=10 * MS, backlog=0).iterations == 4
+    assert make_controller(1.0)[0].next_budget(period_ns=10 * MS, backlog=0).iterations == 4
 
 
 def test_load_before_first_measurement_gives_the_minimum() -> None:
-    controller = BudgetController(SETTINGS)
+    controller, costs = make_controller()
     assert controller.next_budget(period_ns=100 * MS, backlog=0).iterations == 4
-    controller.record(iterations=4, solve_ns=4 * MS)
+    costs.record(4, 0.004)
     assert controller.next_budget(period_ns=100 * MS, backlog=0).iterations == 40
 
 
 def test_backlog_reduces_budget_to_the_minimum() -> None:
-    controller = BudgetController(SETTINGS, iteration_s=0.001)
+    controller, _ = make_controller(0.001)
     spent = [controller.next_budget(period_ns=100 * MS, backlog=9).iterations for _ in range(8)]
     assert spent == sorted(spent, reverse=True)
     assert spent[0] < 40
@@ -53,12 +58,12 @@ def test_backlog_reduces_budget_to_the_minimum() -> None:
 
 
 def test_single_queued_snapshot_is_no_load() -> None:
-    controller = BudgetController(SETTINGS, iteration_s=0.001)
+    controller, _ = make_controller(0.001)
     assert controller.next_budget(period_ns=100 * MS, backlog=1).iterations == 40
 
 
 def test_budget_recovers_smoothly_after_backlog() -> None:
-    controller = BudgetController(SETTINGS, iteration_s=0.001)
+    controller, _ = make_controller(0.001)
     for _ in range(8):
         controller.next_budget(period_ns=100 * MS, backlog=9)
     spent = [controller.next_budget(period_ns=100 * MS, backlog=0).iterations for _ in range(9)]
@@ -68,15 +73,37 @@ def test_budget_recovers_smoothly_after_backlog() -> None:
 
 
 def test_measurements_are_smoothed() -> None:
-    controller = BudgetController(SETTINGS, iteration_s=0.010)
-    controller.record(iterations=10, solve_ns=200 * MS)
-    assert controller.iteration_s == pytest.approx(0.013)
+    costs = SolveCosts({10: 0.1})
+    costs.record(10, 0.2)
+    assert costs.fitting(0.129, range(41), 0) == 9
+    assert costs.fitting(0.131, range(41), 0) == 10
 
 
 def test_solve_without_iterations_is_not_measured() -> None:
-    controller = BudgetController(SETTINGS)
-    controller.record(iterations=0, solve_ns=5 * MS)
-    assert controller.iteration_s is None
+    costs = SolveCosts()
+    costs.record(0, 0.005)
+    costs.record(5, 0.0)
+    assert costs.fitting(10.0, range(41), 4) == 4
+
+
+@pytest.mark.parametrize("start_ms", [0.0, 2.0, 20.0])
+@pytest.mark.parametrize("slow_ms", [30.0, 300.0])
+def test_one_slow_solve_costs_twenty_snapshots_at_most(start_ms: float, slow_ms: float) -> None:
+    """Where a start costs as much as many iterations, short solves are dear for each; all of them fit nevertheless."""
+    rungs = (4, 8, 12, 20, 30, 40)
+    costs = SolveCosts({rung: (start_ms + rung) / 1e3 for rung in rungs})
+    controller = BudgetController(SETTINGS, costs)
+    period_ms, waiting_ms, spent = (start_ms + 40) / 0.84, 0.0, []
+    for snapshot in range(60):
+        budget = controller.next_budget(period_ns=int(period_ms * MS), backlog=int(waiting_ms // period_ms))
+        iterations = max(rung for rung in rungs if rung <= budget.iterations)
+        took_ms = start_ms + iterations + (slow_ms if snapshot == 10 else 0.0)
+        costs.record(iterations, took_ms / 1e3)
+        waiting_ms = max(0.0, waiting_ms + took_ms - period_ms)
+        spent.append(iterations)
+    assert spent[9] == 40
+    assert min(spent) < 40
+    assert set(spent[31:]) == {40}
 
 
 @given(
@@ -86,20 +113,20 @@ def test_solve_without_iterations_is_not_measured() -> None:
     )
 )
 def test_budgets_stay_between_minimum_and_full(events: list[tuple[int, int, int, int]]) -> None:
-    controller = BudgetController(SETTINGS)
+    controller, costs = make_controller()
     for period_ns, backlog, iterations, solve_ns in events:
         assert 4 <= controller.next_budget(period_ns=period_ns, backlog=backlog).iterations <= 40
-        controller.record(iterations=iterations, solve_ns=solve_ns)
+        costs.record(iterations, solve_ns / 1e9)
 
 
 @given(iteration_ms=st.floats(1.0, 20.0), fixed_ms=st.floats(0.0, 20.0))
 def test_queue_drains_if_minimum_iterations_suffice(iteration_ms: float, fixed_ms: float) -> None:
     # A camera every 120 ms, and 20 snapshots waiting to begin with.
-    controller = BudgetController(SETTINGS)
+    controller, costs = make_controller()
     waiting_ms = 20 * 120.0
     for _ in range(400):
         budget = controller.next_budget(period_ns=120 * MS, backlog=int(waiting_ms // 120))
         took_ms = fixed_ms + iteration_ms * budget.iterations
-        controller.record(iterations=budget.iterations, solve_ns=int(took_ms * MS))
+        costs.record(budget.iterations, took_ms / 1e3)
         waiting_ms = max(0.0, waiting_ms + took_ms - 120.0)
     assert waiting_ms <= 2 * 120.0

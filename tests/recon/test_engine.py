@@ -327,19 +327,23 @@ def test_video_is_owned_by_the_caller(make_video: MakeVideo, make_calibration: M
     np.testing.assert_array_equal(engine.reconstruct(snapshot)[0], copy)
 
 
-def test_warm_up_returns_iteration_time(make_calibration: MakeCalibration) -> None:
-    assert 0.0 < _engine(make_calibration()).warm_up() < 10.0
+def test_costs_are_known_after_warm_up(make_calibration: MakeCalibration) -> None:
+    engine = _engine(make_calibration())
+    assert engine.costs.fitting(1e6, (TV.iterations,), 0) == 0
+    engine.warm_up()
+    assert engine.costs.fitting(1e6, (TV.iterations,), 0) == TV.iterations
+    assert engine.costs.fitting(1e-9, (TV.iterations,), 0) == 0
 
 
 def test_budget_controller_works_with_engine(
     make_video: MakeVideo, make_calibration: MakeCalibration, expose: Expose
 ) -> None:
     calibration = make_calibration()
-    engine, controller = _engine(calibration), BudgetController(TV)
+    engine = _engine(calibration)
+    controller = BudgetController(TV, engine.costs)
     snapshot = expose(calibration, make_video())
     for _ in range(3):
         _, report = engine.reconstruct(snapshot, controller.next_budget(period_ns=1, backlog=5))
-        controller.record(iterations=report.iterations, solve_ns=report.solve_ns)
         assert report.iterations == TV.min_iterations
 
 

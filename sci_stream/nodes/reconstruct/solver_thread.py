@@ -37,7 +37,7 @@ from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.device import describe_device, idle_cuda, is_lost, memory_in_use, pick_device
-from sci_stream.recon.budget import BudgetController
+from sci_stream.recon.budget import BudgetController, SolveCosts
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings
 
@@ -110,7 +110,7 @@ class SolverThread:
         self._adopting: set[str] = set()
         self._jobs: queue.SimpleQueue[Calibration | Snapshot | _Change | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
-        self._controller = BudgetController(self._settings)
+        self._controller = BudgetController(self._settings, SolveCosts())
         self._thread = threading.Thread(target=self._run, name="solver", daemon=True)
         self._iterations = 0
         self._busy_s = 0.0
@@ -188,6 +188,7 @@ class SolverThread:
             "busy_s": round(self._busy_s, 3),
             "utilisation": round(min(1.0, self._utilisation.per_s(now_s)), 3),
             "out_of_memory": self._out_of_memory,
+            "fault": "" if self._last_engine is None else self._last_engine.fault,
         }
         return {**figures, **memory_in_use(self._device), **self._reported, **self._watch_status}
 
@@ -246,20 +247,19 @@ class SolverThread:
             section = changed_section(self._given, self._section, self._denoiser.name, job.changes)
             denoiser, settings = make_prior(section, self._device)
             if denoiser.name == self._denoiser.name:
-                used = settings
                 for engine in self._engines.values():
-                    used = suited(section, settings, engine.calibration)
-                    engine.change_settings(used)  # only the number of iterations differs
-                self._controller = BudgetController(used, self._controller.iteration_s)
+                    # Only the number of iterations differs.
+                    engine.change_settings(suited(section, settings, engine.calibration))
+                if self._last_engine is not None:
+                    self._controller = BudgetController(self._last_engine.settings, self._last_engine.costs)
             else:
                 made = [
                     self._make_engine(calibration, denoiser, suited(section, settings, calibration))
                     for calibration in (engine.calibration for engine in self._engines.values())
                 ]
                 self._denoiser, self._settings = denoiser, settings
-                self._controller = BudgetController(settings)
-                for engine, iteration_s in made:
-                    self._install(engine, iteration_s)
+                for engine in made:
+                    self._install(engine)
                 self._last_engine = None
         except CaptureError:
             raise
@@ -277,10 +277,8 @@ class SolverThread:
         self._solver_id = solver_id(solver)
         return {f"{SOLVER_KEY}{name}": value for name, value in {"id": self._solver_id, **solver}.items()}
 
-    def _make_engine(
-        self, calibration: Calibration, denoiser: Denoiser, settings: SolverSettings
-    ) -> tuple[Engine, float]:
-        """Return an engine and its time per iteration, s."""
+    def _make_engine(self, calibration: Calibration, denoiser: Denoiser, settings: SolverSettings) -> Engine:
+        """Return an engine that is ready."""
         engine = Engine(
             calibration,
             denoiser,
@@ -291,20 +289,19 @@ class SolverThread:
             cuda_graphs=self._section.cuda_graphs,
         )
         # The first run loads kernels and allocates memory: do it before the first snapshot.
-        while (iteration_s := self._within_memory(engine, SnapshotId("", 0, 0), engine.warm_up)) is None:
+        while self._within_memory(engine, SnapshotId("", 0, 0), engine.warm_up) is None:
             pass
-        return engine, iteration_s
+        return engine
 
-    def _install(self, engine: Engine, iteration_s: float) -> None:
+    def _install(self, engine: Engine) -> None:
         if engine.fault:
             log.warning("%s: %s", self.device_name, engine.fault)
-        self._controller = BudgetController(engine.settings, iteration_s)
         self._engines[engine.calibration.hash] = engine
         self._watches[engine.calibration.hash] = CalibrationWatch(self._calibration_section, engine)
 
     def _adopt(self, calibration: Calibration) -> Ready:
         settings = suited(self._section, self._settings, calibration)
-        self._install(*self._make_engine(calibration, self._denoiser, settings))
+        self._install(self._make_engine(calibration, self._denoiser, settings))
         self._adopting.discard(calibration.hash)
         while len(self._engines) > _MAX_ENGINES:
             del self._watches[self._engines.popitem(last=False)[0]]
@@ -314,8 +311,10 @@ class SolverThread:
         """Start the solve of a snapshot and pass on the previous result."""
         started_ns = unix_ns()
         engine = self._engines[snapshot.calibration_hash]
-        if self._last_engine is not None and self._last_engine is not engine:
-            engine.forget("calibration")
+        if self._last_engine is not engine:
+            if self._last_engine is not None:
+                engine.forget("calibration")
+            self._controller = BudgetController(engine.settings, engine.costs)
         self._last_engine = engine
         budget = (
             self._controller.next_budget(period_ns=snapshot.period_ns, backlog=snapshot.backlog + self._jobs.qsize())
@@ -373,7 +372,6 @@ class SolverThread:
             self._fail(done.snapshot, error)
             return
         self._failures = 0
-        self._controller.record(iterations=report.iterations, solve_ns=report.solve_ns)
         self._iterations = report.iterations
         self._busy_s += report.solve_ns / 1e9
         watch = self._watches[done.snapshot.calibration_hash]

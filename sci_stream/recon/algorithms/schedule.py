@@ -57,17 +57,6 @@ class Budget:
         if self.time_s is not None and not self.time_s >= 0:
             raise ValueError(f"time_s must be None or not negative, got {self.time_s}")
 
-    def planned(self, iteration_s: float, min_iterations: int) -> Budget:
-        """Return as many iterations as fit into the time, given the seconds of each; all of them without a time limit.
-
-        >>> Budget(20, time_s=0.1).planned(0.01, min_iterations=4)
-        Budget(iterations=10, time_s=None)
-        """
-        if self.time_s is None:
-            return self
-        fitting = max(int(self.time_s / iteration_s + 1e-9), min_iterations, 1)
-        return Budget(min(self.iterations, fitting))
-
 
 def anytime_progress(
     budget: Budget,

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from sci_stream.errors import CaptureError
+from sci_stream.ports import Denoiser, RecordableDenoiser
 
 Replay = Callable[[], None]
 Recorder = Callable[[Callable[[], None]], Replay]
@@ -32,8 +33,8 @@ An iteration of more takes a GPU milliseconds, so that launching it costs nothin
 neither hand on results nor stop.
 """
 
-# From one number of iterations that is recorded to the next lower one.
-_RUNG = 0.8
+# Numbers of iterations that are recorded between the least and all.
+_LADDER = (4, 8, 12, 20, 30, 40)
 
 _T = TypeVar("_T")
 
@@ -189,12 +190,24 @@ def rungs(iterations: int, min_iterations: int) -> tuple[int, ...]:
     """Return the numbers of iterations that solves are recorded for, from low to high: under load a lower one is used.
 
     >>> rungs(20, 4)
-    (4, 5, 6, 8, 10, 12, 16, 20)
+    (4, 8, 12, 20)
     """
-    ladder = [iterations]
-    while ladder[-1] > min_iterations:
-        ladder.append(max(min_iterations, int(_RUNG * ladder[-1])))
-    return tuple(reversed(ladder))
+    between = {rung for rung in _LADDER if min_iterations < rung < iterations}
+    return tuple(sorted({min_iterations, iterations} | between))
+
+
+def is_recordable(denoiser: Denoiser) -> bool:
+    """Return whether a denoiser leaves every σ on the device."""
+    return isinstance(denoiser, RecordableDenoiser) and denoiser.recordable
+
+
+def why_not_recorded(denoiser: Denoiser, pixels: int, *, cuda_graphs: bool) -> str:
+    """Return why solves of a video of this many pixels are not recorded on a GPU; empty if they are."""
+    if not cuda_graphs:
+        return "cuda_graphs = false in [reconstruct]"
+    if pixels > MAX_PIXELS:
+        return f"a video has more than {MAX_PIXELS:,} pixels"
+    return "" if is_recordable(denoiser) else f"the denoiser {denoiser.name} reads each σ as a number"
 
 
 def overwrite(held: Any, fresh: Any) -> None:

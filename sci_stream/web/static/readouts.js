@@ -89,6 +89,7 @@ function showNodes(nodes) {
     line("who", node.name ?? "?", node.state ? t(node.state) : "–");
     if (figures.length) line("num", figures.join(", "));
     if (node.device || node.denoiser) line("", node.denoiser && node.device ? t("device_of", { denoiser: node.denoiser.toUpperCase(), device: node.device }) : node.denoiser ?? node.device);
+    if (node.fault) line("", node.fault);
     return item;
   }));
 }
