@@ -62,24 +62,10 @@ def format_of(path: Path, name: str = "") -> VideoFormat:
 class VideoStack:
     """Video to write.
 
-    Parameters
-    ----------
-    snapshots
-        The frames of each snapshot: (B, H, W), 0–1, or, if ``coded``, the snapshot as (1, H, W), DN.
-    seqs
-        Sequence numbers of the snapshots.
-    shape
-        (B, H, W), or, of pictures in colour, (B, H, W, 3).
-    bayer
-        Phase of the colour filters; None for mono and for pictures.
-    interval_s
-        Frame interval; None if unknown.
-    notes
-        Further metadata.
-    times_s, started
-        Times of the frames after ``started``, an ISO 8601 time; empty if unknown.
-    pixel_um
-        Size of a pixel, µm; None if unknown.
+    ``snapshots`` yields the frames of each: (B, H, W), 0–1, or, if ``coded``, the snapshot as (1, H, W), DN; ``shape``
+    is (B, H, W), or, of pictures in colour, (B, H, W, 3). ``bayer`` is None for mono and for pictures, ``interval_s``
+    of the frames and ``pixel_um``, µm, None if unknown. ``times_s`` are those of the frames after ``started``, an ISO
+    8601 time; both are empty if unknown. ``notes`` are further metadata.
     """
 
     snapshots: Iterable[Array]
@@ -132,18 +118,10 @@ class VideoStack:
 def write_video(
     path: Path, video: VideoStack, form: VideoFormat, *, tone: ToneSettings, fps: float, pictures: bool = False
 ) -> None:
-    """Write a video.
+    """Write a video to a file or, for Zarr and PNG, a folder, whose suffix has no meaning.
 
-    Parameters
-    ----------
-    path
-        Output; a folder for Zarr and PNG. Its suffix has no meaning.
-    tone
-        Appearance of pictures.
-    fps
-        Playback rate of films and GIFs, Hz.
-    pictures
-        8-bit pictures where the format could store the values.
+    ``tone`` is that of pictures, ``fps`` of films and GIFs, Hz; ``pictures`` writes 8-bit pictures where the format
+    could store the values.
 
     Raises
     ------

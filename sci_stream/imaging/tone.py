@@ -149,18 +149,10 @@ def _balancing(means: Gains, most: float) -> Gains:
 
 
 def pick_white(video: Array, bayer: BayerPhase, x: float, y: float, black: float = 0.0) -> Gains:
-    """Return the gains that make a point of the scene white or grey.
+    """Return the gains that make a point of the scene white or grey: ``x`` and ``y``, fractions of width and height.
 
-    Parameters
-    ----------
-    video
-        (B, H, W) mosaics, 0–1; the mean over all frames is used, as by a spot meter.
-    bayer
-        Bayer phase.
-    x, y
-        Position, as fractions of width and height, 0–1.
-    black
-        Intensity of black.
+    The mean of (B, H, W) mosaics, 0–1, over all frames is used, as by a spot meter; ``black`` is the intensity of
+    black.
 
     Raises
     ------

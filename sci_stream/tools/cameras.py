@@ -113,12 +113,7 @@ def make_found_camera(driver: str, camera: FoundCamera) -> Camera:
 def suggested_options(driver: str, query: str) -> tuple[Mapping[str, Json], Mapping[str, Json]]:
     """Return options of a rig file for a camera that is there, and examples for unset ones.
 
-    Parameters
-    ----------
-    driver
-        Name of the driver.
-    query
-        Serial number, user-defined name or id of the camera.
+    ``query`` is its serial number, user-defined name or id.
 
     Raises
     ------

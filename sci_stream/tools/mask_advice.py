@@ -37,19 +37,10 @@ def advise(
 ) -> list[MaskAdvice]:
     """Simulate each choice with the rig's denoiser, best first.
 
-    Parameters
-    ----------
-    choices
-        B, open shares, and sides of an element in pixels of the sensor: all combinations are compared.
-    clips
-        Scenes of the simulated camera, or video files.
-    exposure
-        Light: the share of the sensor's range that a white scene fills behind half-open masks. It stays the same:
-        fewer open elements clip less.
-    size_px, snapshots
-        Height and width of the simulation, and snapshots of each clip.
-    report
-        Receives progress: done, of how many.
+    All combinations of ``choices`` are compared: B, open shares, and sides of an element in pixels of the sensor.
+    ``clips`` are scenes of the simulated camera, or video files, of ``snapshots`` each. ``exposure`` is the light: the
+    share of the sensor's range that a white scene fills behind half-open masks. It stays the same: fewer open elements
+    clip less. ``report`` receives progress: done, of how many.
     """
     device = pick_device(rig.reconstruct.devices[0])
     prior, settings = make_prior(rig.reconstruct, device)

@@ -105,17 +105,9 @@ def solve_file(
 ) -> SolvedFile:
     """Reconstruct snapshots in order and write the video; the output appears under its name once complete.
 
-    Parameters
-    ----------
-    measurements
-        From `sci_stream.files.measurement_file.load_measurement`.
-    out
-        Output: ``.mp4``, ``.mkv``, ``.gif`` (pictures); ``.tif``, ``.zarr``, ``.npy``, ``.h5`` (values, float32); or,
-        for one snapshot, ``.png``: the snapshot and its frames in one picture. None: only the reports.
-    options
-        See `SolveOptions`.
-    progress
-        Called after each iteration with the number done and the total.
+    ``out`` ends with ``.mp4``, ``.mkv``, ``.gif`` (pictures); ``.tif``, ``.zarr``, ``.npy``, ``.h5`` (values, float32);
+    or, for one snapshot, ``.png``: the snapshot and its frames in one picture. None makes only the reports.
+    ``progress`` is called after each iteration with the number done and the total.
 
     Raises
     ------
