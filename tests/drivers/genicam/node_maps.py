@@ -45,14 +45,18 @@ class Memory(genapi.AbstractPort):  # type: ignore[misc] # the library has no ty
 def made_up(features: Mapping[str, object]) -> Any:
     """Return a node map with these features: ``{"Gain": 3.0, "GainAuto": ["Off", "Continuous"]}``.
 
-    An enumeration has the first value of its list; a tuple (value, unit) gives a unit; None makes a category.
+    An enumeration has the first value of its list; a tuple (value, unit) gives a unit; None makes a category, bytes
+    the content of a register with text, of which there may be one.
     """
     nodes = "".join(_node(name, value) for name, value in features.items())
     listed = "".join(f"<pFeature>{name}</pFeature>" for name in features)
-    return _loaded(
+    node_map = _loaded(
         f'<RegisterDescription {_VERSIONS} {_NAMESPACE}><Category Name="Root">{listed}</Category>{nodes}'
         '<Port Name="Device"/></RegisterDescription>'
     )
+    for text in (value for value in features.values() if isinstance(value, bytes)):
+        _PORTS[-1].write(_TEXT_ADDRESS, text)
+    return node_map
 
 
 class RealCameras(Mapping[str, Any]):
@@ -94,6 +98,7 @@ def _loaded(text: str) -> Any:
 
 
 _PORTS: list[Memory] = []
+_TEXT_ADDRESS = 1000
 
 
 def _node(name: str, given: object) -> str:
@@ -108,6 +113,9 @@ def _node(name: str, given: object) -> str:
         case float():
             of_unit = f"<Unit>{unit}</Unit>" if unit else ""
             return f'<Float Name="{name}"><Value>{value}</Value><Min>0</Min><Max>100000</Max>{of_unit}</Float>'
+        case bytes():
+            of_register = f"<Address>{_TEXT_ADDRESS}</Address><Length>{len(value)}</Length><AccessMode>RW</AccessMode>"
+            return f'<StringReg Name="{name}">{of_register}<pPort>Device</pPort></StringReg>'
         case list():
             entries = "".join(
                 f'<EnumEntry Name="{entry}"><Value>{i}</Value></EnumEntry>' for i, entry in enumerate(value)

@@ -162,3 +162,9 @@ def test_real_cameras_are_described_and_configured(real_maps: RealCameras, tmp_p
         for wrong in ("Widht", "ExposureTime", "Gain", "AcquisitionFrameRate"):
             with contextlib.suppress(ConfigError):
                 find(nodes, wrong, name)
+
+
+def test_text_that_is_not_utf_8_leaves_the_other_features_listed() -> None:
+    listed = {f.name: f.value for f in node_map.features(made_up({"DeviceUserID": b"Kamera \xe4\0", "Gain": 3.0}))}
+    assert listed["Gain"] == 3.0
+    assert listed["DeviceUserID"] is None
