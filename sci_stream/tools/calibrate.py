@@ -178,8 +178,11 @@ class _Session:
         # The order of exposure is stored; reconstruction needs the masks in the order of time.
         order = range(self._n_frames)[::-1] if plan.reverse else range(self._n_frames)
         dark, white, patterns = self._held(order) if self._holds else self._by_phase(order)
+        conditions = plan.conditions
+        if not self._holds and conditions.exposure_ns is None and self._coded is not None and self._coded.plan:
+            conditions = replace(conditions, exposure_ns=round(1000 * self._coded.plan.camera.exposure_us))
         conditions = replace(
-            with_camera_settings(self._camera, plan.conditions),
+            with_camera_settings(self._camera, conditions),
             held=plan.conditions.held and self._holds,
             brightness=self._field_brightness if plan.brightness is None else plan.brightness,
             saturation_dn=self._saturation_dn,

@@ -24,12 +24,9 @@ from sci_stream.web.app import token_page
 _SHOW_S = 0.2
 _MAX_PX = 800
 _PER_S, _BURST = 20.0, 40
-_PAGE: Final = """<!doctype html><meta charset=utf-8><title>Calibration</title>
-<link rel=stylesheet href="page.css{query}"><h1 id=step>Calibration</h1><img id=frame alt="newest frame">
-<table id=figures></table><script src="page.js{query}"></script>
+_PAGE: Final = """<!doctype html><meta charset=utf-8><title>Calibration</title><h1 id=step>Calibration</h1>
+<img id=frame alt="newest frame" width=640><table id=figures></table><script src="page.js{query}"></script>
 """
-_STYLE: Final = """body{background:#111;color:#eee;font:16px sans-serif;margin:1em}img{max-width:90vw;max-height:70vh}
-td{padding:.2em 1em .2em 0}"""
 _SCRIPT: Final = """async function next() {
   const query = location.search;
   try {
@@ -83,7 +80,6 @@ class CalibrationPage:
         routes = {
             "/": self._index,
             "/page.js": lambda _: Response(_SCRIPT, media_type="text/javascript"),
-            "/page.css": lambda _: Response(_STYLE, media_type="text/css"),
             "/status": self._answer_status,
             "/frame.jpg": self._answer_frame,
         }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import ParamSpec
 
 import numpy as np
 
@@ -32,6 +34,7 @@ from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import AdjustableCamera, Camera, MaskModulator, TriggeredCamera
 
 log = logging.getLogger(__name__)
+_P = ParamSpec("_P")
 
 # Counters show most faults. Asking takes a few ms on USB: at most a tenth of the time goes into it.
 _IDLE = 10.0
@@ -40,6 +43,21 @@ _FAULTS = ("restarts", "underruns")
 _SETTLING = 1
 # Exposure and delay that a camera keeps may differ by this share of a mask from the plan.
 _TOLERANCE = 0.02
+
+
+def _reopened_on_failure(call: Callable[_P, None]) -> Callable[_P, None]:
+    """Make a modulator that does not respond a lost camera, which is reopened."""
+
+    @functools.wraps(call)
+    def wrapped(*arguments: _P.args, **named: _P.kwargs) -> None:
+        try:
+            call(*arguments, **named)
+        except CameraLost:
+            raise
+        except CameraError as error:
+            raise CameraLost("The mask modulator does not respond", got=error) from error
+
+    return wrapped
 
 
 class ModulatedCamera:
@@ -135,12 +153,8 @@ class ModulatedCamera:
         assert self.properties is not None
         section = self._section
         request = TimingRequest(
-            section.pattern_us,
-            section.dark_us,
-            section.master,
-            section.pulse,
-            section.delay_us + delay_us,
-            section.pulse_width_us,
+            **section.model_dump(include={"pattern_us", "dark_us", "master", "pulse", "pulse_width_us"}),
+            delay_us=section.delay_us + delay_us,
         )
         limits = self.camera.timing() if isinstance(self.camera, TriggeredCamera) else CameraTiming(max_delay_us=1e6)
         plan = plan_timing(request, self.properties, limits, n_patterns)
@@ -170,9 +184,13 @@ class ModulatedCamera:
         return self.camera.calibration()
 
     def start(self) -> None:
-        """Start both: first the one that waits for the other."""
+        """Start both: first the one that waits for the other. Their phase is new, and earlier advances do not hold."""
         if self.plan is None:
             raise RuntimeError("start() needs open()")
+        if self._feedback.advance:
+            self.modulator.advance(-self._feedback.advance)
+            self._feedback.advance = 0
+            self._feedback.restarted()
         first, second = self.camera.start, self.modulator.start
         if self.plan.mask.master == "camera":
             first, second = second, first
@@ -181,13 +199,8 @@ class ModulatedCamera:
 
     def read(self, timeout_s: float) -> CameraFrame | None:
         """Return the next frame, with the state of the modulator; correct the modulator before."""
-        try:
-            self._correct()
-            self._look_after(time.monotonic())
-        except CameraLost:
-            raise
-        except CameraError as error:
-            raise CameraLost("The mask modulator does not respond", got=error) from error
+        self._correct()
+        self._look_after(time.monotonic())
         if self._is_lost:
             self._is_lost = False
             raise CameraLost("The mask modulator needs its patterns again, and is opened with the camera")
@@ -251,6 +264,7 @@ class ModulatedCamera:
         if self._section.correct:
             self._evidence.append(evidence)
 
+    @_reopened_on_failure
     def _correct(self) -> None:
         while self._evidence and self.plan is not None:
             exhausted = self._feedback.exhausted
@@ -278,6 +292,7 @@ class ModulatedCamera:
         self.plan = self._arm(self.n_patterns, self._feedback.delay_us)
         self.start()
 
+    @_reopened_on_failure
     def _look_after(self, now_s: float) -> None:
         """Read the modulator's counters, and start it again after a fault that they show."""
         if now_s - self._counted_s < self._count_every_s:

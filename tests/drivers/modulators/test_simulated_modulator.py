@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from sci_stream.errors import CameraLost, ConfigError
+from sci_stream.errors import CameraError, CameraLost, ConfigError
 from sci_stream.model import CameraFrame
-from sci_stream.modulation.feedback import CORRECTIONS, STATE
+from sci_stream.modulation.feedback import ADVANCE, CORRECTIONS, FIRST_MASK, STATE
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.testing.modulators import ModulatorContract
 from sci_stream.tools.timing_check import measure_delay
@@ -108,3 +108,28 @@ def test_check_measures_the_delay_with_half_open_patterns(latency_us: float) -> 
     both.open()
     early_us = -latency_us if latency_us <= 4000 else 8000 - latency_us
     assert measure_delay(both) == pytest.approx(early_us, abs=20.0)
+
+
+def test_modulator_that_does_not_respond_is_a_lost_camera() -> None:
+    both = modulated()
+    frames(both, 1)
+
+    def fail() -> None:
+        raise CameraError("no answer")
+
+    both.modulator.counters = fail
+    with pytest.raises(CameraLost, match="does not respond"):
+        [both.read(0.01) for _ in range(3)]
+
+
+def test_advance_of_an_earlier_series_does_not_hold_in_the_next() -> None:
+    both = modulated(camera={"noise": False}, modulator={"faults": {"lost_pulses": [1]}})
+    frames(both, 3)
+    for _ in range(2):
+        both.observe({CORRECTIONS: 0, STATE: 0, FIRST_MASK: 1})
+    assert error_of(both, frames(both, 2)[-1]) < 0.005
+    both.stop()
+    both.start()
+    (again,) = frames(both, 1)
+    assert error_of(both, again) < 0.005
+    assert (again.chunks[ADVANCE], again.chunks[CORRECTIONS]) == (0, 2)
