@@ -42,28 +42,14 @@ _SAME_LIGHT = 0.02
 class CalibrationPlan:
     """Settings of a calibration.
 
-    Parameters
-    ----------
-    frames
-        Number of frames averaged per pattern.
-    settle
-        Number of frames discarded after each pattern change: their exposure may have started before it.
-    n_frames
-        B; None to use the number of the camera or the modulator.
-    automatic
-        Let the modulator of the rig show the patterns; False to ask the user even if it could.
-    unattended
-        Ask nothing: the dark frame of a moving mask, which cannot be closed, is extrapolated from two exposure times.
-    brightness
-        As in `calibration.measurement.MeasurementConditions`; None for the modulator's value, else 1.
-    reverse
-        Patterns are shown in reverse order of exposure.
-    timeout_s
-        Timeout for a frame.
-    conditions
-        Conditions that the camera does not tell; exposure time and gain are read from a GenICam camera where None.
-    progress_file
-        File of the averages taken so far, with which an interrupted calibration resumes; None for none.
+    ``frames`` are averaged per pattern, after ``settle`` ones are discarded: their exposure may have started before the
+    change. ``n_frames`` None is B of the camera or the modulator. The modulator of the rig shows the patterns if it can
+    and ``automatic``; otherwise the user is asked. ``unattended`` asks nothing: the dark frame of a moving mask, which
+    cannot be closed, is extrapolated from two exposure times. ``brightness`` is as in
+    `calibration.measurement.MeasurementConditions`, None for the modulator's value, else 1; ``reverse`` is for patterns
+    in reverse order of exposure; ``timeout_s`` for a frame. ``conditions`` are those that the camera does not tell;
+    exposure time and gain are read from a GenICam camera where None. ``progress_file`` has the averages taken so far,
+    with which an interrupted calibration resumes; None for none.
     """
 
     frames: int = 32
