@@ -109,12 +109,15 @@ class AlpModulator(BaseModulator[AlpOptions]):
         self._device.Run(self._sequence, loop=True)
 
     def _halt(self) -> None:
+        # At the end of the cycle; ALP4lib's Halt() stops within it, and a camera that counts would lose step.
+        if self._device._ALPLib.AlpProjHalt(self._device.ALP_ID) == self._alp.ALP_OK:
+            self._device.Wait()
         self._device.Halt()
 
     def _show(self, image: Array) -> None:
         self._stale = True
         self._upload(image[None])
-        self._device.SetTiming(self._sequence, pictureTime=1_000_000)
+        self._device.SetTiming(self._sequence, pictureTime=100_000)
         self._device.SeqControl(self._alp.ALP_BIN_MODE, self._alp.ALP_BIN_UNINTERRUPTED, self._sequence)
         self._device.ProjControl(self._alp.ALP_PROJ_MODE, self._alp.ALP_MASTER)
         self._device.Run(self._sequence, loop=True)

@@ -14,7 +14,7 @@ typedef struct { long id, bits, count, picture, illuminate, pulse, delay, uninte
 static Sequence sequences[8];
 static long allocated, running, next_id = 1, mode = 2301, edge = 2009;
 static unsigned char gate[18];
-long fake_halts, fake_starts;
+long fake_halts, fake_starts, fake_cycles_ended;
 
 static Sequence *find(long id) {
     for (int i = 0; i < 8; i++) if (sequences[i].id == id && id) return &sequences[i];
@@ -106,6 +106,18 @@ long AlpProjStartCont(unsigned long id, long sequence) {
     running = sequence; fake_starts++;
     return OK;
 }
+static long halting;
+long AlpProjHalt(unsigned long id) {
+    if (!allocated || id != 7) return PARM_INVALID;
+    halting = 1;
+    return OK;
+}
+long AlpProjWait(unsigned long id) {
+    if (id != 7 || (running && !halting)) return NOT_READY; /* it would wait for ever */
+    if (running) fake_cycles_ended++;
+    running = halting = 0;
+    return OK;
+}
 long AlpDevHalt(unsigned long id) {
     if (!allocated || id != 7) return PARM_INVALID;
     running = 0; fake_halts++;
@@ -121,6 +133,7 @@ long AlpDevFree(unsigned long id) {
 long fake_state(const char *name) {
     Sequence *s = find(running);
     if (!strcmp(name, "running")) return running;
+    if (!strcmp(name, "cycles_ended")) return fake_cycles_ended;
     if (!strcmp(name, "mode")) return mode;
     if (!strcmp(name, "edge")) return edge;
     if (!strcmp(name, "period")) return gate[0];

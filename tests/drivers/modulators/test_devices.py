@@ -73,7 +73,9 @@ class TestAlp(ModulatorContract):
             library = ctypes.CDLL(str(self.folder / "libalp43.so"))
             shown = [[library.fake_pixel(b, 5, x) for x in range(64)] for b in range(4)]
             np.testing.assert_array_equal(shown, patterns[:, 5])
+            ended = self.state("cycles_ended")
             modulator.advance(1)
+            assert self.state("cycles_ended") == ended + 1, "stopped at the end of a cycle"
             assert [library.fake_pixel(0, 5, x) for x in range(64)] == patterns[1, 5].tolist()
             modulator.stop()
             modulator.arm(replace(CYCLE, master="camera", pulse="none", trigger="rising", dark_us=100.0))
