@@ -173,18 +173,26 @@ class BaseModulator(abc.ABC, Generic[OptionsT]):
         self._opened()
         if self._patterns is None or self._timing is None:
             raise RuntimeError("advance() needs load() and arm()")
+        self._call(self._shift, patterns, self._patterns, self._timing)
+
+    def _shift(self, steps: int, patterns: Array, timing: MaskTiming) -> None:
+        """Begin later in the cycle."""
         running = self._running
         self.stop()
-        self._first = (self._first + patterns) % max(1, len(self._patterns))
-        self._call(self._reorder, self._patterns, self._first)
-        self._call(self._apply, self._timing)
+        self._first = (self._first + steps) % len(patterns)
+        self._reorder(patterns, self._first)
+        self._apply(timing)
         if running:
             self.start()
 
     def counters(self) -> Mapping[str, int]:
         """Return the counts since `open`."""
         self._opened()
+        self._call(self._poll)
         return dict(self.counts)
+
+    def _poll(self) -> None:
+        """Ask the device for its state, and count faults."""
 
     def close(self) -> None:
         """Release the device; does not raise."""
@@ -204,7 +212,7 @@ class BaseModulator(abc.ABC, Generic[OptionsT]):
     def _call(self, call: Callable[..., _T], *arguments: object) -> _T:
         try:
             return call(*arguments)
-        except (SciStreamError, RuntimeError, ValueError):
+        except SciStreamError:
             raise
         except Exception as error:  # libraries of makers raise anything
             name = getattr(call, "__name__", "hold").strip("_")

@@ -10,7 +10,7 @@ TI, *DLPC900 Programmer's Guide*, DLPU018: USB commands 0x1A1B, 0x1A24, 0x1A2A, 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar
 
@@ -129,14 +129,12 @@ class Dlpc900Modulator(BaseModulator[Dlpc900Options]):
         self._define(MaskTiming(pattern_us=1_000_000, pulse="none"), [stored])
         self._run()
 
-    def counters(self) -> Mapping[str, int]:
-        """Return counts: a controller that has lost power is in another mode, and its sequencer stands still."""
-        self._opened()
+    def _poll(self) -> None:
+        # A controller that has lost power is in another mode, and its sequencer stands still.
         mode, status = self._ask(MODE)[0], self._ask(STATUS)[0]
         if mode != ON_THE_FLY or (self._running and not status & 0x02):
             self.counts["restarts"] += 1
             self._command(MODE, bytes([ON_THE_FLY]))
-        return super().counters()
 
     def _disconnect(self) -> None:
         self._device.close()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from sci_stream.errors import CameraError, require_optional
+from sci_stream.model import Array
 from sci_stream.modulation.timing import MaskTiming, ModulatorCapabilities
 from sci_stream_drivers.fields import DriverOptions
 from sci_stream_drivers.modulators.base import BaseModulator
@@ -86,21 +86,16 @@ class StageModulator(BaseModulator[StageOptions]):
     def _halt(self) -> None:
         self._device.write("OUTP OFF")
 
-    def advance(self, patterns: int) -> None:
-        """Shift the waveform against its sync pulse."""
-        super().advance(patterns)
-        if self._timing is not None:
-            period_us = self._timing.cycle_us
-            before = float(self._device.query("PHAS?"))
-            self._device.write(f"PHAS {(before + 360 * patterns * self._timing.slot_us / period_us) % 360:.4f}")
-            self._check()
+    def _shift(self, steps: int, _patterns: Array, timing: MaskTiming) -> None:
+        # Of the waveform against its sync pulse.
+        before = float(self._device.query("PHAS?"))
+        self._device.write(f"PHAS {(before + 360 * steps * timing.slot_us / timing.cycle_us) % 360:.4f}")
+        self._check()
 
-    def counters(self) -> Mapping[str, int]:
-        """Return the counts; a generator that was switched off answers with its output off."""
-        self._opened()
+    def _poll(self) -> None:
+        # A generator that was switched off answers with its output off.
         if self._running and self._device.query("OUTP?").strip() not in ("1", "ON"):
             self.counts["restarts"] += 1
-        return super().counters()
 
     def _disconnect(self) -> None:
         self._device.close()
