@@ -41,7 +41,7 @@ JITTER_PX, BLUR_PX2, GAIN, BLACK = 0.2, 0.1, 0.05, 0.01
 _SCALES = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 # Largest of them for shapes, which are linear within a fraction of a pixel; for gains, which are shifts along a pattern
 # that moves if they may be large; for those of both ends, where a stage dwells; and for the black level.
-_MAX_SCALES = (2.0, 2.0, 16.0, 2.0)
+_MAX_SCALES = (2.0, 1.0, 16.0, 2.0)
 # Weight of a snapshot in the mean: errors that drift are followed within some ten of them.
 _NEWEST = 0.1
 # Share of an error that is a mask's own, whatever it is like.

@@ -31,7 +31,7 @@ LEARNING_SNAPSHOTS = 10
 # Gauss–Newton steps with a snapshot, and the largest change, in units of usual errors, that ends them.
 _MAX_STEPS, _SETTLED = 10, 0.1
 # Least gain in the logarithm of the residual's variance by a step.
-_STEP_GAIN = 0.002
+_STEP_GAIN, _STEP_LOSS = 0.002, 0.02
 # Turns of errors of single masks and of a displacement of all with the first snapshot; and the match of masks that are
 # not displaced, relative to that of displaced ones, from which they are where to begin.
 _ROUNDS, _NEAR = 3, 0.5
@@ -229,12 +229,14 @@ class CalibrationMonitor:
         assert self._fitter is not None
         assert self.errors is not None
         information = self._fitter.information(y, valid, replace(self.correction, displacement=at))
-        for _ in range(_MAX_STEPS):
+        first = self.errors.snapshots == 0
+        for _ in range(_MAX_STEPS if first else 1):
             before = self.correction
             if self._take(self.errors.with_snapshot(information), used) < _SETTLED:
                 break
             trial = self._fitter.information(y, valid, replace(self.correction, displacement=at))
-            if trial.misfit > information.misfit - _STEP_GAIN:  # other errors explain the snapshot as well
+            # The first snapshot must be explained better; later ones, with the earlier ones in mind, not worse.
+            if trial.misfit > information.misfit + (-_STEP_GAIN if first else _STEP_LOSS):
                 self.correction = replace(before, displacement=used)
                 self._fitter.correct(before)
                 break

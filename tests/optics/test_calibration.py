@@ -29,7 +29,7 @@ def test_pattern_that_moves_across_the_whole_field_is_accepted() -> None:
 
 
 @pytest.mark.parametrize("bayer", [None, BayerPhase.RGGB])
-def test_fineness_is_one_for_independent_elements_and_falls_with_their_area(bayer: BayerPhase | None) -> None:
+def test_fineness_falls_with_the_area_of_the_elements(bayer: BayerPhase | None) -> None:
     elements = (np.random.default_rng(0).random((4, 64, 64)) < 0.5).astype(np.float32)
     assert Calibration(elements, bayer=bayer).fineness == 1.0
     coarse = elements.repeat(2, 1).repeat(2, 2)

@@ -323,7 +323,7 @@ def test_reconstruct_works_in_a_process_forked_after_a_solve() -> None:
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_stage_that_dwells_is_corrected_from_one_snapshot_at_every_door() -> None:
+def test_dwelling_stage_is_corrected_from_one_snapshot() -> None:
     """The last mask has twice the light: its frame would be twice as bright."""
     rig = Rig(width_px=128, height_px=128, mask="moving", mask_closed=0.0, bayer="none", truth=True)
     phi, snapshot = rig.calibration.phi, rig.snapshot()
