@@ -118,7 +118,7 @@ def calibrate(
 def calibration_import(
     source: Annotated[Path, typer.Argument(help=".mat, .npy, multi-page TIFF, or a folder of images.")],
     output: OutPath,
-    variable: Annotated[str, typer.Option(help="Name of the array in a .mat file.")] = "mask",
+    variable: Annotated[str, typer.Option(help="Name of the array, if the file has several.")] = "",
     axis: Annotated[int | None, typer.Option(min=0, max=2, help="Axis of the masks; by default the shortest.")] = None,
     reverse: Annotated[bool, typer.Option(help="The last mask is exposed first.")] = False,
     dark: Annotated[Path | None, typer.Option(help="Dark frame to subtract: .npy, image, folder.")] = None,
