@@ -13,9 +13,10 @@ from tests.e2e.kit import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BRIDGES = tomllib.loads((ROOT / "bridges" / "pyproject.toml").read_text())["project"]
-OPTIONAL = PROJECT["optional-dependencies"] | BRIDGES["optional-dependencies"]
+MODULATORS = tomllib.loads((ROOT / "drivers" / "modulators" / "pyproject.toml").read_text())["project"]
+OPTIONAL = PROJECT["optional-dependencies"] | BRIDGES["optional-dependencies"] | MODULATORS["optional-dependencies"]
 # These bring an application or a framework each: `make test-bridges` runs with the pinned versions.
-UNTESTED = ("dev", "docs", "napari", "ophyd", "deepinv")
+UNTESTED = ("dev", "docs", "napari", "ophyd", "deepinv", *MODULATORS["optional-dependencies"])
 EXTRAS = {name: lines for name, lines in OPTIONAL.items() if name not in UNTESTED}
 LINES = sorted({*PROJECT["dependencies"], *(line for lines in EXTRAS.values() for line in lines)})
 NEEDED = [needed for line in LINES if (needed := Requirement(line)).name != PROJECT["name"]]

@@ -34,7 +34,7 @@ class StageModulator(BaseModulator[StageOptions]):
     Options: ClassVar[type[StageOptions]] = StageOptions
 
     def _connect(self) -> ModulatorCapabilities:
-        visa = require_optional("pyvisa", "stage", "The modulator driver stage")
+        visa = require_optional("pyvisa", "stage", "The modulator driver stage", "sci-stream-modulators")
         self._manager = visa.ResourceManager(self.options.backend)
         self._device = self._manager.open_resource(
             self.options.resource, read_termination="\n", write_termination="\n", timeout=5000

@@ -54,7 +54,9 @@ class Dlpc900Modulator(BaseModulator[Dlpc900Options]):
     _sequence = 0
 
     def _connect(self) -> ModulatorCapabilities:
-        self._device = require_optional("hid", "dlpc900", "The modulator driver dlpc900").device()
+        self._device = require_optional(
+            "hid", "dlpc900", "The modulator driver dlpc900", "sci-stream-modulators"
+        ).device()
         self._device.open(_VENDOR, _PRODUCT, self.options.serial or None)
         patch, _, minor, major = self._ask(FIRMWARE)[:4]
         self._command(RUN, bytes([STOP]))

@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import numpy.typing as npt
 
-from sci_stream_drivers.modulators import dlpc900 as dlp
+from sci_stream_modulators import dlpc900 as dlp
 
 
 class device:  # noqa: N801 - the name in the library hidapi

@@ -50,7 +50,7 @@ class AlpModulator(BaseModulator[AlpOptions]):
     Options: ClassVar[type[AlpOptions]] = AlpOptions
 
     def _connect(self) -> ModulatorCapabilities:
-        self._alp = require_optional("ALP4", "alp", "The modulator driver alp")
+        self._alp = require_optional("ALP4", "alp", "The modulator driver alp", "sci-stream-modulators")
         with contextlib.redirect_stdout(io.StringIO()):  # it prints each step
             self._device = self._alp.ALP4(version=self.options.version, libDir=self.options.library)
             self._device.Initialize(ctypes.c_long(self.options.serial) if self.options.serial else None)

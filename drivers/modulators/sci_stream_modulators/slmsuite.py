@@ -34,7 +34,7 @@ class SlmsuiteModulator(SteppedModulator[SlmsuiteOptions]):
     Options: ClassVar[type[SlmsuiteOptions]] = SlmsuiteOptions
 
     def _connect(self) -> ModulatorCapabilities:
-        require_optional("slmsuite", "slmsuite", "The modulator driver slmsuite")
+        require_optional("slmsuite", "slmsuite", "The modulator driver slmsuite", "sci-stream-modulators")
         module, _, name = self.options.slm.partition(".")
         try:
             made = getattr(importlib.import_module(f"slmsuite.hardware.slms.{module}"), name)

@@ -14,17 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from drivers.modulators.tests import fake_hid
 from sci_stream.errors import CameraError, ConfigError
 from sci_stream.model import Array
 from sci_stream.modulation.timing import MaskTiming
 from sci_stream.testing.modulators import ModulatorContract
-from sci_stream_drivers.modulators.alp import AlpModulator, AlpOptions
-from sci_stream_drivers.modulators.command import CommandModulator, CommandOptions
-from sci_stream_drivers.modulators.dlpc900 import Dlpc900Modulator, Dlpc900Options, encode_bmp, pack
-from sci_stream_drivers.modulators.screen import ScreenModulator, ScreenOptions
-from sci_stream_drivers.modulators.slmsuite import SlmsuiteModulator, SlmsuiteOptions
-from sci_stream_drivers.modulators.stage import StageModulator, StageOptions
-from tests.drivers.modulators import fake_hid
+from sci_stream_modulators.alp import AlpModulator, AlpOptions
+from sci_stream_modulators.dlpc900 import Dlpc900Modulator, Dlpc900Options, encode_bmp, pack
+from sci_stream_modulators.screen import ScreenModulator, ScreenOptions
+from sci_stream_modulators.slmsuite import SlmsuiteModulator, SlmsuiteOptions
+from sci_stream_modulators.stage import StageModulator, StageOptions
 
 HERE = Path(__file__).parent
 
@@ -216,56 +215,6 @@ class TestStage(ModulatorContract):
             assert float(ask("PHAS?")) == pytest.approx(36.0)
             modulator._device.write("OUTP OFF")
             assert modulator.counters()["restarts"] == 1
-
-
-# --- command
-
-PROGRAM = """
-import pathlib, sys
-with open({log!r}, "a") as log:
-    print(*sys.argv[1:], file=log)
-sys.exit("broken" in sys.argv)
-"""
-
-
-class TestCommand(ModulatorContract):
-    @pytest.fixture(autouse=True)
-    def _program(self, tmp_path: Path) -> None:
-        self.log = tmp_path / "log.txt"
-        self.program = tmp_path / "my dmd.py"
-        self.program.write_text(PROGRAM.format(log=str(self.log)))
-
-    def make(self, **more: str) -> CommandModulator:
-        program = f"'{sys.executable}' '{self.program}'"
-        commands = {
-            "show": f"{program} show {{index}} {{file}}",
-            "load": f"{program} load {{file}}",
-            "arm": f"{program} arm {{pattern_us}} {{pulse}}",
-            "start": f"{program} start",
-            "stop": f"{program} stop",
-        }
-        sizes = {"height_px": 6, "width_px": 8, "min_pattern_us": 100.0}
-        return CommandModulator(CommandOptions.model_validate({**commands, **sizes, **more}))
-
-    def test_program_is_called_with_index_and_times(self) -> None:
-        with self._made() as modulator:
-            modulator.open()
-            modulator.load(some(3, 6, 8))
-            for pattern in (2, "white", "dark"):
-                modulator.hold(pattern)
-            modulator.arm(CYCLE)
-            modulator.start()
-            modulator.stop()
-        words = [line.split()[:2] for line in self.log.read_text().splitlines()]
-        assert [word[0] for word in words if word[0] != "stop"] == ["load", "show", "show", "show", "arm", "start"]
-        assert [word[1] for word in words if word[0] in {"show", "arm"}] == ["2", "white", "dark", "1000.0"]
-
-    def test_failing_program_is_a_camera_error(self) -> None:
-        modulator = self.make(load=f"'{sys.executable}' '{self.program}' broken")
-        modulator.open()
-        with pytest.raises(CameraError, match="exit status 0; got 1"):
-            modulator.load(some(3, 6, 8))
-        modulator.close()
 
 
 # --- screen
