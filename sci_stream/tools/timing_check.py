@@ -40,14 +40,15 @@ def _delay_in_words(camera: ModulatedCamera) -> str:
     assert camera.plan is not None
     late_us = measure_delay(camera)
     if late_us is None:
-        return "delay not measured: it needs light, four masks or more, and a camera whose exposure can be set"
+        return "delay not measured: it needs pulses, light, four masks or more, and a camera that can delay exposures"
     pattern_us = camera.plan.mask.pattern_us
     if abs(late_us) <= _MAX_LATE * pattern_us:
         return f"measured: exposures begin within {abs(late_us):.1f} µs of the first mask"
     slots, rest_us = divmod(late_us, camera.plan.mask.slot_us)
+    delay_us = camera.plan.camera.delay_us + camera.plan.mask.pulse_delay_us - late_us
     return (
         f"MEASURED: exposures begin {late_us:+.1f} µs after the light of the first mask ({slots:.0f} masks and "
-        f"{rest_us:.1f} µs): set [modulator] delay_us = {camera.plan.camera.delay_us - late_us:.1f}"
+        f"{rest_us:.1f} µs): set [modulator] delay_us = {delay_us:.1f}"
     )
 
 
@@ -64,6 +65,8 @@ def measure_delay(camera: ModulatedCamera) -> float | None:
     if not properties.holds or n < 4 or not isinstance(device, TriggeredCamera) or plan.camera.source != "line":
         return None
     half_us = (n // 2) * plan.mask.slot_us
+    if plan.camera.delay_us + 1.5 * half_us > device.timing().max_delay_us:
+        return None
     patterns = np.zeros((n, properties.height_px, properties.width_px), np.uint8)
     patterns[: n // 2, :, : properties.width_px // 2] = 255
     patterns[n // 2 : 2 * (n // 2), :, properties.width_px // 2 :] = 255

@@ -73,7 +73,7 @@ class AcquireNode:
         actions: Mapping[str, Callable[[], str]] | None = None,
         waits: Callable[[], bool] = lambda: False,
         overdue: Callable[[float | None], CameraError | None] = lambda _grace_s: None,
-        observe: Callable[[Mapping[str, Value]], None] = lambda _evidence: None,
+        observe: Callable[[Mapping[str, Value]], None] | None = None,
     ) -> None:
         self._rig = rig
         self._stop = stop
@@ -443,7 +443,7 @@ class AcquireNode:
             self._report_without_video(settled.seq, epoch, settled.given_up, now_s)
         elif not settled.given_up:
             self._recovery.spool.confirm(settled.seq)
-        if settled.masks:
+        if settled.masks and self._observe is not None:
             self._observe(settled.masks)
 
     @property

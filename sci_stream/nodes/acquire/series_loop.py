@@ -53,7 +53,7 @@ def acquire_series(
                 actions=requests.actions,
                 waits=lambda: requests.held,
                 overdue=managed_camera.overdue,
-                **({"observe": camera.observe} if isinstance(camera, ModulatedCamera) else {}),
+                observe=camera.observe if isinstance(camera, ModulatedCamera) else None,
             )
 
         while True:
