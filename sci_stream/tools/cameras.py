@@ -24,9 +24,12 @@ from sci_stream.ports import Camera, CameraFinder, FeatureLister
 log = logging.getLogger(__name__)
 
 
+_WITHOUT_SEARCH = "Name its camera in a rig file: sci-stream config init --driver {} RIG.toml"
+
+
 @dataclass(frozen=True, slots=True)
 class FoundDriver:
-    """Cameras found by one driver; no producers for a driver without hardware."""
+    """Cameras found by one driver; no producers for a driver that cannot search."""
 
     driver: str
     producers: Sequence[FoundProducer]
@@ -60,7 +63,7 @@ def find_cameras(places: Sequence[Path], driver: str = "") -> list[FoundDriver]:
         if isinstance(loaded, CameraFinder):
             drivers.append(FoundDriver(name, _producers(name, loaded, places, required=bool(driver or places))))
         elif driver:
-            raise ConfigError(f"The driver {driver} cannot look for cameras", hint="Name its camera in the rig file.")
+            raise ConfigError(f"The driver {driver} cannot look for cameras", hint=_WITHOUT_SEARCH.format(driver))
         elif not places:
             drivers.append(FoundDriver(name, ()))
     return drivers
@@ -97,7 +100,10 @@ def choose(query: str, drivers: Sequence[FoundDriver]) -> tuple[str, FoundCamera
         names = sorted({name for name, _ in fitting})
         remedy = "Give the id of one." if len(names) == 1 else f"Choose a driver: --driver {' or '.join(names)}."
         raise ConfigError(f"{len(fitting)} cameras match {query!r}", hint=f"Found:{''.join(lines)}\n{remedy}")
-    lines += [f"\n  {p.path}: {p.problem}" for driver in drivers for p in driver.producers if p.problem]
+    problems = [(driver.driver, p) for driver in drivers for p in driver.producers if p.problem]
+    lines += [f"\n  driver {name}{p.path and f', {p.path}'}: {p.problem}" for name, p in problems]
+    others = [driver.driver for driver in drivers if not driver.producers]
+    lines += [f"\n  driver {name} cannot look for cameras. {_WITHOUT_SEARCH.format(name)}" for name in others]
     raise CameraError(
         f"There is no camera {query!r}",
         hint=f"Found:{''.join(lines) or ' none.'}\nGive the serial number, the user-defined name or the id of one.",

@@ -65,7 +65,7 @@ class TestDenoiserPlugin(denoiser_plugin.TestBilateralDenoiser):
 
 def test_camera_plugin_delivers_frames_of_its_calibration() -> None:
     driver = camera_plugin.GradientCamera
-    camera = driver(driver.Options(period_s=0.0))
+    camera = driver(driver.Options(period_s=0.001))
     assert isinstance(camera, Camera)
     capabilities = camera.open()
     camera.start()

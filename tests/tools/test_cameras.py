@@ -30,3 +30,10 @@ def test_two_cameras_of_one_driver_ask_for_the_id() -> None:
 def test_unknown_camera_lists_those_there_are() -> None:
     with pytest.raises(CameraError, match=r"(?s)no camera '9'.*serial '1', id 'a', driver aravis"):
         choose("9", [found("aravis", ("a", "1"))])
+
+
+def test_unknown_camera_names_drivers_that_failed_or_cannot_search() -> None:
+    failed = FoundDriver("pylon", [FoundProducer("", "pylon", "", "", (), "pypylon is not installed.")])
+    expected = r"(?s)driver pylon: pypylon is not.*driver mine cannot look for.*config init --driver mine RIG"
+    with pytest.raises(CameraError, match=expected):
+        choose("9", [failed, FoundDriver("mine", ())])
