@@ -10,9 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sci_stream.config import Rig
+from sci_stream.config import Rig, load_rig
 from sci_stream.model import Array
+from sci_stream.nodes.runtime.modulators import make_coded_camera
+from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.recording.reader import Recording
+from sci_stream.tools.calibrate import CalibrationPlan, calibrate
 from sci_stream.tools.compare import compare_recordings
 from sci_stream.tools.replay.replay import ReplayPlan, replay
 from sci_stream.transport.modulator_link import serve_modulator
@@ -117,3 +120,20 @@ def test_calibrate_check_and_run_with_two_devices(tmp_path: Path) -> None:
     run = sci_stream("run", rig, "--snapshots", "6", cwd=tmp_path)
     assert run.status == 0, run.output
     assert "the ledger closes" in run.output
+
+
+def test_moving_mask_is_calibrated_by_phase_and_filmed_through(rig_in_process: RigMaker, tmp_path: Path) -> None:
+    tables = coded(tmp_path, pattern_us=1000.0, n_frames=B)
+    tables["modulator"] = {
+        "driver": "simulated", "options": {"motion": "sine"}, "n_frames": B, "pattern_us": 1000.0,
+    }  # fmt: skip
+    field = {"camera": {"options": {"white_field": True, "calibration_light": 1.0, "snapshot_rate_hz": 0.0}}}
+    rig = load_rig(write_rig(tmp_path, tables, field))
+    plan = CalibrationPlan(frames=8, settle=0, unattended=True)
+    calibration, measured = calibrate(make_coded_camera(rig), plan, lambda _: None, lambda *_: None)
+    save_calibration(tmp_path / "calibration.h5", calibration, measured)
+    filmed = rig_in_process({**tables, "calibration": {"file": str(tmp_path / "calibration.h5")}}, snapshots=6)
+    for _ in range(6):
+        filmed.reconstruct()
+    filmed.finish()
+    assert columns(filmed, "psnr_db")["psnr_db"].min() > 27

@@ -45,6 +45,7 @@ class Bench:
         self.underruns: set[int] = set()
         self.restarts: set[int] = set()
         self._first_phase = 0.0
+        self.light = 0.4
         self.close()
 
     def close(self) -> None:

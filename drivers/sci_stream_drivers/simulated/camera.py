@@ -168,6 +168,7 @@ class SimulatedCamera:
         self._shot: Shot | None = None
         self._repeat: CameraFrame | None = None
         self._bench = bench_of(self._options.bench)
+        self._bench.light = self._options.calibration_light
         self._trigger = CameraTrigger()
 
     def open(self) -> CameraCapabilities:

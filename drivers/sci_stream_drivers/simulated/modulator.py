@@ -38,9 +38,6 @@ class SimulatedModulatorOptions(DriverOptions):
     latency_us: Rare[float] = Field(
         default=0.0, ge=0, le=1e5, description="From the pulse to the light of the first pattern, µs."
     )
-    calibration_light: Rare[float] = Field(
-        default=0.4, gt=0, le=10, description="Brightness of the white field while a pattern is held, 1 = white."
-    )
     bench: Rare[str] = Field(default="bench", description="Optical bench that it shares with the camera.")
     faults: Rare[ModulatorFaultOptions] = Field(default_factory=ModulatorFaultOptions, description="Faults on request.")
 
@@ -73,7 +70,7 @@ class SimulatedModulator(BaseModulator[SimulatedModulatorOptions]):
             gap=True,
             max_delay_us=1e6,
             holds=not moves,
-            field_brightness=o.calibration_light,
+            field_brightness=self._bench.light,
         )
 
     def _upload(self, patterns: Array) -> None:
