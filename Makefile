@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 # Modules marked `rig` start rigs or other processes, or wait for sockets and files. Chosen by file: no run imports the others.
 RIGS = $(sort $(shell grep -rl --include='test_*.py' '^pytestmark = .*mark\.rig' tests))
 
-.PHONY: lock audit demo test test-all test-unit test-rigs test-lab test-gentl test-modulators test-pylon test-bridges test-long test-lowest check lint types imports docs gentl install clean
+.PHONY: lock audit demo test test-all test-unit test-rigs test-lab test-gentl test-modulators test-cameras test-bridges test-long test-lowest check lint types imports docs gentl install clean
 
 # Without the tools of developers, which take 2 GB, unless they are installed already.
 demo: $(if $(wildcard $(VENV)/.installed),install,$(VENV)/.demo)  ## Run the whole instrument on the simulated camera until Ctrl-C (ARGS="--snapshots 20 --no-browser")
@@ -15,7 +15,7 @@ demo: $(if $(wildcard $(VENV)/.installed),install,$(VENV)/.demo)  ## Run the who
 
 test: test-unit test-rigs  ## Every test of the instrument but the long ones
 
-test-all: test test-lab test-gentl test-modulators test-pylon test-bridges  ## And those of the other distributions in this repository
+test-all: test test-lab test-gentl test-modulators test-cameras test-bridges  ## And those of the other distributions in this repository
 
 # One thread for each process: threads of several processes that wait for each other make solves many times slower.
 # Hundreds of processes import this package: its bytecode is kept, whatever the environment says.
@@ -33,9 +33,10 @@ test-lab: install  ## Tests of the laboratory
 test-gentl: install  ## The simulated GenTL camera, and the instrument on it; needs g++
 	$(PYTEST) -n 5 --dist loadfile --no-loadscope-reorder drivers/gentl_sim/tests $(ARGS)
 
-test-pylon: install  ## The driver for Basler cameras on pylon's emulator; skipped where its wheel of 88 MB cannot be had
-	@if $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[pylon]'; \
-	then $(PYTEST) -n 0 tests/drivers/pylon $(ARGS); else echo "skipped: pypylon cannot be installed here, for the reason above"; fi
+test-cameras: install  ## Aravis' fake GigE camera and pylon's emulator; the latter skipped where its wheel of 88 MB cannot be had
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable './drivers/cameras[pylon]' \
+		|| echo "pylon's emulator is skipped: pypylon cannot be installed here, for the reason above"
+	$(PYTEST) -n 2 --dist loadfile drivers/cameras/tests $(ARGS)
 
 test-modulators: install  ## Makers' mask modulators against fakes; needs gcc
 	$(PYTEST) -n 2 --dist loadfile drivers/modulators/tests $(ARGS)
@@ -95,11 +96,11 @@ gentl: install  ## Build the simulated camera that any GenICam program opens, an
 install: $(VENV)/.installed
 
 # The constraints pin every version, so that the install is the same tomorrow; pyproject.toml states the honest ranges.
-$(VENV)/.installed: pyproject.toml lab/pyproject.toml drivers/gentl_sim/pyproject.toml drivers/modulators/pyproject.toml bridges/pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml lab/pyproject.toml drivers/gentl_sim/pyproject.toml drivers/modulators/pyproject.toml drivers/cameras/pyproject.toml bridges/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable '.[dev]' --editable ./lab --editable drivers/gentl_sim --editable './drivers/modulators[test]' --editable ./bridges
+		--editable '.[dev]' --editable ./lab --editable drivers/gentl_sim --editable './drivers/modulators[test]' --editable './drivers/cameras[aravis]' --editable ./bridges
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt

@@ -408,8 +408,8 @@ def test_example_rig_loads_and_its_driver_accepts_the_options(path: Path) -> Non
         "simulated": ("sci_stream_drivers.simulated", "SimulatedCamera"),
         "replay": ("sci_stream_drivers.replay", "ReplayCamera"),
         "harvesters": ("sci_stream_drivers.harvesters", "HarvestersCamera"),
-        "aravis": ("sci_stream_drivers.aravis", "AravisCamera"),
-        "pylon": ("sci_stream_drivers.pylon", "PylonCamera"),
+        "aravis": ("sci_stream_cameras.aravis", "AravisCamera"),
+        "pylon": ("sci_stream_cameras.pylon", "PylonCamera"),
     }
     module, name = classes[rig.camera.driver]
     driver = getattr(importlib.import_module(module), name)

@@ -12,11 +12,13 @@ from packaging.version import Version
 from tests.e2e.kit import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-BRIDGES = tomllib.loads((ROOT / "bridges" / "pyproject.toml").read_text())["project"]
-MODULATORS = tomllib.loads((ROOT / "drivers" / "modulators" / "pyproject.toml").read_text())["project"]
-OPTIONAL = PROJECT["optional-dependencies"] | BRIDGES["optional-dependencies"] | MODULATORS["optional-dependencies"]
+OTHERS = [
+    tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
+    for folder in ("bridges", "drivers/cameras", "drivers/modulators")
+]
+OPTIONAL = {name: lines for project in (PROJECT, *OTHERS) for name, lines in project["optional-dependencies"].items()}
 # These bring an application or a framework each: `make test-bridges` runs with the pinned versions.
-UNTESTED = ("dev", "docs", "napari", "ophyd", "deepinv", *MODULATORS["optional-dependencies"])
+UNTESTED = ("dev", "docs", "napari", "ophyd", "deepinv", *OTHERS[-1]["optional-dependencies"])
 EXTRAS = {name: lines for name, lines in OPTIONAL.items() if name not in UNTESTED}
 LINES = sorted({*PROJECT["dependencies"], *(line for lines in EXTRAS.values() for line in lines)})
 NEEDED = [needed for line in LINES if (needed := Requirement(line)).name != PROJECT["name"]]

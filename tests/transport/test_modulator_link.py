@@ -125,7 +125,7 @@ absent = {"torch", "fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "
 class Absent:
     def find_spec(self, name, path=None, target=None):
         top = name.partition(".")[0]
-        if top in absent or name in ("sci_stream_drivers.harvesters", "sci_stream_drivers.aravis"):
+        if top in absent or name in ("sci_stream_drivers.harvesters", "sci_stream_cameras.aravis"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
 for name in absent:

@@ -40,7 +40,7 @@ def test_line_trigger_is_set_and_read_back() -> None:
     assert feature(nodes, "ExposureMode") == "Timed"
 
 
-def test_camera_exposes_freely_while_a_pattern_is_held_and_goes_back() -> None:
+def test_camera_exposes_freely_while_a_pattern_is_held() -> None:
     nodes = made_up(CAMERA)
     planned = arm(nodes, CameraTrigger("line", 8000.0, 15.0), None, "camera")
     assert arm(nodes, CameraTrigger("free", 8000.0, period_us=20_000.0), None, "camera").source == "free"

@@ -9,7 +9,6 @@ import pytest
 
 from sci_stream.config import example_toml, load_rig
 from sci_stream.errors import ConfigError
-from sci_stream_drivers.aravis import AravisOptions
 from sci_stream_drivers.genicam import node_map
 from sci_stream_drivers.genicam.features import apply, find, settings_of
 from sci_stream_drivers.genicam.options import FeatureSetting
@@ -23,6 +22,7 @@ from sci_stream_drivers.genicam.standard_features import (
     suggested_features,
     trigger_line,
 )
+from sci_stream_drivers.harvesters import HarvestersOptions
 from tests.drivers.genicam.node_maps import RealCameras, made_up
 
 
@@ -154,8 +154,8 @@ def test_real_cameras_are_described_and_configured(real_maps: RealCameras, tmp_p
         line = trigger_line(nodes)
         examples = {} if line is None else {"trigger": {"source": line}}
         path = tmp_path / "rig.toml"
-        path.write_text(example_toml("aravis", AravisOptions, every_key=False, values=suggested, examples=examples))
-        options = AravisOptions.model_validate(load_rig(path, {}).camera.options)
+        path.write_text(example_toml("aravis", HarvestersOptions, every_key=False, values=suggested, examples=examples))
+        options = HarvestersOptions.model_validate(load_rig(path, {}).camera.options)
         assert [[setting.feature, setting.value] for setting in options.features] == suggested["features"]
         for setting in settings_of(options):
             find(nodes, setting.feature, name)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from drivers.cameras.tests.fake_camera import FakeCamera, fake_camera, library_file
 from sci_stream.cli.rigs import config_init
 from sci_stream.config import load_rig
 from sci_stream.errors import CameraError, CameraLost, ConfigError
@@ -23,8 +24,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.testing.cameras import CameraContract
 from sci_stream.tools.preflight import check_rig
-from sci_stream_drivers.aravis import AravisCamera, AravisOptions
-from tests.drivers.aravis.fake_camera import FakeCamera, fake_camera, library_file
+from sci_stream_cameras.aravis import AravisCamera, AravisOptions
 from tests.e2e.kit import COMMAND, RunningRig, assert_accounted_for, camera_of, wait_for
 
 pytestmark = pytest.mark.rig(seconds=50)

@@ -17,7 +17,7 @@ from pydantic import Field
 from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError, CameraLost, ConfigError
 from sci_stream.model import FoundCamera, FoundProducer
-from sci_stream_drivers.aravis.library import STATUS, SUCCESS, Aravis, AravisError, aravis
+from sci_stream_cameras.aravis.library import STATUS, SUCCESS, Aravis, AravisError, aravis
 from sci_stream_drivers.fields import Rare
 from sci_stream_drivers.genicam.camera import GenicamCamera
 from sci_stream_drivers.genicam.chunks import ChunkReader

@@ -6,6 +6,6 @@ Needs the library Aravis 0.8 or 0.10 (Debian: ``apt-get install libaravis-0.8-0`
 
 from __future__ import annotations
 
-from sci_stream_drivers.aravis.camera import AravisCamera, AravisOptions
+from sci_stream_cameras.aravis.camera import AravisCamera, AravisOptions
 
 __all__ = ["AravisCamera", "AravisOptions"]

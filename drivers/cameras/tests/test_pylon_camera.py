@@ -20,13 +20,13 @@ from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.testing.cameras import CameraContract
+from sci_stream_cameras.pylon import PylonCamera
 from sci_stream_drivers.genicam.options import GenicamOptions
-from sci_stream_drivers.pylon import PylonCamera
 from tests.e2e.kit import RunningRig, assert_accounted_for, camera_of
 
 pytestmark = pytest.mark.rig
-pytest.importorskip("genicam", reason="genicam is not installed: pip install '.[pylon]'")
-pytest.importorskip("pypylon", reason="pypylon is not installed: pip install '.[pylon]'")
+pytest.importorskip("genicam", reason="genicam is not installed: pip install './drivers/cameras[pylon]'")
+pytest.importorskip("pypylon", reason="pypylon is not installed: pip install './drivers/cameras[pylon]'")
 
 H, W = 48, 64
 SIZE = [["Width", W], ["Height", H], ["AcquisitionFrameRate", 200.0]]

@@ -1,4 +1,4 @@
-"""Aravis' fake GigE Vision camera on loopback, showing given frames: ``python -m tests.drivers.aravis.fake_camera``."""
+"""Aravis' fake GigE camera on loopback, showing given frames: ``python -m drivers.cameras.tests.fake_camera``."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class FakeCamera:
     """The camera in a process of its own, which can be switched off and on."""
 
     def __init__(self, frames: Path, serial: str, lost_per_thousand: float = 0.0, *more: str) -> None:
-        self._argv = [sys.executable, "-m", "tests.drivers.aravis.fake_camera", str(frames), serial]
+        self._argv = [sys.executable, "-m", "drivers.cameras.tests.fake_camera", str(frames), serial]
         self._argv += ["--lost-per-thousand", str(lost_per_thousand), *more]
         self._process: subprocess.Popen[str] | None = None
         self.on()

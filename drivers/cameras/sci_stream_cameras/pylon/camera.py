@@ -14,13 +14,13 @@ import numpy as np
 from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError, CameraLost
 from sci_stream.model import FoundCamera, FoundProducer
+from sci_stream_cameras.pylon.node_map import NodeMap, translated
 from sci_stream_drivers.genicam.camera import GenicamCamera
 from sci_stream_drivers.genicam.chunks import Chunks
 from sci_stream_drivers.genicam.library import feature, library, lost_if_failing, message_of
 from sci_stream_drivers.genicam.options import CameraSelector, GenicamOptions
 from sci_stream_drivers.genicam.selection import interfaces, selected
 from sci_stream_drivers.genicam.stream import ImageFormat, RawFrame
-from sci_stream_drivers.pylon.node_map import NodeMap, translated
 
 _EMULATOR = "BaslerCamEmu"
 _TRANSPORTS = {"BaslerGigE": "GEV", "BaslerUsb": "U3V"}
@@ -66,7 +66,7 @@ def _pylon() -> Any:
         with warnings.catch_warnings(action="ignore"):
             from pypylon import pylon  # noqa: PLC0415  # optional
     except ImportError as error:
-        hint = "Install it: pip install 'sci-stream[pylon]'."
+        hint = "Install it: pip install 'sci-stream-cameras[pylon]'."
         raise CameraError("Basler cameras need the package pypylon", got=error, hint=hint) from error
     return pylon
 

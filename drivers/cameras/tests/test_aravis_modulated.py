@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from drivers.cameras.tests.fake_camera import fake_camera, library_file
 from sci_stream.config import load_rig
 from sci_stream.modulation.patterns import make_masks
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.recording.calibration_file import load_calibration
 from sci_stream.recording.reader import Recording
-from tests.drivers.aravis.fake_camera import fake_camera, library_file
 from tests.e2e.kit import camera_of, sci_stream, write_rig
 
 pytestmark = pytest.mark.rig(seconds=40)
