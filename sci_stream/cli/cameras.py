@@ -157,7 +157,7 @@ def _print_found(drivers: Sequence[FoundDriver]) -> None:
                 table.add_row(escape(label), escape(interface.name), "no camera")
     for one in drivers:
         if not one.producers:
-            table.add_row(escape(one.driver), "does not search", "", f'[camera] driver = "{escape(one.driver)}"')
+            table.add_row(escape(one.driver), "does not search", "", escape(f'[camera] driver = "{one.driver}"'))
     console = table_console()
     console.print(table)
     console.print(f"{count} camera{'' if count == 1 else 's'}", highlight=False)

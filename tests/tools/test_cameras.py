@@ -32,7 +32,7 @@ def test_unknown_camera_lists_those_there_are() -> None:
         choose("9", [found("aravis", ("a", "1"))])
 
 
-def test_unknown_camera_names_drivers_that_failed_or_cannot_search() -> None:
+def test_unknown_camera_names_drivers_without_a_search() -> None:
     failed = FoundDriver("pylon", [FoundProducer("", "pylon", "", "", (), "pypylon is not installed.")])
     expected = r"(?s)driver pylon: pypylon is not.*driver mine cannot look for.*config init --driver mine RIG"
     with pytest.raises(CameraError, match=expected):
