@@ -50,9 +50,9 @@ class GradientCamera:
         """``[camera.options]`` of the rig."""
 
         model_config = ConfigDict(extra="forbid")
-        size_px: int = Field(64, ge=2)
-        n_frames: int = Field(4, ge=1)
-        period_s: float = Field(0.1, gt=0)
+        size_px: int = Field(64, ge=2, description="Height and width.")
+        n_frames: int = Field(4, ge=1, description="Number of masks B.")
+        period_s: float = Field(0.1, gt=0, description="Time from exposure to exposure.")
 
     def __init__(self, options: Options) -> None:
         shape = (options.n_frames, options.size_px, options.size_px)
