@@ -122,22 +122,14 @@ def checked_patterns(patterns: Array, capabilities: ModulatorCapabilities) -> np
     Grey values of a binary modulator are refused.
     """
     shape = (capabilities.height_px, capabilities.width_px)
+    expected, got = "", ""
     if patterns.dtype != np.uint8 or patterns.ndim != 3 or patterns.shape[1:] != shape or not len(patterns):
-        raise ConfigError(
-            f"The patterns do not fit the modulator {capabilities.model}",
-            expected=f"uint8 of (B, {shape[0]}, {shape[1]})",
-            got=f"{patterns.dtype} of {patterns.shape}",
-            hint="To make some: sci-stream masks make.",
-        )
-    if len(patterns) > capabilities.max_patterns:
-        raise ConfigError(
-            f"The modulator {capabilities.model} cannot hold so many patterns",
-            expected=f"at most {capabilities.max_patterns}",
-            got=len(patterns),
-        )
-    levels = np.flatnonzero(np.bincount(patterns.reshape(-1), minlength=256))
-    if capabilities.bits == 1 and not np.isin(levels, (0, 255)).all():
-        raise ConfigError(
-            f"The modulator {capabilities.model} shows binary patterns", expected="0 and 255", got=levels[:4].tolist()
-        )
+        expected, got = f"uint8 of (B, {shape[0]}, {shape[1]})", f"{patterns.dtype} of {patterns.shape}"
+    elif len(patterns) > capabilities.max_patterns:
+        expected, got = f"at most {capabilities.max_patterns} patterns", str(len(patterns))
+    elif capabilities.bits == 1 and not np.isin(levels := np.unique(patterns), (0, 255)).all():
+        expected, got = "binary patterns of 0 and 255", str(levels[:4].tolist())
+    if expected:
+        what = f"The patterns do not fit the modulator {capabilities.model}"
+        raise ConfigError(what, expected=expected, got=got, hint="To make some: sci-stream masks make.")
     return np.ascontiguousarray(patterns)

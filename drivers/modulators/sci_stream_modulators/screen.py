@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import ClassVar
@@ -40,6 +41,7 @@ class ScreenModulator(SteppedModulator[ScreenOptions]):
             [sys.executable, "-c", f"import {__name__} as m; m.window()", *place],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
         if self._answer() != b"ready\n":
             raise CameraError(

@@ -189,6 +189,17 @@ class TestSlmsuite(ModulatorContract):
             modulator.hold(1)
             np.testing.assert_array_equal(modulator._slm.display, patterns[1])
 
+    def test_display_that_fails_is_reported_by_the_counters(self) -> None:
+        with self._made() as modulator:
+            modulator.open()
+            modulator.load(some(2, 24, 32))
+            modulator.arm(replace(CYCLE, n_patterns=2))
+            modulator._slm.set_phase = None  # unplugged
+            modulator.start()
+            modulator._thread.join(10)
+            with pytest.raises(CameraError, match="poll"):
+                modulator.counters()
+
 
 # --- stage
 

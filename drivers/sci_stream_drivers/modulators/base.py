@@ -142,11 +142,9 @@ class BaseModulator(abc.ABC, Generic[OptionsT]):
     def stop(self) -> None:
         """Stop; does not raise."""
         busy, self._running, self._holding = self._running or self._holding, False, False
-        if busy:
-            try:
+        with contextlib.suppress(Exception):  # of a lost device: the next call will report it
+            if busy:
                 self._halt()
-            except Exception:  # of a lost device: the next call will report it
-                self.counts["stop_failed"] += 1
 
     def hold(self, pattern: Pattern | None) -> None:
         """Show one pattern; see `sci_stream.ports.MaskModulator.hold`."""
@@ -198,11 +196,9 @@ class BaseModulator(abc.ABC, Generic[OptionsT]):
         """Release the device; does not raise."""
         self.stop()
         is_open, self._capabilities, self._patterns, self._timing = self._capabilities is not None, None, None, None
-        if is_open:
-            try:
+        with contextlib.suppress(Exception):
+            if is_open:
                 self._disconnect()
-            except Exception:
-                self.counts["close_failed"] += 1
 
     def _opened(self) -> ModulatorCapabilities:
         if self._capabilities is None:
@@ -228,11 +224,16 @@ class SteppedModulator(BaseModulator[OptionsT]):
     """
 
     _thread: threading.Thread | None = None
+    _failure: Exception | None = None
 
     def _run(self) -> None:
-        self._ended = threading.Event()
+        self._ended, self._failure = threading.Event(), None
         self._thread = threading.Thread(target=self._step, name="modulator", daemon=True)
         self._thread.start()
+
+    def _poll(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def _halt(self) -> None:
         if self._thread is not None:
@@ -247,8 +248,9 @@ class SteppedModulator(BaseModulator[OptionsT]):
         while not self._ended.is_set():
             try:
                 self._show(self._patterns[(index + self._first) % len(self._patterns)])
-            except Exception:
-                self.counts["underruns"] += 1
+            except Exception as error:
+                self._failure = error
+                return
             index += 1
             due_s += (self._timing.slot_us + (self._timing.gap_us if index % len(self._patterns) == 0 else 0)) / 1e6
             late_s = time.monotonic() - due_s

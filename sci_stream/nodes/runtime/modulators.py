@@ -18,17 +18,11 @@ from sci_stream.transport.modulator_link import RemoteModulator
 GROUP = "sci_stream.modulators"
 
 
-def load_modulator_driver(name: str) -> ModulatorDriver:
-    """Return an installed driver. Raises `ConfigError` if there is none of that name, or it cannot be imported."""
-    driver: ModulatorDriver = load_entry(GROUP, name, "modulator")
-    return driver
-
-
 def make_modulator(rig: Rig) -> MaskModulator:
     """Create the rig's modulator, which must be on this machine, not yet open. Raises `ConfigError`."""
     if rig.modulator.driver is None:
         raise ConfigError("The rig commands no modulator", expected="[modulator] driver", hint="See the rig guide.")
-    driver = load_modulator_driver(rig.modulator.driver)
+    driver: ModulatorDriver = load_entry(GROUP, rig.modulator.driver, "modulator")
     return driver(driver_options(rig, "modulator", driver.Options))
 
 
@@ -50,7 +44,11 @@ def load_patterns(path: Path | None) -> Array | None:
     if stack.ndim != 3 or not np.isin(stack.dtype.kind, ["u", "b", "i", "f"]):
         raise FileFormatError(f"{path} holds no patterns", expected="(B, H, W)", got=f"{stack.dtype} of {stack.shape}")
     highest = float(stack.max(initial=0))
-    return stack.astype(np.uint8) * (255 if highest <= 1 else 1)
+    if highest > 255 or float(stack.min(initial=0)) < 0:
+        raise FileFormatError(
+            f"{path} holds no patterns", expected="values of 0 to 1, or to 255", got=f"up to {highest:g}"
+        )
+    return np.rint(stack * (255.0 if highest <= 1 else 1.0)).astype(np.uint8)
 
 
 def make_coded_camera(rig: Rig) -> Camera:
