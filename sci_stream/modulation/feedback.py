@@ -45,14 +45,10 @@ class ModulatorCorrection:
 
 
 class MaskFeedback:
-    """Turn the evidence of snapshots into corrections.
+    """Turn the evidence of snapshots into corrections, of B patterns that follow each other after ``slot_us``.
 
-    Parameters
-    ----------
-    n_patterns, slot_us
-        B, and the time from one pattern to the next.
-    mirror_px
-        Displacement of the masks on the sensor when the patterns move by one mirror, (x, y); 0 if unknown.
+    ``mirror_px`` is the displacement of the masks on the sensor when the patterns move by one mirror, (x, y); 0 if it
+    is unknown.
     """
 
     def __init__(self, n_patterns: int = 1, slot_us: float = 1.0, mirror_px: tuple[float, float] = (0.0, 0.0)) -> None:

@@ -81,12 +81,7 @@ def serve_modulator(
 ) -> None:
     """Serve a modulator until Ctrl-C or ``until`` says so, encrypted beyond this machine; then close it.
 
-    Raises
-    ------
-    ConfigError
-        If there is no address, or this host has no key.
-    TransportError
-        If the address is in use.
+    Raises `ConfigError` without an address or this host's key, `TransportError` if the address is in use.
     """
     if not endpoint:
         raise ConfigError("There is no address to listen on", expected="[modulator] address, or --listen")

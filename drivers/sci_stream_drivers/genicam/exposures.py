@@ -34,8 +34,8 @@ _ENDS = ("Counter1End", "Counter0End", "Counter1Active", "Counter0Active")
 
 def _limits(nodes: Any, quantity: StandardFeature) -> tuple[float | None, float | None, float]:
     """Return minimum, maximum and step in µs; None where it is unknown."""
-    name = next((n for n in quantity.names if n == quantity.find(nodes)), None)
-    if name is None:
+    name = quantity.find(nodes)
+    if name not in quantity.names:
         return None, None, 0.0
     about = describe(nodes.get_node(name), "")
     scale = {"s": 1e6, "ms": 1e3, "ns": 1e-3}.get(about.unit or "", 1.0)

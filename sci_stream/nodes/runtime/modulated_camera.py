@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import ParamSpec
 
 import numpy as np
 
@@ -34,7 +32,6 @@ from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import AdjustableCamera, Camera, MaskModulator, TriggeredCamera
 
 log = logging.getLogger(__name__)
-_P = ParamSpec("_P")
 
 # Counters show most faults. Asking takes a few ms on USB: at most a tenth of the time goes into it.
 _IDLE = 10.0
@@ -43,21 +40,6 @@ _FAULTS = ("restarts", "underruns")
 _SETTLING = 1
 # Exposure and delay that a camera keeps may differ by this share of a mask from the plan.
 _TOLERANCE = 0.02
-
-
-def _reopened_on_failure(call: Callable[_P, None]) -> Callable[_P, None]:
-    """Make a modulator that does not respond a lost camera, which is reopened."""
-
-    @functools.wraps(call)
-    def wrapped(*arguments: _P.args, **named: _P.kwargs) -> None:
-        try:
-            call(*arguments, **named)
-        except CameraLost:
-            raise
-        except CameraError as error:
-            raise CameraLost("The mask modulator does not respond", got=error) from error
-
-    return wrapped
 
 
 class ModulatedCamera:
@@ -199,15 +181,15 @@ class ModulatedCamera:
 
     def read(self, timeout_s: float) -> CameraFrame | None:
         """Return the next frame, with the state of the modulator; correct the modulator before."""
-        self._correct()
-        self._look_after(time.monotonic())
+        self._guarded(self._correct)
+        self._guarded(self._look_after)
         if self._is_lost:
             self._is_lost = False
             raise CameraLost("The mask modulator needs its patterns again, and is opened with the camera")
         frame = self.camera.read(timeout_s)
         if frame is None:
             return None
-        self._look_after(time.monotonic())  # again: a fault during this exposure marks it
+        self._guarded(self._look_after)  # again: a fault during this exposure marks it
         feedback = self._feedback
         state = {
             STATE: self._state or 2 * (self._settling > 0),
@@ -264,7 +246,16 @@ class ModulatedCamera:
         if self._section.correct:
             self._evidence.append(evidence)
 
-    @_reopened_on_failure
+    @staticmethod
+    def _guarded(call: Callable[[], None]) -> None:
+        """Make a modulator that does not respond a lost camera, which is reopened."""
+        try:
+            call()
+        except CameraLost:
+            raise
+        except CameraError as error:
+            raise CameraLost("The mask modulator does not respond", got=error) from error
+
     def _correct(self) -> None:
         while self._evidence and self.plan is not None:
             exhausted = self._feedback.exhausted
@@ -292,9 +283,9 @@ class ModulatedCamera:
         self.plan = self._arm(self.n_patterns, self._feedback.delay_us)
         self.start()
 
-    @_reopened_on_failure
-    def _look_after(self, now_s: float) -> None:
+    def _look_after(self) -> None:
         """Read the modulator's counters, and start it again after a fault that they show."""
+        now_s = time.monotonic()
         if now_s - self._counted_s < self._count_every_s:
             return
         before, self._counts = self._counts, dict(self.modulator.counters())

@@ -29,25 +29,17 @@ def make_modulator(rig: Rig) -> MaskModulator:
 def load_patterns(path: Path | None) -> Array | None:
     """Return the masks of a file or folder, (B, H, W) uint8 of 0 to 255; None without one.
 
-    Raises
-    ------
-    FileFormatError
-        If it holds no masks.
-    ConfigError
-        If it does not exist.
+    Raises `ConfigError` if it does not exist, `FileFormatError` if it holds no masks.
     """
     if path is None:
         return None
     if not path.exists():
         raise ConfigError(f"There are no patterns {path}", hint="To make some: sci-stream masks make.")
     stack = read_one(path, MASKS, "patterns")
-    if stack.ndim != 3 or not np.isin(stack.dtype.kind, ["u", "b", "i", "f"]):
-        raise FileFormatError(f"{path} holds no patterns", expected="(B, H, W)", got=f"{stack.dtype} of {stack.shape}")
-    highest = float(stack.max(initial=0))
-    if highest > 255 or float(stack.min(initial=0)) < 0:
-        raise FileFormatError(
-            f"{path} holds no patterns", expected="values of 0 to 1, or to 255", got=f"up to {highest:g}"
-        )
+    low, highest = float(stack.min(initial=0)), float(stack.max(initial=0))
+    if stack.ndim != 3 or low < 0 or highest > 255:
+        content = f"{stack.dtype} of {stack.shape}, {low:g} to {highest:g}"
+        raise FileFormatError(f"{path} holds no patterns", expected="(B, H, W) of 0 to 1 or to 255", got=content)
     return np.rint(stack * (255.0 if highest <= 1 else 1.0)).astype(np.uint8)
 
 
