@@ -109,16 +109,3 @@ def decode_jpeg(jpeg: bytes) -> U8:
     if image is None:
         raise ValueError("cannot decode the JPEG")
     return np.ascontiguousarray(image[..., ::-1], np.uint8)
-
-
-def no_data_jpeg(last: bytes | None) -> bytes:
-    """Return the last JPEG dimmed, or a black image, with "NO DATA" across it."""
-    image = cv2.imdecode(np.frombuffer(last, np.uint8), cv2.IMREAD_COLOR) if last is not None else None
-    canvas = np.zeros((240, 320, 3), np.uint8) if image is None else (image // 3).astype(np.uint8)
-    height, width = canvas.shape[:2]
-    scale, font = width / 200, cv2.FONT_HERSHEY_SIMPLEX
-    thickness = max(1, round(2 * scale)) if scale > 0.6 else 1
-    (text_width, text_height), _ = cv2.getTextSize("NO DATA", font, scale, thickness)
-    corner = ((width - text_width) // 2, (height + text_height) // 2)
-    cv2.putText(canvas, "NO DATA", corner, font, scale, (60, 60, 255), thickness, cv2.LINE_AA)
-    return encode_jpeg(canvas[..., ::-1], 80)

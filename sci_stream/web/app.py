@@ -1,4 +1,4 @@
-"""The live page's web application: pages, the WebSocket with acknowledgements, the MJPEG stream; one event loop.
+"""The live page's web application: pages, the WebSocket with acknowledgements; one event loop.
 
 A viewer's WebSocket names what its browser decodes (``?codec=h264``); it is sent the status once in full, then as
 differences.
@@ -12,7 +12,6 @@ import hashlib
 import html
 import json
 import time
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from starlette.responses import (
     PlainTextResponse,
     RedirectResponse,
     Response,
-    StreamingResponse,
 )
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.staticfiles import StaticFiles
@@ -38,7 +36,6 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.errors import EnvironmentFault, SciStreamError
-from sci_stream.imaging.rendering import no_data_jpeg
 from sci_stream.model import Json
 from sci_stream.quantities import page_texts
 from sci_stream.reports import CalibrationHealth, SolveReport
@@ -49,8 +46,6 @@ from sci_stream.web.hub import HEARTBEAT_S, Hub, Viewer
 from sci_stream.web.message import JPEG, merge_patch
 
 _WEB = Path(__file__).parent / "static"
-# MJPEG plays the frames of a snapshot over the camera's period; slow cameras would otherwise show a slide show.
-_LONGEST_DWELL_S = 1 / 8
 # One acknowledgement per image: far above any real rate, it disconnects viewers that flood the loop.
 _ACKS_PER_S, _ACKS_BURST = 500.0, 1000
 # A viewer acknowledges each image with about 20 bytes. A ping is answered with as many bytes as it has.
@@ -58,7 +53,6 @@ _BYTES_PER_S, _BYTES_BURST = 65_536.0, 262_144
 # Each fragment of a message costs memory until its end, which may never come.
 _MAX_FRAGMENTS = 256
 _GOING_AWAY, _TRY_AGAIN_LATER = 1001, 1013
-_BOUNDARY = "frame"
 
 
 _TOKEN_PAGE = (_WEB / "token.html").read_text()
@@ -141,14 +135,6 @@ def make_app(
     async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
 
-    async def mjpeg(_: Request) -> Response:
-        viewer = hub.join()
-        if viewer is None:
-            return PlainTextResponse(too_many(hub) + "\n", status_code=503)
-        return StreamingResponse(
-            _stream_mjpeg(hub, viewer), media_type=f"multipart/x-mixed-replace; boundary={_BOUNDARY}"
-        )
-
     async def live(socket: WebSocket) -> None:
         with suppress(OSError, WebSocketDisconnect):  # the viewer has gone
             await _serve_viewer(hub, socket)
@@ -161,7 +147,6 @@ def make_app(
             Route("/quantities", quantities),
             Route("/control/{name}", control, methods=["POST"]),
             Route("/healthz", healthz),
-            Route("/stream.mjpg", mjpeg),
             WebSocketRoute("/live", live),
             *routes(hub, display, recordings),
             Mount("/static", StaticFiles(directory=_WEB)),
@@ -259,32 +244,3 @@ async def _receive(viewer: Viewer, socket: WebSocket) -> None:
             continue
         if isinstance(number, int):
             viewer.acknowledge(number)
-
-
-async def _stream_mjpeg(hub: Hub, viewer: Viewer) -> AsyncIterator[bytes]:
-    """Yield the frames of the newest image at the pace of the camera; a NO DATA image if none arrives."""
-    stale_shown = False
-    joined_ns = unix_ns()
-    try:
-        while not hub.over:
-            picture = hub.latest.get(JPEG)
-            if picture is not None and picture.number > viewer.sent:
-                viewer.sent, stale_shown = picture.number, False
-                dwell_s = min(hub.interval_s / len(picture.frames), _LONGEST_DWELL_S)
-                for frame in picture.frames:
-                    yield _part(frame)
-                    await asyncio.sleep(dwell_s)
-                continue
-            age_s = (unix_ns() - (joined_ns if picture is None else picture.published_ns)) / 1e9
-            if age_s >= hub.stale_s and not stale_shown:
-                stale_shown = True
-                yield _part(no_data_jpeg(picture.frames[-1] if picture is not None else None))
-            await _awakened(viewer)
-    finally:
-        hub.leave(viewer)
-
-
-def _part(jpeg: bytes) -> bytes:
-    # The boundary also follows each image, because browsers show a part only once they have seen its end.
-    head = f"--{_BOUNDARY}\r\nContent-Type: image/jpeg\r\nContent-Length: {len(jpeg)}\r\n\r\n"
-    return head.encode() + jpeg + b"\r\n"

@@ -93,7 +93,7 @@ def _change(node: Any, draw: random.Random) -> None:
 
 METHODS = ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE", "CONNECT", "PRI", "get", "", "G\0T", "A" * 300)
 PATHS = (
-    *("/", "/status", "/healthz", "/readyz", "/metrics", "/history", "/live", "/stream.mjpg", "/control/set"),
+    *("/", "/status", "/healthz", "/readyz", "/metrics", "/history", "/live", "/control/set"),
     *("/control/do", "/control/recording", "/control/still", "/control/tone", "/static/live.js", "/static/../app.py"),
     *("/static/%2e%2e/%2e%2e/app.py", "/static//etc/passwd", "/static/%00", "//", "*", "http://127.0.0.1/status"),
     *("/recordings", "/recordings/..%2f..%2frig.toml", "/%", "/%zz", "/" + "a" * 9000, "/status?" + "a=1&" * 2000),

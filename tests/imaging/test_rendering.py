@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sci_stream.imaging.rendering import encode_jpeg, no_data_jpeg, render, render_counts, shrink
+from sci_stream.imaging.rendering import encode_jpeg, render, render_counts, shrink
 from sci_stream.imaging.tone import FalseColour, ToneSettings, WhiteBalance, grey_world_gains, palette
 from sci_stream.model import BayerPhase
 from tests.imaging.mosaics import mosaic_of
@@ -124,11 +124,3 @@ def test_jpeg_keeps_the_channel_order() -> None:
     blue, _, red = decoded[8, 8]
     assert red > 240
     assert blue < 20
-
-
-def test_no_data_is_written_over_the_last_image_or_black() -> None:
-    last = encode_jpeg(np.full((100, 200), 255, np.uint8), 90)
-    for jpeg, shape in ((no_data_jpeg(last), (100, 200)), (no_data_jpeg(None), (240, 320))):
-        decoded = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
-        assert decoded.shape[:2] == shape
-        assert decoded[..., 2].max() > 200

@@ -208,22 +208,6 @@ def test_page_requests_nothing_from_other_hosts(preview: WebPreview) -> None:
     assert plain_http.get(f"{url}static/../preview.py").status_code == 404
 
 
-def test_mjpeg_shows_frames_then_no_data(preview: WebPreview, series) -> None:
-    url = preview.start()
-    preview.publish(series.reconstruction(0))
-    with httpx.stream("GET", f"{url}stream.mjpg", timeout=WAIT_S) as stream:
-        assert stream.headers["content-type"].startswith("multipart/x-mixed-replace")
-        body = b""
-        for chunk in stream.iter_raw():
-            body += chunk
-            if body.count(b"--frame\r\n") >= 4:  # three frames, and "no data" after them
-                break
-    jpegs = [part.split(b"\r\n\r\n", 1)[1] for part in body.split(b"--frame\r\n")[1:]]
-    pictures = [cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR) for jpeg in jpegs]
-    assert [picture.shape for picture in pictures] == [(16, 24, 3)] * 4
-    assert pictures[3].mean() < pictures[2].mean() / 2  # dimmed
-
-
 def test_port_in_use_is_named() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -248,7 +232,7 @@ def guarded() -> Iterator[str]:
 def test_nothing_is_shown_without_the_token(guarded: str) -> None:
     parts = urlsplit(guarded)
     base = f"http://{parts.netloc}"
-    for path in ("/", "/status", "/stream.mjpg", "/static/app.js", "/?token=wrong"):
+    for path in ("/", "/status", "/static/app.js", "/?token=wrong"):
         assert plain_http.get(base + path).status_code == 403
     assert plain_http.get(f"{base}/healthz").status_code == 200
     with pytest.raises(InvalidStatus):
@@ -388,7 +372,6 @@ def test_number_of_viewers_is_limited() -> None:
                 pytest.raises(Exception, match=r"1 viewer is watching, the limit set by \[preview\] max_viewers"),
             ):
                 second.recv(WAIT_S)
-            assert plain_http.get(f"{url}stream.mjpg").status_code == 503
     finally:
         preview.close()
 
@@ -396,7 +379,7 @@ def test_number_of_viewers_is_limited() -> None:
 def test_close_disconnects_viewers_and_ends_threads(preview: WebPreview, series) -> None:
     before = {thread.name for thread in threading.enumerate()}
     url = preview.start()
-    with watch(url) as viewer, httpx.stream("GET", f"{url}stream.mjpg", timeout=WAIT_S):
+    with watch(url) as viewer:
         preview.publish(series.reconstruction(0))
         next_picture(viewer)
         preview.close()

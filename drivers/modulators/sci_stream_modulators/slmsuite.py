@@ -11,7 +11,7 @@ from sci_stream.errors import ConfigError, require_optional
 from sci_stream.model import Array
 from sci_stream.modulation.timing import ModulatorCapabilities
 from sci_stream_drivers.fields import DriverOptions
-from sci_stream_drivers.modulators.base import SteppedModulator
+from sci_stream_modulators.stepped import SteppedModulator
 
 
 class SlmsuiteOptions(DriverOptions):

@@ -93,7 +93,7 @@ const en = {
   ledger_line: "{acquired} = {reconstructed} reconstructed + {raw_only} raw only + {dropped} dropped", ledger_in_flight: " + {n} in flight", preparing: "preparing {name} …",
   // help
   keyboard: "Keyboard", settings: "Settings", theme: "Theme", theme_dark: "dark", theme_light: "light", language_word: "Language",
-  other_tools: "Other tools: video as MJPEG at", figures_at: "figures as JSON at",
+  figures_at: "Figures as JSON at",
   encoding: "This browser is sent {codec}.",
   k_pause: "pause or play", k_before: "frame before", k_next: "next frame", k_first: "first frame", k_last: "last frame", k_older: "snapshot before", k_newer: "next snapshot",
   k_loop: "loop the newest snapshot", k_view: "both, video, coded snapshot", k_full: "full screen; at rest, the pictures alone", k_panels: "show or hide the panels", k_zoom: "whole picture or 1:1", k_roi: "draw a region",
@@ -182,7 +182,7 @@ const de = {
   state_open: "wird geschrieben", state_clean: "vollständig", state_continued: "fortgesetzt", state_unfinished: "unvollendet", state_unreadable: "unlesbar", state_movie: "Film",
   ledger_line: "{acquired} = {reconstructed} rekonstruiert + {raw_only} nur roh + {dropped} verworfen", ledger_in_flight: " + {n} unterwegs", preparing: "{name} wird vorbereitet …",
   keyboard: "Tastatur", settings: "Einstellungen", theme: "Farben", theme_dark: "dunkel", theme_light: "hell", language_word: "Sprache",
-  other_tools: "Andere Werkzeuge: Video als MJPEG unter", figures_at: "Zahlen als JSON unter",
+  figures_at: "Zahlen als JSON unter",
   encoding: "Dieser Browser erhält {codec}.",
   k_pause: "anhalten oder abspielen", k_before: "Bild zurück", k_next: "nächstes Bild", k_first: "erstes Bild", k_last: "letztes Bild", k_older: "Aufnahme davor", k_newer: "nächste Aufnahme",
   k_loop: "neueste Aufnahme wiederholen", k_view: "beide, Video, codierte Aufnahme", k_full: "Vollbild; in Ruhe die Bilder allein", k_panels: "Felder zeigen oder verbergen", k_zoom: "ganzes Bild oder 1:1", k_roi: "Bereich zeichnen",
