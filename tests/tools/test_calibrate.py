@@ -187,7 +187,7 @@ def test_trigger_of_the_plan_is_restored_after_held_patterns() -> None:
     arm = both.camera.arm
     both.camera.arm = lambda trigger: triggers.append(trigger) or arm(trigger)
     calibrate(both, PLAN, no_operator, silent)
-    assert [trigger.source for trigger in triggers] == ["line", "free", "line"]
+    assert [trigger.source for trigger in triggers] == ["free", "line", "free", "line"]
     assert len({trigger.exposure_us for trigger in triggers}) == 1
 
 

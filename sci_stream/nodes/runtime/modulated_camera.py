@@ -26,7 +26,7 @@ from sci_stream.modulation.feedback import (
     ModulatorCorrection,
 )
 from sci_stream.modulation.plan import TimingPlan, TimingRequest, plan_timing
-from sci_stream.modulation.timing import CameraTiming, ModulatorCapabilities
+from sci_stream.modulation.timing import CameraTiming, CameraTrigger, ModulatorCapabilities
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import AdjustableCamera, Camera, MaskModulator, TriggeredCamera
@@ -140,6 +140,11 @@ class ModulatedCamera:
         )
         limits = self.camera.timing() if isinstance(self.camera, TriggeredCamera) else CameraTiming(max_delay_us=1e6)
         plan = plan_timing(request, self.properties, limits, n_patterns)
+        if isinstance(self.camera, TriggeredCamera):
+            # The readout of most cameras overlaps with the exposure: the rest depends on its length.
+            self.camera.arm(CameraTrigger("free", plan.camera.exposure_us))
+            limits = self.camera.timing()
+            plan = plan_timing(request, self.properties, limits, n_patterns)
         armed = self.modulator.arm(plan.mask)
         if armed != plan.mask:
             request = dataclasses.replace(request, pattern_us=armed.pattern_us, dark_us=armed.dark_us)

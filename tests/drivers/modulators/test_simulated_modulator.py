@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -133,3 +134,13 @@ def test_advance_of_an_earlier_series_does_not_hold_in_the_next() -> None:
     (again,) = frames(both, 1)
     assert error_of(both, again) < 0.005
     assert (again.chunks[ADVANCE], again.chunks[CORRECTIONS]) == (0, 2)
+
+
+def test_readout_is_that_of_the_planned_exposure() -> None:
+    both = modulated(modulator={"pulse": "per_cycle"})
+    timing, now = both.camera.timing, both.camera.trigger_now
+    # A camera that exposes for 100 µs at first and reads out for 5 ms, during the next exposure if that is longer.
+    both.camera.timing = lambda: replace(timing(), readout_us=max(0.0, 5000.0 - (now().exposure_us or 100.0)))
+    both.open()
+    assert both.plan is not None
+    assert (both.plan.mask.gap_us, both.plan.period_us) == (0.0, 8000.0)
