@@ -80,7 +80,6 @@ def measure_delay(camera: ModulatedCamera) -> float | None:
             halves.append(_mean(camera, modulate=False))
         difference = halves[0] - halves[1]
         light = float(np.abs(halves[0] + halves[1]).sum())
-        modulator.hold(None)
         seen = []
         for quarter in range(4):
             modulator.arm(plan.mask)

@@ -90,10 +90,7 @@ def trigger_of(nodes: Any) -> CameraTrigger:
 def arm(nodes: Any, trigger: CameraTrigger, options: TriggerOptions | None, camera: str) -> CameraTrigger:
     """Set trigger, exposure and delay of a stopped camera; return them as read back.
 
-    Raises
-    ------
-    ConfigError
-        If it has no input line, cannot count or refuses a value.
+    Raises `ConfigError` if it has no input line, cannot count or refuses a value.
     """
     steps = {"TriggerSelector": "FrameStart" if options is None else options.selector, "ExposureMode": "Timed"}
     before: list[tuple[str, Value]] = [(name, value) for name, value in steps.items() if nodes.has_node(name)]
