@@ -23,12 +23,7 @@ def write_masks(path: Path, masks: Array, form: str) -> None:
     pixel, as EasyProj and ``AlpSeqPut`` take them; ``dlp``: a folder of 24-bit images of 24 masks each, as the GUI of
     DLPC900 takes them: green has masks 0 to 7, red 8 to 15, blue 16 to 23.
 
-    Raises
-    ------
-    ConfigError
-        If the form is unknown.
-    StorageError
-        If the file cannot be written.
+    Raises `ConfigError` if the form is unknown, `StorageError` if the file cannot be written.
     """
     with writing(path):
         if form == "npy":

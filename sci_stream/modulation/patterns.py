@@ -22,21 +22,11 @@ _HALF_OPEN = 0.4
 def make_masks(
     kind: Kind, n: int, shape: tuple[int, int], *, open_share: float = 0.5, block: int = 1, seed: int = 0
 ) -> npt.NDArray[np.uint8]:
-    """Return binary masks, (B, H, W) uint8 of 0 and 255.
+    """Return binary masks, (B, H, W) uint8 of 0 and 255; equal seeds give equal masks.
 
-    Parameters
-    ----------
-    kind
-        ``random``: each element by itself; ``balanced``: each element open in equally many masks, so that no pixel is
-        blind; ``shifting``: one pattern, moved down by an element per mask.
-    n, shape
-        B, and height and width in mirrors.
-    open_share
-        Share of open elements, 0–1.
-    block
-        Side of an element, mirrors.
-    seed
-        Equal seeds give equal masks.
+    ``random``: each element by itself; ``balanced``: each open in equally many masks, so that no pixel is blind;
+    ``shifting``: one pattern, moved down by an element per mask. ``shape`` is in mirrors, as ``block``, the side of an
+    element; ``open_share`` is 0–1.
     """
     rng = np.random.Generator(np.random.PCG64(seed))
     height, width = (-(-size // block) for size in shape)

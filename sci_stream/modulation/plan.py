@@ -46,10 +46,7 @@ def plan_timing(
 ) -> TimingPlan:
     """Return the timing of a rig.
 
-    Raises
-    ------
-    ConfigError
-        If the devices cannot do it, with the reason and the nearest timing that fits.
+    Raises `ConfigError` if the devices cannot do it, with the reason and the nearest timing that fits.
     """
     pattern_us, dark_us = _slot(request, modulator, camera, n_patterns)
     exposure_us = _exposure(n_patterns * (pattern_us + dark_us) - dark_us, pattern_us, camera, n_patterns)

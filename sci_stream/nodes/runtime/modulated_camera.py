@@ -81,12 +81,7 @@ class ModulatedCamera:
     def open(self) -> CameraCapabilities:
         """Open both, load the patterns, plan the timing and arm both with it.
 
-        Raises
-        ------
-        ConfigError
-            If the timing does not fit them.
-        CameraError
-            If one of them does not respond, or keeps another timing.
+        Raises `ConfigError` if the timing does not fit them, `CameraError` if one does not respond or keeps another.
         """
         if self._capabilities is not None:
             return self._capabilities

@@ -46,10 +46,7 @@ def load_patterns(path: Path | None) -> Array | None:
 def make_coded_camera(rig: Rig) -> Camera:
     """Create the rig's camera, together with its modulator if the rig commands one; not yet open.
 
-    Raises
-    ------
-    ConfigError
-        If a driver is unknown or rejects its options, or there are no patterns.
+    Raises `ConfigError` if a driver is unknown or rejects its options, or there are no patterns.
     """
     camera, section = make_camera(rig), rig.modulator
     if not section.driver:
