@@ -258,6 +258,9 @@ def bench_speed(
     stacks: Annotated[
         bool, typer.Option("--stacks", help="Also time every way to run the network; some compile for minutes.")
     ] = False,
+    live: Annotated[
+        int, typer.Option(min=0, help="Snapshots of a rig that records at the first size, for latency and losses.")
+    ] = 0,
     most_seconds: Annotated[float, typer.Option(min=0, help="Skip sizes expected to take longer than this.")] = 120.0,
     device: Device = "auto",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0: torch's choice.")] = 0,
@@ -287,6 +290,7 @@ def bench_speed(
         stacks=stacks,
         against=against,
         shots=shots,
+        live=live,
     )
     _show(bench(plan, device, echo), json_path, plot=plot, plot_path=plot_path)
 

@@ -22,6 +22,7 @@ from sci_stream.recon.settings import default_settings
 from sci_stream_lab.bench.environment import environment
 from sci_stream_lab.bench.result import BenchResult, Progress, ResultColumn, ResultTable, figure_file, solver_settings
 from sci_stream_lab.bench.speed import solve_times
+from sci_stream_lab.bench.speed.live import LiveRun, run_live
 from sci_stream_lab.bench.speed.network_ways import WayTrial
 from sci_stream_lab.bench.speed.solve_times import SIZES, ChunkSpeed, Size, SizeSpeed, Speeds
 from sci_stream_lab.bench.speed.time_to_quality import TimeToQuality, read_shots, time_to_reach
@@ -47,6 +48,8 @@ class SpeedPlan:
         Whether to time several chunk sizes, and every way to run the network.
     against, shots
         Published file to time the published loop and the instrument on, and how many of its shots; None for neither.
+    live
+        Snapshots of a rig that records, at the first size; 0 for none.
     """
 
     denoiser: str = "ffdnet"
@@ -60,6 +63,7 @@ class SpeedPlan:
     stacks: bool = False
     against: Path | None = None
     shots: int = 1
+    live: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class SpeedResult(BenchResult):
     chunks: tuple[ChunkSpeed, ...] = ()
     stacks: tuple[WayTrial, ...] = ()
     reach: TimeToQuality | None = None
+    live: LiveRun | None = None
 
 
 _SIZE_COLUMNS = (
@@ -130,6 +135,11 @@ def bench(plan: SpeedPlan, device_name: str, progress: Progress) -> SpeedResult:
     if network is not None and footage is not None:
         reach = time_to_reach(footage, network, prior, settings, device=device, progress=progress)
     on = describe_device(device)
+    live = None
+    if plan.live and speeds.sizes and (per_s := speeds.sizes[0].snapshots_per_s) is not None:
+        first = plan.sizes[0]
+        live = run_live(first, plan.denoiser, plan.iterations, device_name, solves_per_s=per_s, snapshots=plan.live)
+        progress(live.sentence(on))
     tables: list[ResultTable[object]] = []
     if speeds.sizes or reach is None:
         tables.append(_size_table(speeds, prior.name, on))
@@ -150,6 +160,7 @@ def bench(plan: SpeedPlan, device_name: str, progress: Progress) -> SpeedResult:
         chunks=chunks,
         stacks=stacks,
         reach=reach,
+        live=live,
     )
 
 

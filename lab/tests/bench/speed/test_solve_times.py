@@ -46,6 +46,18 @@ def _run(tmp_path: Path, *arguments: str) -> dict[str, object]:
     return figures
 
 
+@pytest.mark.rig(30)
+def test_live_rig_gives_latency_and_loses_nothing(tmp_path: Path) -> None:
+    figures = _run(
+        tmp_path, "--sizes", "32x32x4", "--denoiser", "tv", "--iterations", "4", "--live", "5", "--threads", "1"
+    )
+    live = figures["live"]
+    assert isinstance(live, dict)
+    assert (live["snapshots"], live["lost"]) == (5, 0)
+    assert live["frames_per_s"] == pytest.approx(4 * live["snapshots_per_s"])
+    assert 0 < live["p50_ms"] <= live["p99_ms"]
+
+
 def test_parse_sizes_round_trips() -> None:
     text = "256x256x8,512x512x22:bayer"
     assert parse_sizes(text) == (Size(256, 256, 8), Size(512, 512, 22, bayer=True))
