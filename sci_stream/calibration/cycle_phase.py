@@ -45,10 +45,7 @@ class CyclePhase:
         for count in range(1, len(self._rings) + 1):
             mean = np.mean(list(self._rings)[-count:], axis=0)
             first = int(mean.argmax())
-            newest = self._rings[-1]
-            if (
-                mean[first] > _CLEAR[count - 1] * np.delete(mean, first).max()
-                and newest[first] > _AGREES * np.delete(newest, first).max()
-            ):
+            limits = ((mean, _CLEAR[count - 1]), (self._rings[-1], _AGREES))
+            if all(steps[first] > factor * np.delete(steps, first).max() for steps, factor in limits):
                 return first
         return None

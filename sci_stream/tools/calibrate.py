@@ -72,11 +72,8 @@ Show = Callable[[str, Array, float, float], None]
 """Called with the present step, a frame, the saturation level and the dark level, DN."""
 
 
-def _show_nothing(_step: str, _counts: Array, _saturation_dn: float, _dark_dn: float) -> None: ...
-
-
 def calibrate(
-    camera: Camera, plan: CalibrationPlan, ask: Ask, progress: Progress, show: Show = _show_nothing
+    camera: Camera, plan: CalibrationPlan, ask: Ask, progress: Progress, show: Show = lambda *_: None
 ) -> tuple[Calibration, Measured]:
     """Acquire all frames and compute the calibration.
 

@@ -58,11 +58,8 @@ class _Outcome:
 
 
 _CALL, _OUTCOME = TypeAdapter(_Call), TypeAdapter(_Outcome)
-# In the order in which they are tried: an `InputError` is a `SciStreamError`. Invalid calls raise ValueError, too.
-_ERRORS: dict[str, type[Exception]] = {
-    "input": ConfigError, "camera": CameraError, "value": ValueError, "order": RuntimeError
-}  # fmt: skip
-_TYPES = {"input": InputError, "camera": SciStreamError, "value": ValueError, "order": RuntimeError}
+# All others are a `CameraError`. Invalid calls raise ValueError, too.
+_ERRORS: dict[str, type[Exception]] = {"input": InputError, "value": ValueError, "order": RuntimeError}
 
 
 def _encrypted(rig: Rig, endpoint: str) -> bool:
@@ -112,10 +109,10 @@ def _execute(modulator: MaskModulator, frames: list[bytes]) -> _Outcome:
     try:
         return _carry_out(modulator, _CALL.validate_json(frames[0]), frames[1:])
     except Exception as error:  # a driver may raise anything; the next call may work
-        kind = next((word for word, types in _TYPES.items() if isinstance(error, types)), None)
-        if kind is None:
+        kind = next((word for word, types in _ERRORS.items() if isinstance(error, types)), "camera")
+        if not isinstance(error, (SciStreamError, *_ERRORS.values())):
             log.exception("the modulator driver failed")
-        return _Outcome(kind or "camera", str(error)[:2000] or type(error).__name__)
+        return _Outcome(kind, str(error)[:2000] or type(error).__name__)
 
 
 def _carry_out(modulator: MaskModulator, call: _Call, payload: list[bytes]) -> _Outcome:

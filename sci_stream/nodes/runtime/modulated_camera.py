@@ -71,9 +71,7 @@ class ModulatedCamera:
         self._feedback = MaskFeedback(mirror_px=section.mirror_px)
         self._counts: dict[str, int] = {}
         self._counted_s = self._count_every_s = 0.0
-        self._state = 0
-        self._settling = 0
-        self._corrected = self._recovered = 0
+        self._state = self._settling = self._corrected = self._recovered = 0
         self._is_lost = False
 
     # --- the port
