@@ -122,7 +122,7 @@ class _MovingBlocks:
         self._fixed = _PLANE * plane @ plane.mT + _NOISE * level * torch.eye(pixels, dtype=masks.dtype)
         self._still = torch.ones(frames, frames, dtype=masks.dtype)
         root = self._root(self._still)
-        self._y = self._without_gains(measured, plane, root)
+        self._y = measured
         self._base = self._likelihood(root)
 
     def _root(self, frames: torch.Tensor, some: slice = _ALL) -> torch.Tensor:
@@ -131,22 +131,6 @@ class _MovingBlocks:
         covariance = self._distance * (masks.mT @ (frames @ masks)) + self._fixed[some]
         root: torch.Tensor = torch.linalg.cholesky(covariance)
         return root
-
-    def _without_gains(self, measured: torch.Tensor, plane: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
-        """Return y without gains of the frames that are the same in all blocks: they would look like flicker."""
-        white = torch.linalg.solve_triangular(root, torch.cat([plane, measured.unsqueeze(-1)], -1), upper=False)
-        scene: torch.Tensor = torch.linalg.lstsq(white[..., :-1], white[..., -1:]).solution
-        scale = white[..., -1].square().mean(1)
-        weight = (scale + 0.2 * scale.median() + 1e-12).rsqrt().view(-1, 1, 1)
-        bright = (plane @ scene) / (self._masks.sum(1).unsqueeze(-1) + 1e-12)
-        columns = self._masks.mT * bright
-        pair = weight * torch.linalg.solve_triangular(
-            root, torch.cat([columns, measured.unsqueeze(-1)], -1), upper=False
-        )
-        normal = torch.einsum("npi,npj->ij", pair, pair)
-        information, score = normal[:-1, :-1], normal[:-1, -1]
-        gains: torch.Tensor = torch.linalg.solve(information + 400.0 * torch.eye(len(score), dtype=score.dtype), score)
-        return measured - (columns @ (gains - gains.mean()).unsqueeze(-1)).squeeze(-1)
 
     def _likelihood(self, root: torch.Tensor, some: slice = _ALL) -> torch.Tensor:
         """Return the log-likelihood of blocks, (N,)."""

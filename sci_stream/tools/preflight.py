@@ -170,7 +170,7 @@ def _check_masks(rig: Rig, calibration: Calibration) -> str:
     from sci_stream.calibration.monitor import CalibrationMonitor  # noqa: PLC0415 - a light host has no torch
     from sci_stream.recon.backend.device import pick_device  # noqa: PLC0415
 
-    monitor = CalibrationMonitor(calibration, pick_device("cpu"), every=1, shuffled=True)
+    monitor = CalibrationMonitor(calibration, pick_device("cpu"), every=1, correct=True, shuffled=True)
     video = np.zeros((calibration.n_frames, 1, 1), np.float32)  # the order from one snapshot to the next is not judged
     health: CalibrationHealth | None = None
     clipped = 0.0

@@ -19,7 +19,7 @@ def better_order(order: np.ndarray, snapshots: int = 5, **options: object) -> tu
     """Return the better order that is found if the calibration has the masks in this order."""
     camera = Rig(width_px=128, height_px=128, n_frames=len(order), **options)
     calibration = replace(camera.calibration, phi=camera.calibration.phi[order])
-    monitor = CalibrationMonitor(calibration, torch.device("cpu"), every=1, shuffled=True)
+    monitor = CalibrationMonitor(calibration, torch.device("cpu"), every=1, correct=True, shuffled=True)
     video = np.zeros((len(order), 128, 128), np.float32)
     health = None
     for _ in range(snapshots):
