@@ -118,12 +118,11 @@ def test_run_reports_and_corrects_mask_shift(rig_in_process: RigMaker, caplog: p
     assert report["match"] > 0.6
     assert "the masks have moved by" in caplog.text
     by_seq = [entry["psnr_db"] for entry in summary["psnr_db"]["per_snapshot"]]
-    assert min(by_seq[2:]) > by_seq[0] + 1  # only the first counts as well calibrated
+    assert min(by_seq) > 30.0, "as calibrated 26.7"
 
     again = replay(recorded, ReplayPlan()).path
     with open_recording(recorded) as live, open_recording(again) as offline:
-        assert live.table["masks_at"][0] == b""
-        assert live.table["masks_at"][9] != b""
+        assert all(live.table["masks_at"] != b"")
         assert offline.table["masks_at"].tolist() == live.table["masks_at"].tolist()
     found = compare_recordings(recorded, again)
     assert len(found.snapshots) == 10
@@ -142,8 +141,7 @@ def test_run_corrects_single_masks_and_states_the_evidence(rig_in_process: RigMa
     assert health["last_jitter_px"] > 0.08
     assert health["last_error_log_odds"] > 5
     with open_recording(recorded) as recording:
-        mismatch = recording.table["mismatch"]
-    assert mismatch[6:].mean() < mismatch[0] / 2, "corrected errors are no noise any more"
+        assert recording.table["mismatch"].max() < 0.03, "corrected errors are no noise any more: as calibrated 0.10"
 
 
 def test_run_with_other_cameras_masks_warns_and_shows_snapshots(
