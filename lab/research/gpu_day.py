@@ -44,7 +44,7 @@ VIDEO_MINUTES_LEFT, VIDEO_SHARE_PLANNED = 16.0, 0.93
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
-# What the machine lacks, its Python, and the systems whose wheels run on it.
+# Packages that the machine lacks, its Python, and the systems whose wheels run on it.
 LACKING = ("pydantic", "uvicorn", "starlette", "pyzmq")  # and av, to train on clips
 PYTHON = "3.12"
 _PLATFORMS = ("--platform", "manylinux_2_28_x86_64", "--platform", "manylinux2014_x86_64")
@@ -55,7 +55,7 @@ _REHEARSED_SLOWER = 8
 
 
 class Step(NamedTuple):
-    """A process of a group: its name, what it runs, its limit, s, and the folder of ``--data`` that it needs."""
+    """A process of a group: its name, its command, its limit, s, and the folder of ``--data`` that it needs."""
 
     name: str
     arguments: tuple[str, ...]
@@ -119,7 +119,7 @@ GROUPS: dict[str, tuple[Step, ...]] = {
         for n in range(1, 5)
     },
 }
-"""Steps by group, of at most nine minutes together; the last ones train what is unfinished and run in this order."""
+"""Steps by group, of at most nine minutes together; the last ones continue unfinished training, in this order."""
 
 
 class Day:
@@ -128,7 +128,7 @@ class Day:
     Parameters
     ----------
     work
-        Folder for results; training continues from what it holds.
+        Folder for results; training continues from its content.
     site
         Folder with the packages that were carried; None if there are none.
     """
@@ -172,7 +172,7 @@ class Day:
             while status is None and time.monotonic() < ends_s and not self._terminated:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     status = process.wait(0.2)
-            # What it started ends with it.
+            # Its children end with it.
             _signal_group(process, signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_ENDS_S)
