@@ -97,8 +97,8 @@ def solve_bytes(n_frames: int, height: int, width: int, *, planes: int = 1, pixe
     of them for comparing starts; activations of a network of 64 channels for a chunk, in and out, at half resolution;
     and a chunk of temporal frequencies, in and out.
 
-    Recorded solves, of smaller videos only (`sci_stream.recon.backend.cuda_graph.MAX_PIXELS`), take up to eight videos
-    more: the preceding video, both starts, and the results.
+    Recorded solves, of smaller videos only (`sci_stream.recon.backend.cuda_graph.MAX_PIXELS`), take up to ten videos
+    more: the preceding video, both starts, the results, and the spectra of three models, half a video each.
     """
     frame = height * width
     videos = 25 * n_frames * frame  # six in float32 and one byte a pixel for the check that all is finite
