@@ -85,7 +85,7 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
         return []
     y = np.where(valid, y, np.median(y[valid]))
     light = np.asarray(phi, np.float64).sum(0)
-    found = [*_saturation(y), *_blocks(y)]
+    found = [*_saturation(y, light), *_blocks(y)]
     r, level, usable = _modulation(y, valid, bayer)
     t, _, lit = _modulation(light, valid, bayer)
     usable &= lit
@@ -236,9 +236,11 @@ def _slope(z: F64, x: F64) -> tuple[float, float]:
     return slope, float(np.sqrt(np.mean((z - slope * x) ** 2) / power))
 
 
-def _saturation(y: F64) -> list[Defect]:
-    share = float(np.mean(y >= y.max()))
-    if share < _SATURATED or y.min() == y.max():
+def _saturation(y: F64, light: F64) -> list[Defect]:
+    """Return whether many pixels have one largest value, though their light differs; a flat scene is no saturation."""
+    top = y >= y.max()
+    share = float(np.mean(top))
+    if share < _SATURATED or y.min() == y.max() or np.ptp(light[top]) < 0.1 * light[top].max():
         return []
     return [
         Defect(
