@@ -242,12 +242,8 @@ def _saturation(y: F64, light: F64) -> list[Defect]:
     share = float(np.mean(top))
     if share < _SATURATED or y.min() == y.max() or np.ptp(light[top]) < 0.1 * light[top].max():
         return []
-    return [
-        Defect(
-            "saturation",
-            f"{share:.1%} of y has its largest value, {y.max():.6g}: saturated pixels say less; shorten the exposure",
-        )
-    ]
+    text = f"{share:.1%} of y has its largest value, {y.max():.6g}: saturated pixels say less; shorten the exposure"
+    return [Defect("saturation", text)]
 
 
 _DCT = np.sqrt(np.where(np.arange(8) == 0, 1, 2) / 8)[:, None] * np.cos(
@@ -266,9 +262,7 @@ def _blocks(y: F64) -> list[Defect]:
     aligned, *displaced = (_smallness(y[start:, start:]) for start in (0, 2, 4, 6))
     if float((np.mean(displaced, 0) - aligned).max()) < _JPEG:
         return []
-    return [
-        Defect("jpeg", "y was compressed as JPEG, which removes the code of the masks: use the camera's raw frames")
-    ]
+    return [Defect("jpeg", "y was compressed as JPEG, which removes the code of the masks: use raw frames")]
 
 
 def _smallness(y: F64) -> F64:

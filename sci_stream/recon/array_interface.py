@@ -213,12 +213,9 @@ def reconstruct(
     scores = [report.psnr_db for report in reports if report.psnr_db is not None]
     mean_psnr = float(np.mean(scores)) if scores else None
     found = tuple(solver.defects)
-    return Reconstructed(_like(video, y), tuple(reports), mean_psnr, solver.white, texts(found), found)
-
-
-def texts(defects: Iterable[Defect]) -> tuple[str, ...]:
-    """Return the sentences of defects."""
-    return tuple(defect.text for defect in defects)
+    return Reconstructed(
+        _like(video, y), tuple(reports), mean_psnr, solver.white, tuple(one.text for one in found), found
+    )
 
 
 def _warn(defects: Iterable[Defect]) -> None:
@@ -276,7 +273,9 @@ def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reco
         video, report = solver.solve(seq, counts)
         _warn(solver.defects[known:])
         known, found = len(solver.defects), tuple(solver.defects)
-        yield Reconstructed(_like(video, snapshot), (report,), None, solver.white, texts(found), found)
+        yield Reconstructed(
+            _like(video, snapshot), (report,), None, solver.white, tuple(one.text for one in found), found
+        )
 
 
 class ArraySolver:

@@ -75,9 +75,12 @@ def check_rig(path: Path) -> list[Finding]:
     def masks() -> str:
         return _check_masks(rig, fitting[0]) if fitting else "not compared: they need camera and calibration"
 
+    def modulator() -> str:
+        return check_timing(rig) if opened else "not checked: it needs the camera"
+
     checks: list[tuple[str, Callable[[], str]]] = [
         ("camera", camera),
-        ("modulator", lambda: check_timing(rig)),
+        *([("modulator", modulator)] if rig.modulator.driver else []),
         ("calibration", calibration),
         ("masks", masks),
         ("device", lambda: _check_devices(rig)),

@@ -24,7 +24,7 @@ from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
 from sci_stream.quantities import live_values
-from sci_stream.recon.array_interface import ArrayOptions, ArraySolver, Progress, as_series, real_array, texts
+from sci_stream.recon.array_interface import ArrayOptions, ArraySolver, Progress, as_series, real_array
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.reports import SolveReport
 
@@ -77,7 +77,7 @@ class SolvedFile:
             "denoiser": self.denoiser,
             "device": self.device,
             "psnr_db": _finite(self.psnr_db),
-            "faults": [*texts(self.defects)],
+            "faults": [one.text for one in self.defects],
             "defects": [
                 {"name": one.name, "text": one.text, "fatal": one.fatal, "corrected": one.corrected}
                 for one in self.defects

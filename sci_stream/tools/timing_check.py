@@ -23,10 +23,9 @@ _LEAST_CONTRAST = 0.02
 
 
 def check_timing(rig: Rig) -> str:
-    """Return the timing plan of a rig, its diagram, and the measured delay. Raises as `ModulatedCamera.open`."""
+    """Return the timing plan, its diagram, and the measured delay of a rig with a modulator."""
     camera = make_coded_camera(rig)
-    if not isinstance(camera, ModulatedCamera):
-        return "none: the rig commands no modulator"
+    assert isinstance(camera, ModulatedCamera)
     try:
         camera.open()
         assert camera.plan is not None

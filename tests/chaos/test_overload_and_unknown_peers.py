@@ -17,7 +17,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from sci_stream.wire import Hello, encode
+from sci_stream.wire.codec import encode
+from sci_stream.wire.messages import Hello
 from tests.e2e.kit import RunningRig, assert_accounted_for, merged
 from tests.e2e.test_overload import BURST, resident_mib
 from tests.ports import free_ports

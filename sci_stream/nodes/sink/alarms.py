@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 Level = Literal["bad", "warn"]
 MAX_ALARMS = 50
+_NO_FIGURES = str.maketrans("", "", "+-.0123456789")
 # A count that grows again after a minute of quiet is another alarm.
 QUIET_NS = 60_000_000_000
 # Where clipping begins to cost quality (`sci-stream bench`, docs/operation.md); it clears at half of it.
@@ -147,7 +148,7 @@ def _problems(status: SinkStatus, active: set[str]) -> Iterator[_Problem]:
     if not running:
         return
     for text in series.calibration_alerts:
-        yield _Problem(f"calibration {_without_figures(text)}", "warn", text)
+        yield _Problem(f"calibration {text.translate(_NO_FIGURES)}", "warn", text)
     saturated = None if series.report is None else series.report.saturated_fraction
     yield from _light(saturated, series.brightness, active, series.open_share)
 
@@ -164,10 +165,6 @@ def _light(
     if brightness is not None and brightness < limit:
         text = f"the snapshots reach {brightness:.1%} of full scale in the mean: is there light, and the lens open?"
         yield _Problem("dark", "warn", text)
-
-
-def _without_figures(text: str) -> str:
-    return "".join(letter for letter in text if letter not in "+-.0123456789")
 
 
 class _Webhook:
