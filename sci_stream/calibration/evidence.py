@@ -111,27 +111,26 @@ def mask_fit(y: Array, phi: Array, bayer: BayerPhase | None = None) -> float:
     return _correlation(r, t, usable & lit) if (usable & lit).any() else 0.0
 
 
-def stuck_pixels(y: Array, phi: Array) -> npt.NDArray[np.bool_]:
-    """Return the pixels, (H, W), that are brighter than any masks and their neighbours can make them.
+def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> npt.NDArray[np.bool_]:
+    """Return the pixels, (H, W), that are brighter than any masks and their neighbours of one colour can make them.
 
     A pixel is at most as bright as its brightest frame times its light. Lines of such pixels count as well.
     """
     y, light = np.asarray(y, np.float64), np.asarray(phi, np.float64).sum(0)
     light = np.maximum(light, 0.1 * light.mean())
     floor = 0.02 * float(np.median(np.abs(y)))
-    brightness = y / light
-    around = _window_quantile(brightness, 0.8)
-    return np.asarray(y > _STUCK * (light * np.maximum(around, 0) + floor))
+    planes = (y / light)[np.newaxis] if bayer is None else mosaics.split(y / light)
+    around = np.stack([_window_quantile(plane, 0.8) for plane in planes])
+    bound = around[0] if bayer is None else mosaics.merge(around)
+    return np.asarray(y > _STUCK * (light * np.maximum(bound, 0) + floor))
 
 
 def _window_quantile(image: F64, share: float) -> F64:
-    """Return the quantile of the square around each pixel; by selected offsets, every other pixel of a large square."""
-    pad = _WINDOW // 2
-    padded = np.pad(image, pad, mode="reflect")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (_WINDOW, _WINDOW))
-    stack = windows.reshape(*image.shape, -1)
+    """Return the quantile of the square around each pixel."""
+    padded = np.pad(image, _WINDOW // 2, mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (_WINDOW, _WINDOW)).reshape(*image.shape, -1)
     k = int(share * (_WINDOW * _WINDOW - 1))
-    return np.asarray(np.partition(stack, k, axis=2)[..., k])
+    return np.asarray(np.partition(windows, k, axis=2)[..., k])
 
 
 def _modulation(

@@ -355,7 +355,8 @@ class ArraySolver:
 
     def scale(self, y: Array, truth: Array | None) -> None:
         """Determine the defects of the first snapshot and the scale of y, (N, H, W), and create the engine."""
-        self._leave_out(stuck_pixels(self.calibration.measurement(y[0]), self.calibration.phi))
+        calibration = self.calibration
+        self._leave_out(stuck_pixels(calibration.measurement(y[0]), calibration.phi, calibration.bayer))
         if self._checks:
             self._examine(y[0])
         if not self.white:

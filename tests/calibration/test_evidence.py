@@ -124,6 +124,8 @@ def test_mosaic_is_examined_by_colours(y: Array, masks: Array) -> None:
     tint = np.ones((2, 2)) + np.array([[0.0, 0.6], [0.6, 1.5]])
     mosaic = y * np.tile(tint, (SIZE // 2, SIZE // 2))
     assert examine(mosaic, masks, BayerPhase.RGGB) == []
+    strong = y * np.tile(np.array([[0.1, 0.1], [0.1, 3.0]]), (SIZE // 2, SIZE // 2))
+    assert not stuck_pixels(strong, masks, BayerPhase.RGGB).any()
     assert names(examine(mosaic, masks[:, ::-1], BayerPhase.RGGB)) == ["mask_orientation"]
 
 

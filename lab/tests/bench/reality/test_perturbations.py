@@ -86,8 +86,8 @@ def test_snapshots_can_be_acquired_with_exact_calibration() -> None:
 
 
 def test_default_rigs_cover_all_masks_blurs_counts_and_colours() -> None:
-    assert {rig.patterns for rig in RIGS} == {"published", "random", "shift", "measured"}
-    assert {rig.blur_px for rig in RIGS} == {0.0, 0.3, 0.5, 0.8}
+    assert {rig.patterns for rig in RIGS} == {"published", "random", "shift", "measured", "moving"}
+    assert {rig.blur_px for rig in RIGS} == {0.0, 0.3, 0.5, 0.6, 0.8}
     assert {rig.n_frames for rig in RIGS} == {8, 14, 24}
     assert {rig.colour for rig in RIGS} == {False, True}
     assert len({rig.name for rig in ALL_RIGS}) == len(ALL_RIGS)
