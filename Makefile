@@ -33,10 +33,11 @@ test-lab: install  ## Tests of the laboratory
 test-gentl: install  ## The simulated GenTL camera, and the instrument on it; needs g++
 	$(PYTEST) -n 5 --dist loadfile --no-loadscope-reorder drivers/gentl_sim/tests $(ARGS)
 
+# In one process: a GigE camera listens at one UDP port.
 test-cameras: install  ## Aravis' fake GigE camera and pylon's emulator; the latter skipped where its wheel of 88 MB cannot be had
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable './drivers/cameras[pylon]' \
 		|| echo "pylon's emulator is skipped: pypylon cannot be installed here, for the reason above"
-	$(PYTEST) -n 2 --dist loadfile drivers/cameras/tests $(ARGS)
+	$(PYTEST) -n 0 drivers/cameras/tests $(ARGS)
 
 test-modulators: install  ## Makers' mask modulators against fakes; needs gcc
 	$(PYTEST) -n 2 --dist loadfile drivers/modulators/tests $(ARGS)
