@@ -165,6 +165,8 @@ modulator_key = "{public}"
         env={**environment(), "PYTHONPATH": f"{folder}:{ROOT}:{ROOT / 'drivers'}"},
         stderr=subprocess.PIPE,
         text=True,
+        # A shell starts its background jobs with SIGINT ignored, and the test may be one.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no lock is taken
     )
     try:
         monkeypatch.setattr(modulator_link, "_ANSWER_S", {"open": PATIENCE_S})
