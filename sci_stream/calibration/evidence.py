@@ -23,7 +23,8 @@ F64 = npt.NDArray[np.float64]
 _BLUR_PX = 3.0
 # Light of less variation than this says nothing, as that of masks that add up to a constant.
 _MIN_VARIATION = 0.02
-_MATCH = 0.3
+MATCH = 0.3
+"""Correlation from which masks belong to y: between that of wrong masks, 0.15, and of right ones, 0.49."""
 _MAX_SHIFT_PX = 6
 # How much better a displaced mask must fit: neighbours of masks with large features fit nearly as well.
 _SHIFT_MARGIN = 0.03
@@ -94,7 +95,7 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
     fit = _correlation(r, t, usable)
     if shift := _shift(r, t, usable, abs(fit)):
         return [*found, shift]
-    if abs(fit) < _MATCH:
+    if abs(fit) < MATCH:
         return found + _orientation(r, light, usable, fit, bayer)
     if fit < 0:
         text = f"y is dark where the masks are open (correlation {fit:.2f}): pass 1 - masks"
@@ -171,7 +172,7 @@ def _orientation(
             continue
         t, _, lit = _modulation(turned, np.ones_like(usable), bayer)
         other = _correlation(r, t, usable & lit)
-        if abs(other) > max(best, _MATCH):
+        if abs(other) > max(best, MATCH):
             best, name, remedy, sign = abs(other), orientation, text, np.sign(other)
     if not name:
         return []
@@ -188,7 +189,7 @@ def _shift(r: F64, t: F64, usable: npt.NDArray[np.bool_], fit: float) -> Defect 
     product /= max(float(np.sqrt((a * a).sum() * (b * b).sum())), 1e-300)
     near = range(-_MAX_SHIFT_PX, _MAX_SHIFT_PX + 1)
     best, dy, dx = max((float(product[dy, dx]), dy, dx) for dy in near for dx in near)
-    if (dy, dx) == (0, 0) or best < max(fit + _SHIFT_MARGIN, _MATCH):
+    if (dy, dx) == (0, 0) or best < max(fit + _SHIFT_MARGIN, MATCH):
         return None
     text = f"the masks fit y {best:.2f} instead of {fit:.2f} moved by ({dx:+d}, {dy:+d}) px in (x, y): calibrate again"
     return Defect("mask_shift", text, corrected=True, shift_px=(dx, dy))

@@ -10,7 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from sci_stream.calibration.evidence import mask_fit
+from sci_stream.calibration.evidence import MATCH, mask_fit
 from sci_stream.errors import FileFormatError, InputError
 from sci_stream.files.arrays import MASKS, MEASUREMENT, TRUTH, choose, find, read_all, read_one
 from sci_stream.model import Array
@@ -23,7 +23,6 @@ from sci_stream.recording.series import RecordedSeries
 _ROLES = {"y": MEASUREMENT, "masks": MASKS, "truth": TRUTH}
 # How much better fewer masks must fit: the last of all masks always adds to the fit of right ones.
 _FEWER_MARGIN = 0.05
-_MATCH = 0.3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,7 +165,7 @@ def _paired(path: Path, y: Array, masks: Array, assumed: list[str]) -> tuple[Arr
     best = ways[0]
     if len(ways) > 1 and masks.min() >= 0 and masks.max() > 0:
         fits = [abs(mask_fit(way[2] if way[2].ndim == 2 else way[2][0], way[3])) for way in ways]
-        best = ways[int(np.argmax(fits))] if fits[0] < _MATCH <= max(fits) else best
+        best = ways[int(np.argmax(fits))] if fits[0] < MATCH <= max(fits) else best
     for what, note in zip(("snapshots", "masks"), best[:2], strict=True):
         assumed += [f"the {what} of {path.name} {note}"] if note else []
     return best[2], best[3]
@@ -195,7 +194,7 @@ def _fitting_number(y: Array, masks: Array) -> int:
         return len(masks)
     fits = [mask_fit(y, masks[:n]) for n in range(1, len(masks) + 1)]
     best = int(np.argmax(fits))
-    return best + 1 if fits[best] > max(_MATCH, fits[-1] + _FEWER_MARGIN) else len(masks)
+    return best + 1 if fits[best] > max(MATCH, fits[-1] + _FEWER_MARGIN) else len(masks)
 
 
 def _recorded(path: Path, masks: Array | Calibration | None, truth: Array | None) -> Measurements:

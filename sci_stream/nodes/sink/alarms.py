@@ -25,7 +25,7 @@ MAX_ALARMS = 50
 _NO_FIGURES = str.maketrans("", "", "+-.0123456789")
 # A count that grows again after a minute of quiet is another alarm.
 QUIET_NS = 60_000_000_000
-# Where clipping begins to cost quality (`sci-stream bench`, docs/operation.md); it clears at half of it.
+# Chosen, not measured: highlights clip without harm, a twentieth of the picture does not. It clears at half of it.
 SATURATED_FRACTION = 0.05
 DARK_FRACTION = 0.02
 _WEBHOOK_TIMEOUT_S = 5.0
