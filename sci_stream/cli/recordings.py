@@ -139,7 +139,7 @@ def export(
     exposure: Annotated[float, typer.Option(min=-10, max=10, help="Of pictures: brightness in stops.")] = 0.0,
     black: Annotated[float, typer.Option(min=0, max=0.95, help="Of pictures: light that is shown as black.")] = 0.0,
     grey_world: Annotated[bool, typer.Option("--grey-world", help="Balance colours to a grey mean.")] = False,
-    demosaic: Annotated[str, typer.Option(help="bilinear, edge_aware, malvar or directional.")] = "directional",
+    demosaic: Annotated[str, typer.Option(help="bilinear or directional.")] = "directional",
     false_colour: Annotated[str, typer.Option(help="Of mono: none, inferno, viridis, turbo or bone.")] = "none",
     force: Force = False,
 ) -> None:

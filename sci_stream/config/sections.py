@@ -245,7 +245,7 @@ class PreviewSection(Section):
         strict=False,
         description="Gains of red, green and blue for white_balance fixed, 1/8 to 8.",
     )
-    demosaic: Rare[Literal["bilinear", "edge_aware", "malvar", "directional"]] = Field(
+    demosaic: Rare[Literal["bilinear", "directional"]] = Field(
         default="bilinear", description="Demosaicing method, cheapest first; `sci-stream bench colour` compares them."
     )
     false_colour: Rare[Literal["none", "inferno", "viridis", "turbo", "bone"]] = Field(

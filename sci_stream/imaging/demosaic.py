@@ -1,13 +1,12 @@
-"""Demosaicing: two methods of OpenCV and two better ones; `sci-stream bench colour` measures all.
+"""Demosaicing: a fast method and a better one; `sci-stream bench colour` measures both.
 
-The better ones interpolate colour differences instead of colours: these vary less from pixel to pixel than
-brightness does.
+The better one interpolates colour differences instead of colours: these vary less from pixel to pixel than brightness
+does.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from typing import cast
 
 import cv2
@@ -27,25 +26,9 @@ class Demosaic(enum.StrEnum):
 
     BILINEAR = "bilinear"
     """OpenCV's mean of the neighbours: fastest, with coloured fringes at edges."""
-    EDGE_AWARE = "edge_aware"
-    """OpenCV: green along edges, not across; red and blue as in bilinear."""
-    MALVAR = "malvar"
-    """Malvar, He and Cutler, ICASSP 2004: linear 5×5 filters that use the gradient of the measured colour."""
     DIRECTIONAL = "directional"
     """Menon, Andriani and Calvagno, IEEE TIP 2007: horizontal or vertical, whichever gives the smoother colour."""
 
-
-_OPENCV = {
-    method: {phase: getattr(cv2, f"COLOR_Bayer{phase}2RGB{suffix}") for phase in BayerPhase}
-    for method, suffix in ((Demosaic.BILINEAR, ""), (Demosaic.EDGE_AWARE, "_EA"))
-}
-
-# Malvar, He and Cutler's kernels, their figure 2, in eighths.
-_GREEN = np.array([[0, 0, -1, 0, 0], [0, 0, 2, 0, 0], [-1, 2, 4, 2, -1], [0, 0, 2, 0, 0], [0, 0, -1, 0, 0]]) / 8
-_BESIDE = np.array([[0, 0, 0.5, 0, 0], [0, -1, 0, -1, 0], [-1, 4, 5, 4, -1], [0, -1, 0, -1, 0], [0, 0, 0.5, 0, 0]]) / 8
-_ACROSS = (
-    np.array([[0, 0, -1.5, 0, 0], [0, 2, 0, 2, 0], [-1.5, 0, 6, 0, -1.5], [0, 2, 0, 2, 0], [0, 0, -1.5, 0, 0]]) / 8
-)
 
 # Menon, Andriani and Calvagno: green along a line (their eq. 1), and the neighbourhood of their classifier (fig. 3).
 _GREEN_ALONG = np.array([[-0.25, 0.5, 0.5, 0.5, -0.25]])
@@ -62,14 +45,13 @@ def demosaic(mosaic: U16, bayer: BayerPhase, method: Demosaic = Demosaic.BILINEA
     -------
     (B, H, W, 3) uint16 RGB, a new array.
     """
-    codes = _OPENCV.get(method)
-    if codes is not None:
-        return cast(U16, np.stack([cv2.cvtColor(frame, codes[bayer]) for frame in mosaic]))
+    if method is Demosaic.BILINEAR:
+        code = getattr(cv2, f"COLOR_Bayer{bayer}2RGB")
+        return cast(U16, np.stack([cv2.cvtColor(frame, code) for frame in mosaic]))
     # Frame by frame: float intermediates of a whole video would take ten times its memory.
-    interpolate = _METHODS[method]
     out = np.empty((*mosaic.shape, 3), np.uint16)
     for frame, rgb in zip(mosaic, out, strict=True):
-        colours = interpolate(frame.astype(np.float32), bayer)
+        colours = _directional(frame.astype(np.float32), bayer)
         np.clip(colours, 0, _FULL, out=colours)
         rgb[...] = np.rint(colours, out=colours)
     return out
@@ -89,22 +71,6 @@ class _Sites:
 def _filtered(image: F32, kernel: npt.NDArray[np.float64]) -> F32:
     # Reflection about the edge pixel continues the pattern of colours beyond the border.
     return cast(F32, cv2.filter2D(image, -1, kernel, borderType=cv2.BORDER_REFLECT_101))
-
-
-def _malvar(mosaic: F32, bayer: BayerPhase) -> F32:
-    at = _Sites(bayer)
-    rgb = np.repeat(mosaic[..., None], 3, axis=-1)
-    red, green, blue = (rgb[..., i] for i in range(3))
-    filtered = _filtered(mosaic, _GREEN)
-    for sites in (at.red, at.blue):
-        green[sites] = filtered[sites]
-    filtered = _filtered(mosaic, _BESIDE)
-    red[at.green_by_red], blue[at.green_by_blue] = filtered[at.green_by_red], filtered[at.green_by_blue]
-    filtered = _filtered(mosaic, _BESIDE.T)
-    red[at.green_by_blue], blue[at.green_by_red] = filtered[at.green_by_blue], filtered[at.green_by_red]
-    filtered = _filtered(mosaic, _ACROSS)
-    red[at.blue], blue[at.red] = filtered[at.blue], filtered[at.red]
-    return rgb
 
 
 def _directional(mosaic: F32, bayer: BayerPhase) -> F32:
@@ -146,9 +112,3 @@ def _directional_green(mosaic: F32, at: _Sites) -> tuple[F32, npt.NDArray[np.boo
     for sites in (at.red, at.blue):
         green[sites] = np.where(horizontal[sites], rows[sites], columns[sites])
     return green, horizontal
-
-
-_METHODS: dict[Demosaic, Callable[[F32, BayerPhase], F32]] = {
-    Demosaic.MALVAR: _malvar,
-    Demosaic.DIRECTIONAL: _directional,
-}

@@ -21,7 +21,6 @@ def test_uniform_colour_is_exact_up_to_the_edge(phase: BayerPhase, method: Demos
     rgb = np.broadcast_to(np.array([50_000, 20_000, 7_000], np.uint16), (2, 12, 16, 3))
     found = demosaic(mosaic_of(rgb, phase).astype(np.uint16), phase, method)
     assert found.dtype == np.uint16
-    # OpenCV's edge-aware method copies the rim from its neighbours, which are equal here; only rounding differs.
     assert np.abs(found.astype(int) - rgb).max() <= 1
 
 
@@ -42,12 +41,12 @@ def test_measured_values_are_kept(phase: BayerPhase, method: Demosaic) -> None:
 
 
 @pytest.mark.parametrize("phase", BayerPhase)
-@pytest.mark.parametrize("method", [Demosaic.MALVAR, Demosaic.DIRECTIONAL])
-def test_rotated_sensor_gives_rotated_image(phase: BayerPhase, method: Demosaic) -> None:
+def test_rotated_sensor_gives_rotated_image(phase: BayerPhase) -> None:
     mosaic = np.random.default_rng(4).integers(0, 65536, (1, 20, 24)).astype(np.uint16)
     turned_phase = BayerPhase(phase[::-1])
-    turned = demosaic(np.ascontiguousarray(mosaic[:, ::-1, ::-1]), turned_phase, method)
-    assert np.abs(turned[:, ::-1, ::-1].astype(int) - demosaic(mosaic, phase, method)).max() <= 1
+    turned = demosaic(np.ascontiguousarray(mosaic[:, ::-1, ::-1]), turned_phase, Demosaic.DIRECTIONAL)
+    straight = demosaic(mosaic, phase, Demosaic.DIRECTIONAL)
+    assert np.abs(turned[:, ::-1, ::-1].astype(int) - straight).max() <= 1
 
 
 def test_clipped_light_does_not_wrap() -> None:
@@ -59,7 +58,7 @@ def test_clipped_light_does_not_wrap() -> None:
         assert found[:, :, 11:].min() == 65535
 
 
-def test_better_methods_are_better_on_photographs(data_dir: Path) -> None:
+def test_directional_method_is_better_on_photographs(data_dir: Path) -> None:
     psnr_db = defaultdict(list)
     for name in ("1.png", "8.png", "19.png"):
         path = data_dir / "test" / "kodak24" / name
@@ -71,5 +70,4 @@ def test_better_methods_are_better_on_photographs(data_dir: Path) -> None:
             error = (found.astype(np.float64) - rgb)[:, 4:-4, 4:-4] / 65535
             psnr_db[method].append(-10 * np.log10((error**2).mean()))
     mean = {method: np.mean(values) for method, values in psnr_db.items()}
-    assert mean[Demosaic.MALVAR] > mean[Demosaic.BILINEAR] + 4
-    assert mean[Demosaic.DIRECTIONAL] > mean[Demosaic.MALVAR] + 1.5
+    assert mean[Demosaic.DIRECTIONAL] > mean[Demosaic.BILINEAR] + 5.5

@@ -53,7 +53,7 @@ const en = {
   tone: "Tone", reset: "reset", reset_title: "Values of the rig file (0)", exposure: "Exposure", black: "Black", gamma: "Gamma", white: "White", white_balance: "White balance",
   off: "Off", off_title: "No white balance", auto_white: "Auto", auto_white_title: "The mean of the scene is grey (W)", pick: "Pick", pick_title: "Click a white or grey point (P)",
   fixed: "Fixed", fixed_title: "Fixed gains of red, green and blue", gains: "Gains", gain_red: "Gain of red", gain_green: "Gain of green", gain_blue: "Gain of blue",
-  demosaic: "Demosaic", bilinear: "bilinear", edge_aware: "edge aware", directional: "directional", colours: "Colours", grey: "grey",
+  demosaic: "Demosaic", bilinear: "bilinear", directional: "directional", colours: "Colours", grey: "grey",
   // ledger, recording, instrument, nodes
   ledger: "Ledger", open: "open", closed: "closed", does_not_close: "does not close", ended: "ended", acquired: "acquired", reconstructed: "reconstructed", raw_only: "raw only",
   dropped_reason: "dropped: {reason}", dropped: "dropped", missed_by_camera: "missed by the camera", redelivered: "redelivered", duplicates: "duplicates discarded",
@@ -148,7 +148,7 @@ const de = {
   tone: "Tonwerte", reset: "zurück", reset_title: "Werte der Rig-Datei (0)", exposure: "Belichtung", black: "Schwarz", gamma: "Gamma", white: "Weiß", white_balance: "Weißabgleich",
   off: "Aus", off_title: "Ohne Weißabgleich", auto_white: "Auto", auto_white_title: "Das Mittel der Szene ist grau (W)", pick: "Wählen", pick_title: "Einen weißen oder grauen Punkt anklicken (P)",
   fixed: "Fest", fixed_title: "Diese Verstärkungen von Rot, Grün und Blau", gains: "Verstärkungen", gain_red: "Verstärkung Rot", gain_green: "Verstärkung Grün", gain_blue: "Verstärkung Blau",
-  demosaic: "Demosaicing", bilinear: "bilinear", edge_aware: "kantentreu", directional: "gerichtet", colours: "Farben", grey: "grau",
+  demosaic: "Demosaicing", bilinear: "bilinear", directional: "gerichtet", colours: "Farben", grey: "grau",
   ledger: "Bilanz", open: "offen", closed: "geschlossen", does_not_close: "geht nicht auf", ended: "beendet", acquired: "aufgenommen", reconstructed: "rekonstruiert", raw_only: "nur roh",
   dropped_reason: "verworfen: {reason}", dropped: "verworfen", missed_by_camera: "von der Kamera verpasst", redelivered: "neu zugestellt", duplicates: "Doppelte abgewiesen",
   recording: "Aufzeichnung", file: "Datei", last_file: "letzte Datei", written: "geschrieben", written_value: "{bytes}, {snapshots}", rate_word: "Rate", waiting_bytes: ", {bytes} wartend",
