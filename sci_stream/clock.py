@@ -18,14 +18,6 @@ def unix_ns() -> int:
     return time.monotonic_ns() + _ahead_ns
 
 
-def host_s() -> float:
-    """Return seconds since 1970 by the host's clock as it is set now.
-
-    For times that users set, when a process starts; afterwards `unix_ns`, which no setting of the clock moves.
-    """
-    return time.time()
-
-
 def read_again() -> int:
     """Read the host's clock again; return by how much `unix_ns` steps, ns.
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-import math
 import re
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final, TypeVar, get_args
 
@@ -120,31 +118,6 @@ def is_loopback(host: str) -> bool:
 Endpoint = Annotated[str, AfterValidator(checked_endpoint)]
 """A ZeroMQ address that one node binds and others connect to."""
 
-
-def expiry_s(text: str) -> float:
-    """Return the Unix time of an `Expiry`, infinity for ``""``."""
-    return datetime.fromisoformat(text).timestamp() if text else math.inf
-
-
-def _checked_expiry(text: str) -> str:
-    try:
-        zone = datetime.fromisoformat(text).tzinfo if text else True
-    except ValueError:
-        zone = None
-    if zone is None:
-        raise ValueError("expected a date and time with its zone, such as 2027-01-31T00:00:00Z")
-    return text
-
-
-Expiry = Annotated[
-    str,
-    AfterValidator(_checked_expiry),
-    Field(
-        description='Time at which the token expires, such as "2027-01-31T00:00:00Z"; "": never.',
-        json_schema_extra={"expert": True},
-    ),
-]
-"""The time, in ISO 8601 with its zone, at which a `Token` expires, or ``""`` for never."""
 
 Token = Annotated[str, Field(max_length=256, repr=False, json_schema_extra=SECRET)]
 """A secret that clients of an HTTP server send, or ``""`` for none."""

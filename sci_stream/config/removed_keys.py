@@ -7,14 +7,17 @@ from typing import Final
 _IN_LAB = "The paper's own loop has it: sci_stream_lab.paper, of the package sci-stream-lab."
 _IN_PYTHON = "It is a setting for experiments: SolverSettings in Python, `--set` of `sci-stream bench`."
 _PAUSES = "A lost camera is reopened after 0.2 s, then twice as long each time, up to 10 s."
+_TOKEN = "A token holds until the rig starts with another one."
 _EXPORT = "`sci-stream export RECORDING film.mp4` makes one of any recording; --fps sets its pace."
 
 REMOVED: Final = {
     "camera.reconnect_first_s": _PAUSES,
     "camera.reconnect_max_s": _PAUSES,
     "experiment.exposure_s": "The calibration holds the exposure.",
+    "health.token_expires": _TOKEN,
     "preview.jpeg_quality": "The quality is 85; [preview] h264_mbit_per_s bounds the video.",
     "preview.most_viewers": "It is now max_viewers.",
+    "preview.token_expires": _TOKEN,
     "reconstruct.accelerate": "It is relaxation = 0 of SolverSettings, in Python.",
     "reconstruct.along_time": _IN_PYTHON,
     "reconstruct.correlated": _IN_PYTHON,

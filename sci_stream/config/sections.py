@@ -13,7 +13,6 @@ from pydantic import AfterValidator, Field, JsonValue, model_validator
 
 from sci_stream.config.fields import (
     Endpoint,
-    Expiry,
     Host,
     Name,
     OptionalPath,
@@ -227,7 +226,6 @@ class PreviewSection(Section):
     token: Token = Field(
         default="", description="Secret that viewers append to the address; better set in the environment."
     )
-    token_expires: Expiry = ""
     open_browser: Rare[bool] = Field(default=False, description="Open the page in a browser when the rig starts.")
     gamma: float = Field(
         default=2.2,
@@ -334,7 +332,6 @@ class HealthSection(Section):
     token: Token = Field(
         default="", description="Secret of the header Authorization: Bearer; better set in the environment."
     )
-    token_expires: Expiry = ""
     webhook: Rare[Annotated[str, Field(pattern=r"^(https?://\S+)?$", max_length=2000)]] = Field(
         default="",
         description="Address that is sent each alarm as JSON when it begins and clears.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -31,9 +30,8 @@ class HealthConnection(LimitedConnection):
 class HealthServer:
     """Serve a node's health from its own thread.
 
-    ``port`` 0 is a free one; ``token`` is required in ``Authorization: Bearer …``, None for none, until the Unix time
-    ``expires_s``. ``/healthz`` and ``/readyz`` without their reasons are public, because container supervisors send no
-    token.
+    ``port`` 0 is a free one; ``token`` is required in ``Authorization: Bearer …``, None for none. ``/healthz`` and
+    ``/readyz`` without their reasons are public, because container supervisors send no token.
 
     Raises
     ------
@@ -41,10 +39,8 @@ class HealthServer:
         If the address is in use or not of this machine.
     """
 
-    def __init__(
-        self, health: Health, host: str, port: int, token: str | None = None, expires_s: float = math.inf
-    ) -> None:
-        self._access = HttpAccessControl(token, expires_s, per_s=_VISITS_PER_S, burst=_VISITS_BURST)
+    def __init__(self, health: Health, host: str, port: int, token: str | None = None) -> None:
+        self._access = HttpAccessControl(token, per_s=_VISITS_PER_S, burst=_VISITS_BURST)
         listener = listen(
             host,
             port,

@@ -191,14 +191,14 @@ async def _serve_viewer(hub: Hub, socket: WebSocket) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
     for task in done:
         task.result()
-    if hub.over:
+    if hub.closing:
         await socket.close(_GOING_AWAY)
 
 
 async def _send(hub: Hub, viewer: Viewer, socket: WebSocket) -> None:
     """Send the newest image whenever the viewer is ready for one, and the status at least every second."""
     last_status: dict[str, Json] | None = None
-    while not hub.over:
+    while not hub.closing:
         awakened = await _awakened(viewer)
         if not awakened or hub.status is not last_status:
             last_status = hub.status

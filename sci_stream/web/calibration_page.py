@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from sci_stream.config import PreviewSection
-from sci_stream.config.fields import expiry_s, network_location
+from sci_stream.config.fields import network_location
 from sci_stream.imaging.rendering import encode_jpeg, render_counts
 from sci_stream.model import Array
 from sci_stream.transport.http.access import AccessMiddleware, BrowserLogin, HttpAccessControl
@@ -76,7 +76,7 @@ class CalibrationPage:
             section.host, section.port, what="The page ([preview] port)", hint="Choose another port, 0 for any."
         )
         self.url = f"http://{network_location(section.host, listener.getsockname()[1])}/"
-        access = HttpAccessControl(section.token or None, expiry_s(section.token_expires), per_s=_PER_S, burst=_BURST)
+        access = HttpAccessControl(section.token or None, per_s=_PER_S, burst=_BURST)
         routes = {
             "/": self._index,
             "/page.js": lambda _: Response(_SCRIPT, media_type="text/javascript"),

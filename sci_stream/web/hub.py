@@ -62,8 +62,8 @@ class Hub:
 
     `latest` and `status` are replaced by other threads, which then call `wake_all` on the loop; everything else runs on
     the loop. There is one slot for the latest image, not a queue: a slow viewer costs no memory.
-    ``archive`` has the kept pictures; ``on_join`` is called with each new viewer; ``expired`` returns whether the token
-    of the viewers has expired; ``counters`` returns further entries of the preview's status.
+    ``archive`` has the kept pictures; ``on_join`` is called with each new viewer; ``counters`` returns further
+    entries of the preview's status.
     """
 
     def __init__(
@@ -74,7 +74,6 @@ class Hub:
         stale_s: float,
         offers_h264: bool,
         on_join: Callable[[Viewer], None],
-        expired: Callable[[], bool],
         counters: Callable[[], dict[str, Json]],
     ) -> None:
         self.latest: dict[str, Picture] = {}
@@ -90,12 +89,7 @@ class Hub:
         self.closing = False
         self.max_viewers = max_viewers
         self.offers_h264 = offers_h264
-        self._on_join, self._expired, self._counters = on_join, expired, counters
-
-    @property
-    def over(self) -> bool:
-        """Whether viewers are to be disconnected."""
-        return self.closing or self._expired()
+        self._on_join, self._counters = on_join, counters
 
     def show(self, pictures: dict[str, Picture]) -> None:
         """Replace the latest image, by codec; called from one thread at a time. Without viewers it is not kept."""

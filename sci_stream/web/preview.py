@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from sci_stream.clock import unix_ns
 from sci_stream.config import PreviewSection
-from sci_stream.config.fields import expiry_s, is_loopback, network_location
+from sci_stream.config.fields import is_loopback, network_location
 from sci_stream.errors import InputError
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Json, Reconstruction, SeriesInfo
@@ -70,8 +70,7 @@ class WebPreview:
         self._rig_tone = rig_tone(section)
         wants_h264 = section.h264_mbit_per_s > 0 and h264.available()
         self._h264 = h264.SnapshotEncoder(section.h264_mbit_per_s) if wants_h264 else None
-        expires_s = expiry_s(section.token_expires)
-        self._access = HttpAccessControl(section.token or None, expires_s, per_s=_VISITS_PER_S, burst=_VISITS_BURST)
+        self._access = HttpAccessControl(section.token or None, per_s=_VISITS_PER_S, burst=_VISITS_BURST)
         self.archive = PictureArchive(section.history_mib << 20)
         """The kept pictures."""
         self._hub = Hub(
@@ -80,7 +79,6 @@ class WebPreview:
             stale_s=section.stale_after_s,
             offers_h264=wants_h264,
             on_join=self._encode_for_new_viewer,
-            expired=lambda: self._access.expired(unix_ns() / 1e9),
             counters=self._counters,
         )
         self.display = Display(self._rig_tone, recordings / "stills", lambda: bool(self._hub.viewers))

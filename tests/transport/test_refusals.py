@@ -227,15 +227,14 @@ def test_calibration_requests_are_rate_limited(context: zmq.Context, free_endpoi
     dispatcher.close()
 
 
-def test_expired_token_is_one_clear_message_on_both_sides(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    section = PreviewSection(port=0, token="s3cret", token_expires="2020-01-01T00:00:00Z")
+def test_wrong_token_is_one_clear_message_on_both_sides(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    section = PreviewSection(port=0, token="s3cret")
     preview = WebPreview(section, tmp_path)
     url = preview.start()
     try:
-        with caplog.at_level(logging.WARNING), pytest.raises(TransportError, match="has expired") as refused:
-            RigControl(url).nodes()
-        assert "token_expires" in str(refused.value)
-        assert "the [preview] token has expired" in caplog.text
+        with caplog.at_level(logging.WARNING), pytest.raises(TransportError, match="token is wrong") as refused:
+            RigControl(url.replace("s3cret", "secret")).nodes()
+        assert "it is the [preview] token of the rig" in caplog.text
         assert "s3cret" not in caplog.text + str(refused.value)
     finally:
         preview.close()

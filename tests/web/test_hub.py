@@ -44,7 +44,6 @@ def make_hub(joined: list[Viewer]) -> MakeHub:
                 "stale_s": 3.0,
                 "offers_h264": True,
                 "on_join": joined.append,
-                "expired": lambda: False,
                 "counters": lambda: {"encoded": 7},
                 **options,
             }
@@ -71,12 +70,6 @@ def test_viewers_join_up_to_the_limit_and_leave_room(hub: Hub, joined: list[View
 def test_no_viewer_joins_a_closing_hub(hub: Hub) -> None:
     hub.closing = True
     assert hub.join() is None
-    assert hub.over
-
-
-def test_expired_token_ends_the_viewers(make_hub: MakeHub) -> None:
-    assert not make_hub().over
-    assert make_hub(expired=lambda: True).over
 
 
 @pytest.mark.parametrize(

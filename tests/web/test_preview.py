@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
@@ -297,30 +296,6 @@ def is_sent_away(viewer: ClientConnection, sends: str = "") -> bool:
     except ConnectionClosed:
         return True
     return False
-
-
-def test_expired_token_disconnects_viewers(series, monkeypatch) -> None:
-    ends_s = time.time() + 3600
-    ends = datetime.fromtimestamp(ends_s, UTC).isoformat()
-    preview = WebPreview(PreviewSection(port=0, token="s3cret", token_expires=ends), Path("recordings"))
-    url = preview.start()
-    try:
-        with watch(url) as viewer:
-            preview.publish(series.reconstruction(0))
-            next_picture(viewer)
-            monkeypatch.setattr(time, "time", lambda: ends_s + 1)
-            assert plain_http.get(url, follow_redirects=True).status_code == 200, (
-                "the clock was set, no time has passed"
-            )
-            monotonic_ns = time.monotonic_ns
-            monkeypatch.setattr(time, "monotonic_ns", lambda: monotonic_ns() + 3601 * 10**9)
-            refused = plain_http.get(url)
-            assert refused.status_code == 403
-            assert "has expired" in refused.text
-            assert preview.refused["expired"] == 1
-            assert is_sent_away(viewer)
-    finally:
-        preview.close()
 
 
 def test_flooding_viewer_is_disconnected(preview: WebPreview) -> None:

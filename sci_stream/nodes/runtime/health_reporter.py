@@ -10,9 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from sci_stream.clock import host_s
 from sci_stream.config import Rig
-from sci_stream.config.fields import expiry_s
 from sci_stream.model import Json
 from sci_stream.nodes.runtime.process import versions
 
@@ -48,11 +46,8 @@ class HealthReporter:
             from sci_stream.health.server import HealthServer  # noqa: PLC0415 - nor a web server
 
             port = section.port(kind, index or 0)
-            expires_s = expiry_s(section.token_expires)
             self._health = Health(NodeMetrics(kind if index is None else f"{kind}-{index}", kind, versions()))
-            self._server = HealthServer(self._health, section.host, port, section.token or None, expires_s)
-            if section.token and host_s() >= expires_s:
-                log.error("[health] token has expired (token_expires): status and metrics are not accessible")
+            self._server = HealthServer(self._health, section.host, port, section.token or None)
 
     @property
     def url(self) -> str:

@@ -12,9 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from sci_stream.clock import host_s, unix_ns
+from sci_stream.clock import unix_ns
 from sci_stream.config import Rig
-from sci_stream.config.fields import expiry_s
 from sci_stream.delivery.ledger import Ledger
 from sci_stream.errors import LedgerError, SciStreamError, StorageError
 from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
@@ -136,8 +135,6 @@ class SinkNode:
             self._operators.display = self._preview.display
         page_refused = None if self._preview is None else self._preview.refused
         self._health = HealthReporter(rig, "sink", page_refused=page_refused)
-        if self._preview is not None and rig.preview.token and host_s() >= expiry_s(rig.preview.token_expires):
-            log.error("[preview] token has expired (token_expires): the live page is not accessible")
         self._preview_url = ""
         self._ended: deque[str] = deque(maxlen=64)
         self._ledger_file = LedgerFile.of(rig)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -18,7 +17,6 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
-from sci_stream.clock import unix_ns
 from sci_stream.config.fields import is_loopback
 from sci_stream.delivery.rate_limit import KeyedRateLimiter
 
@@ -46,13 +44,11 @@ _SECURITY_HEADERS = {
 class HttpAccessControl:
     """Admit requests by address and token; count refused ones by reason.
 
-    Without a ``token`` every request is admitted. It expires at the Unix time ``expires_s``; ``per_s`` and ``burst``
-    limit the rate of one address.
+    Without a ``token`` every request is admitted. ``per_s`` and ``burst`` limit the rate of one address.
     """
 
-    def __init__(self, token: str | None, expires_s: float = math.inf, *, per_s: float, burst: float) -> None:
+    def __init__(self, token: str | None, *, per_s: float, burst: float) -> None:
         self._token = None if token is None else token.encode()
-        self._expires_s = expires_s
         self._visits: KeyedRateLimiter[str] = KeyedRateLimiter(per_s, burst)
         self._guesses: KeyedRateLimiter[str] = KeyedRateLimiter(_GUESSES_PER_S, _GUESSES_BURST)
         self.refused: Counter[str] = Counter()
@@ -69,11 +65,11 @@ class HttpAccessControl:
             self.count("rate")
         return within
 
-    def admit(self, address: str, tokens: Iterable[str], now_s: float, unix_s: float) -> str:
+    def admit(self, address: str, tokens: Iterable[str], now_s: float) -> str:
         """Check the tokens given with a request; return the reason of a refusal, ``""`` if it is accepted.
 
-        ``token``: no token, or a wrong one; ``expired``: the right one, but expired; ``rate``: too many wrong ones from
-        this address, whose tokens are not even compared for a while. The times are monotonic and Unix.
+        ``token``: no token, or a wrong one; ``rate``: too many wrong ones from this address, whose tokens are not even
+        compared for a while.
         """
         if self._token is None:
             return ""
@@ -82,16 +78,12 @@ class HttpAccessControl:
         if not self._guesses.has(address, now_s):
             reason = "rate"
         elif any(hmac.compare_digest(word, self._token) for word in words):
-            reason = "expired" if unix_s >= self._expires_s else ""
+            reason = ""
         elif words:
             self._guesses.take(address, now_s)
         if reason:
             self.count(reason)
         return reason
-
-    def expired(self, unix_s: float) -> bool:
-        """Return whether there is a token and it has expired."""
-        return self._token is not None and unix_s >= self._expires_s
 
     def count(self, reason: str) -> None:
         """Count a refused request."""
@@ -169,16 +161,14 @@ class AccessMiddleware:
         is_open = scope["path"] in _OPEN_PATHS
         if is_open and self._access.needs_token and not tokens:
             return None
-        reason = self._access.admit(_address(scope), tokens, now_s, unix_ns() / 1e9)
+        reason = self._access.admit(_address(scope), tokens, now_s)
         request.state.has_access = not reason
         return None if is_open or not reason else self._token_refusal(reason, sent=bool(tokens))
 
     def _token_refusal(self, reason: str, *, sent: bool) -> _Refusal:
         if reason == "rate":
             return _Refusal(429, "too many wrong tokens from this address: wait a moment")
-        if reason == "expired":
-            text = f"the [{self._section}] token has expired: the rig needs a new one (token_expires)"
-        elif sent:
+        if sent:
             text = f"the token is wrong: it is the [{self._section}] token of the rig"
         else:
             how = "send Authorization: Bearer with" if self._browser is None else "open the page with ?token=…,"
