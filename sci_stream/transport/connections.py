@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import operator
 import resource
 import socket as socketlib
@@ -20,7 +21,9 @@ from typing import ClassVar, NamedTuple
 import zmq
 
 from sci_stream.security.curve import SocketConfig
-from sci_stream.transport.sockets import bind, bind_tcp_and_local, make_socket, readable
+from sci_stream.transport.sockets import bind, local_endpoint, make_socket, readable
+
+log = logging.getLogger(__name__)
 
 MISSED_HEARTBEATS = 3
 """A peer silent for this many heartbeats is presumed lost."""
@@ -284,23 +287,32 @@ class ServerSocket:
             context, self.kind, max_message_bytes=max_message_bytes, heartbeat_s=heartbeat_s, **queues
         )
         configure(self.socket)
-        (bind_tcp_and_local if self.kind == zmq.ROUTER else bind)(self.socket, endpoint, self.address)
+        bind(self.socket, endpoint, self.address)
+        # The TCP address stays bound: nodes of other supervisors on this host use it.
+        if self.kind == zmq.ROUTER and (near := local_endpoint(endpoint)) is not None:
+            bind(self.socket, near, self.address)
         self.connections = ConnectionLimit()
         self.monitor = Monitor(self.socket, self.connections)
+        self.disconnected = False
+        """Whether a connection has ended since this was last set to False."""
 
-    def drain_monitor(self) -> MonitorEvents:
-        """Return the connection events since the last call, and count the connections refused in the handshake."""
-        events = self.monitor.drain()
-        if events.refused:
-            self.wire_errors["handshake"] += len(events.refused)
-        return events
+    def drain_monitor(self) -> None:
+        """Take note of connections that ended; count and log those refused in the handshake."""
+        _, disconnected, refused = self.monitor.drain()
+        self.disconnected |= disconnected
+        if refused:
+            self.wire_errors["handshake"] += len(refused)
+            log.warning(
+                "%d connections to the %s address refused in the handshake: the other side expects another key here, "
+                "has no allowed key, does not encrypt, or is not a node",
+                *(self.wire_errors["handshake"], self.address),
+            )
 
-    def limit_connections(self, now_s: float, *, drained: bool) -> int:
-        """Close connections over the limit, and count them; ``drained`` as for `ConnectionLimit.enforce`."""
-        closed = self.connections.enforce(now_s, drained=drained)
-        if closed:
+    def limit_connections(self, now_s: float, *, drained: bool) -> None:
+        """Close connections over the limit, count and log them; ``drained`` as for `ConnectionLimit.enforce`."""
+        if closed := self.connections.enforce(now_s, drained=drained):
             self.wire_errors["connections"] += closed
-        return closed
+            log.warning("%d connections to the %s address closed: too many, or no HELLO in time", closed, self.address)
 
     def close(self) -> None:
         """Close the socket and its monitor."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-
-import zmq
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.dispatch_queue import DispatchQueue
@@ -16,10 +14,8 @@ from sci_stream.delivery.ledger import DropReason
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Value
-from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.router import MAX_PEERS, Peer, RouterServer
 from sci_stream.wire.codec import encode
-from sci_stream.wire.header import Limits
 from sci_stream.wire.messages import (
     CalibrationMissing,
     CalibrationRequest,
@@ -28,7 +24,6 @@ from sci_stream.wire.messages import (
     Heartbeat,
     Hello,
     Message,
-    Welcome,
 )
 
 log = logging.getLogger(__name__)
@@ -58,6 +53,7 @@ class ReconstructPeer(Peer):
     is_proven: bool = False
 
 
+@dataclass(eq=False, repr=False)
 class Dispatcher(RouterServer[ReconstructPeer]):
     """Dispatch snapshots to reconstruct nodes and redeliver those of lost nodes.
 
@@ -69,28 +65,15 @@ class Dispatcher(RouterServer[ReconstructPeer]):
 
     address, send_queue, receive_queue = "dispatch", 64, 256
 
-    def __init__(
-        self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        endpoint: str,
-        welcome: Welcome,
-        queue: DispatchQueue[Snapshot],
-        *,
-        limits: Limits,
-        configure: SocketConfig = unencrypted,
-        known: Collection[str] = (),
-        solve_timeout_s: float = math.inf,
-    ) -> None:
-        super().__init__(context, endpoint, welcome, limits=limits, configure=configure, known=known)
-        self.queue = queue
-        """Queued and dispatched snapshots."""
-        self._solve_timeout_s = solve_timeout_s
-        self._calibrations: dict[str, Sequence[bytes | memoryview]] = {}
-        self._current = ""
-        self._series = ""
-        self._slowest_s = 0.0
-        self._barred: dict[bytes, tuple[float, float]] = {}
-        self.period_ns = 0
+    queue: DispatchQueue[Snapshot]
+    """Queued and dispatched snapshots."""
+    _: KW_ONLY
+    solve_timeout_s: float = math.inf
+    period_ns: int = field(default=0, init=False)
+    _calibrations: dict[str, Sequence[bytes | memoryview]] = field(default_factory=dict, init=False)
+    _series: str = field(default="", init=False)
+    _slowest_s: float = field(default=0.0, init=False)
+    _barred: dict[bytes, tuple[float, float]] = field(default_factory=dict, init=False)
 
     @property
     def ready_nodes(self) -> int:
@@ -108,10 +91,13 @@ class Dispatcher(RouterServer[ReconstructPeer]):
 
     def announce(self, calibration: Calibration) -> None:
         """Set the current calibration and send it to every node."""
-        self._current = calibration.hash
         self._calibrations = {calibration.hash: encode(calibration)}
-        for identity in list(self.peers):
-            self.send(identity, self._calibrations[self._current])
+        for identity in self.peers:
+            self._send_calibration(identity)
+
+    def _send_calibration(self, identity: bytes) -> None:
+        for frames in self._calibrations.values():  # one, once it is announced
+            self.send(identity, frames)
 
     def reset_timeouts(self, now_s: float) -> None:
         """Expect no results for now: the sink does not accept any."""
@@ -149,7 +135,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
     def _patience_s(self) -> float:
         """Time within which a node that holds snapshots must settle one."""
         usual_s = max(_LEAST_PATIENCE_S, _PATIENCE * self._slowest_s) if self._slowest_s else math.inf
-        return min(self._solve_timeout_s, usual_s)
+        return min(self.solve_timeout_s, usual_s)
 
     def _bar(self, identity: bytes, now_s: float) -> None:
         """Give a node no snapshots for a while; one that restarts gets some again."""
@@ -209,8 +195,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         self.peers[identity] = ReconstructPeer(hello, now_s, now_s, known is not None and known.is_proven)
         if known is None:
             log.info("reconstruct node %s joined (%s)", name, hello.device)
-            if self._current:
-                self.send(identity, self._calibrations[self._current])
+            self._send_calibration(identity)
         elif hello.credit > 0 and known.hello.credit > 0:
             # HELLO after an interruption: messages in flight may be lost. The node lists those it has.
             self.queue.recall(name)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeGuard
 
-import zmq
-
 from sci_stream.delivery.clock_offset import significant_ns
 from sci_stream.parameters import Parameter, declarations, is_declaration
-from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.router import MAX_PEERS, Peer, RouterServer
 from sci_stream.transport.sockets import BYTES_PER_CALL
-from sci_stream.wire.header import Limits
-from sci_stream.wire.messages import Goodbye, Heartbeat, Hello, Message, Welcome
+from sci_stream.wire.messages import Goodbye, Heartbeat, Hello, Message
 
 log = logging.getLogger(__name__)
 
@@ -53,24 +49,14 @@ def _is_ms(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MAX_MS
 
 
+@dataclass(eq=False, repr=False)
 class ResultsServer(RouterServer[ReportingPeer]):
     """Receive from acquire and reconstruct nodes; count and survive malformed input."""
 
     address, send_queue, receive_queue = "results", 1024, 8
 
-    def __init__(
-        self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        endpoint: str,
-        welcome: Welcome,
-        *,
-        limits: Limits,
-        configure: SocketConfig = unencrypted,
-        known: Collection[str] = (),
-    ) -> None:
-        super().__init__(context, endpoint, welcome, limits=limits, configure=configure, known=known)
-        self._clocks: dict[str, int] = {}
-        self._replaced: deque[bytes] = deque(maxlen=MAX_PEERS)
+    _clocks: dict[str, int] = field(default_factory=dict, init=False)
+    _replaced: deque[bytes] = field(default_factory=lambda: deque(maxlen=MAX_PEERS), init=False)
 
     def receive(self, now_s: float) -> list[tuple[bytes, Message]]:
         """Receive some pending messages; return (sender identity, message) for those that concern the node."""
@@ -115,10 +101,7 @@ class ResultsServer(RouterServer[ReportingPeer]):
             same = [key for key, other in self.peers.items() if other.hello.node == hello.node]
             if same and identity in self._replaced:
                 # It returned: two nodes have the same name, and each would replace the other repeatedly.
-                log.error(
-                    "two nodes are named %s: start each with its own --index, to tell them apart",
-                    hello.node,
-                )
+                log.error("two nodes are named %s: start each with its own --index, to tell them apart", hello.node)
                 same = []
             for old in same:
                 self._replaced.append(old)
@@ -131,7 +114,7 @@ class ResultsServer(RouterServer[ReportingPeer]):
     def _forget_lost(self, now_s: float, silent_s: float = 0.0) -> None:
         """Forget lost nodes that the rig does not know, and that have been silent for longer than ``silent_s``."""
         for identity, peer in list(self.peers.items()):
-            if peer.lost and peer.hello.node not in self._known and now_s - peer.heard_s > silent_s:
+            if peer.lost and peer.hello.node not in self.known and now_s - peer.heard_s > silent_s:
                 del self.peers[identity]
 
     def _note_clock(self, peer: ReportingPeer) -> None:

@@ -7,8 +7,8 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import KW_ONLY, dataclass, field
+from typing import ClassVar, Generic, TypeVar
 
 import zmq
 
@@ -76,6 +76,7 @@ class Peer:
 P = TypeVar("P", bound=Peer)
 
 
+@dataclass(eq=False, repr=False)
 class RouterServer(ServerSocket, Generic[P]):
     """A ROUTER socket that nodes connect to.
 
@@ -84,38 +85,30 @@ class RouterServer(ServerSocket, Generic[P]):
     nodes of the rig, whose names are ``known``. ``welcome`` answers HELLO; ``configure`` encrypts the socket.
     """
 
-    kind = zmq.ROUTER
+    kind: ClassVar[int] = zmq.ROUTER
 
-    def __init__(
-        self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        endpoint: str,
-        welcome: Welcome,
-        *,
-        limits: Limits,
-        configure: SocketConfig = unencrypted,
-        known: Collection[str] = (),
-    ) -> None:
+    context: zmq.Context[zmq.Socket[bytes]]
+    endpoint: str
+    welcome: Welcome
+    _: KW_ONLY
+    limits: Limits
+    configure: SocketConfig = unencrypted
+    known: Collection[str] = ()
+    peers: dict[bytes, P] = field(default_factory=dict, init=False)
+    """Connected nodes by identity; a subclass adds and removes them."""
+
+    def __post_init__(self) -> None:
+        heartbeat_s, max_bytes = self.welcome.heartbeat_s, self.limits.max_payload_bytes
         super().__init__(
-            context,
-            endpoint,
-            configure,
-            max_message_bytes=limits.max_payload_bytes,
-            heartbeat_s=welcome.heartbeat_s,
+            self.context, self.endpoint, self.configure, max_message_bytes=max_bytes, heartbeat_s=heartbeat_s
         )
-        self.peers: dict[bytes, P] = {}
-        """Connected nodes by identity; a subclass adds and removes them."""
-        self._welcome = welcome
-        self._limits = limits
-        self._known = frozenset(known)
         self._control_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(_CONTROL_PER_S, _CONTROL_BURST)
         self._calibration_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(_CALIBRATIONS_PER_S, _CALIBRATIONS_BURST)
         self._refusal_rate: KeyedRateLimiter[bytes] = KeyedRateLimiter(_REFUSALS_PER_S, _REFUSALS_BURST)
         self._join_rate = TokenBucket(_JOINS_PER_S, _JOINS_BURST)
         self._beat_s = float("-inf")
-        self._pauses = PauseDetector(welcome.heartbeat_s)
+        self._pauses = PauseDetector(heartbeat_s)
         self._pause_s = 0.0
-        self._disconnected = False
 
     # --- receiving
 
@@ -126,7 +119,7 @@ class RouterServer(ServerSocket, Generic[P]):
 
         A HELLO is yielded once it is accepted and answered.
         """
-        self._drain_monitor()  # first: a descriptor may belong to another connection by now
+        self.drain_monitor()  # first: a descriptor may belong to another connection by now
         taken_bytes = 0
         for _ in range(max_messages):
             incoming = receive(self.socket) if taken_bytes < max_bytes else None
@@ -161,7 +154,7 @@ class RouterServer(ServerSocket, Generic[P]):
     def _read(self, identity: bytes, incoming: ReceivedMessage, now_s: float) -> Message | None:
         """Decode a received message; None if it is refused, which is counted, or over the rate limit."""
         try:
-            message = decode(incoming.frames[1:], self._limits)
+            message = decode(incoming.frames[1:], self.limits)
         except WireError as error:
             self.wire_errors[error.reason] += 1
             log.warning("message to the %s address refused: %s", self.address, error)
@@ -195,17 +188,17 @@ class RouterServer(ServerSocket, Generic[P]):
                 self.reply(identity, Refused(reason="too_many", text=f"{count} nodes are connected; try again later"))
             return None
         self.connections.know(incoming.descriptor)
-        self.reply(identity, self._welcome)
+        self.reply(identity, self.welcome)
         return hello
 
     def _has_place(self, node: str, now_s: float) -> bool:
         """Return whether a new node may join."""
         names = Counter(peer.hello.node for peer in self.peers.values())
-        if node in self._known and names[node] < _PLACES:
+        if node in self.known and names[node] < _PLACES:
             return True
         self._forget_lost(now_s)
-        others = len(self.peers) - sum(min(names[known], _PLACES) for known in self._known)
-        return others < MAX_PEERS - _PLACES * len(self._known) and self._join_rate.take(now_s)
+        others = len(self.peers) - sum(min(names[known], _PLACES) for known in self.known)
+        return others < MAX_PEERS - _PLACES * len(self.known) and self._join_rate.take(now_s)
 
     def _forget_lost(self, now_s: float) -> None:
         """Forget nodes that are lost, to make room; nothing where they are removed at once."""
@@ -236,24 +229,13 @@ class RouterServer(ServerSocket, Generic[P]):
 
         Call once per loop iteration. A pause of this process, `_pause_s`, does not count as silence of its peers.
         """
-        self._drain_monitor()
-        if closed := self.limit_connections(now_s, drained=not readable(self.socket)):
-            log.warning("%d connections to the %s address closed: too many, or no HELLO in time", closed, self.address)
+        self.drain_monitor()
+        self.limit_connections(now_s, drained=not readable(self.socket))
         self._pause_s = self._pauses.pause_s(now_s)
         for peer in self.peers.values():
             peer.heard_s = min(now_s, peer.heard_s + self._pause_s)
-        timeout_s = MISSED_HEARTBEATS * self._welcome.heartbeat_s
+        timeout_s = MISSED_HEARTBEATS * self.welcome.heartbeat_s
         return [identity for identity, peer in self.peers.items() if now_s - peer.heard_s > timeout_s]
-
-    def _drain_monitor(self) -> None:
-        events = self.drain_monitor()
-        self._disconnected |= events.disconnected
-        if events.refused:
-            log.warning(
-                "%d connections to the %s address refused in the handshake: the other side expects another key here, "
-                "has no allowed key, does not encrypt, or is not a node",
-                *(self.wire_errors["handshake"], self.address),
-            )
 
     # --- sending
 
@@ -263,11 +245,11 @@ class RouterServer(ServerSocket, Generic[P]):
         ``probe``: also when a connection has closed. With ROUTER_MANDATORY, sending to a broken connection fails at
         once.
         """
-        closed, self._disconnected = self._disconnected, False
-        if now_s - self._beat_s < self._welcome.heartbeat_s and not (probe and closed):
+        closed, self.disconnected = self.disconnected, False
+        if now_s - self._beat_s < self.welcome.heartbeat_s and not (probe and closed):
             return []
         self._beat_s = now_s
-        beat = encode(Heartbeat(node=self._welcome.node, status={}))
+        beat = encode(Heartbeat(node=self.welcome.node, status={}))
         return [identity for identity in self.peers if not self.send(identity, beat)]
 
     def reply(self, identity: bytes, message: Message) -> bool:

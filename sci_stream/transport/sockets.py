@@ -136,15 +136,6 @@ def preferred_endpoint(endpoint: str) -> str:
     return local_endpoint(endpoint) or endpoint
 
 
-def bind_tcp_and_local(socket: zmq.Socket[bytes], endpoint: str, what: str) -> None:
-    """Bind an address of the rig, and the local socket for the nodes of the same supervisor. Raises as `bind`."""
-    bind(socket, endpoint, what)
-    near = local_endpoint(endpoint)
-    # The TCP address stays bound: nodes of other supervisors on this host use it.
-    if near is not None:
-        bind(socket, near, what)
-
-
 def send_frames(socket: zmq.Socket[bytes], frames: Sequence[bytes | memoryview]) -> None:
     """Send one multipart message without blocking; large frames without a copy. Raises `zmq.Again`."""
     last = len(frames) - 1

@@ -7,13 +7,10 @@ from pathlib import Path
 import pytest
 import zmq
 
-from sci_stream.transport.sockets import (
-    FOLDER_VARIABLE,
-    bind_tcp_and_local,
-    local_endpoint,
-    make_socket,
-    preferred_endpoint,
-)
+from sci_stream.transport.results_server import ResultsServer
+from sci_stream.transport.sockets import FOLDER_VARIABLE, local_endpoint, make_socket, preferred_endpoint
+from sci_stream.wire.header import Limits
+from sci_stream.wire.messages import Welcome
 from tests.ports import free_ports
 
 
@@ -45,8 +42,7 @@ def test_node_is_reached_both_ways_despite_a_stale_socket(tmp_path: Path, monkey
     (tmp_path / f"{port}.sock").write_bytes(b"")  # as a process that was killed leaves it
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     options = {"max_message_bytes": 1 << 20, "heartbeat_s": 1.0, "send_queue": 8, "receive_queue": 8}
-    router = make_socket(context, zmq.ROUTER, **options)
-    bind_tcp_and_local(router, endpoint, "results")
+    router = ResultsServer(context, endpoint, Welcome("sink", "s", 1.0), limits=Limits()).socket
     try:
         assert preferred_endpoint(endpoint) != endpoint
         for way in (endpoint, preferred_endpoint(endpoint)):
