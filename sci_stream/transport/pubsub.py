@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from typing import TypeVar
 
@@ -97,7 +98,8 @@ def _newest(
     socket.setsockopt(zmq.SUBSCRIBE, topic)
     configure(socket)
     socket.connect(endpoint)
-    waiting: list[M] = []
+    # Newest wins: a slow program sees the current scene, not one from minutes ago.
+    waiting: deque[M] = deque(maxlen=None if every else 1)
     arrived = threading.Condition()
     stop = threading.Event()
 
@@ -112,9 +114,6 @@ def _newest(
                 continue
             if isinstance(message, wanted):
                 with arrived:
-                    # Newest wins: a slow program sees the current scene, not one from minutes ago.
-                    if not every:
-                        waiting.clear()
                     waiting.append(message)
                     arrived.notify()
 
@@ -128,7 +127,7 @@ def _newest(
                         f"No data from {endpoint} within {timeout_s:g} s",
                         hint="Is the sink running, and is this its [network] taps address?",
                     )
-                message = waiting.pop(0)
+                message = waiting.popleft()
             yield message
     finally:
         stop.set()

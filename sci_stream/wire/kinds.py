@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import JsonValue
 
@@ -28,9 +28,7 @@ class MessageKind:
     for a received value.
     """
 
-    def __init__(
-        self, name: str, type: type, check: Callable[[Any], None] = lambda _: None, attributes: tuple[str, ...] = ()
-    ) -> None:
+    def __init__(self, name: str, type: type, check: Callable[[Any], None], attributes: tuple[str, ...]) -> None:
         self.name, self.type, self.check = name, type, check
         types = {**dict.fromkeys(attributes, Name), **types_of(type)}
         self.payloads = {field: payload for field, kind in types.items() if (payload := metadata_of(kind, Payload))}
@@ -107,25 +105,21 @@ def _check_dropped(dropped: msg.Dropped) -> None:
         raise FieldError("count", "1, since each snapshot may be recorded or not", str(dropped.count))
 
 
-KINDS: Final = (
-    MessageKind("series_start", SeriesInfo, _check_series),
-    MessageKind("snapshot", Snapshot, _check_snapshot),
-    MessageKind("reconstruction", Reconstruction, _check_reconstruction),
-    MessageKind("series_end", msg.SeriesEnd),
-    MessageKind("dropped", msg.Dropped, _check_dropped),
-    MessageKind("accepted", msg.Accepted),
-    MessageKind("hello", msg.Hello),
-    MessageKind("welcome", msg.Welcome),
-    MessageKind("heartbeat", msg.Heartbeat),
-    MessageKind("ping", msg.Ping),
-    MessageKind("pong", msg.Pong),
-    MessageKind("goodbye", msg.Goodbye),
-    MessageKind("refused", msg.Refused),
-    MessageKind("done", msg.Done),
-    MessageKind("calibration_request", msg.CalibrationRequest),
-    MessageKind("calibration", Calibration, attributes=("hash",)),
-    MessageKind("calibration_missing", msg.CalibrationMissing),
-    MessageKind("control", msg.Control),
-    MessageKind("control_result", msg.ControlResult),
-)
+_CHECKS: Final[Mapping[type, Callable[[Any], None]]] = {
+    SeriesInfo: _check_series,
+    Snapshot: _check_snapshot,
+    Reconstruction: _check_reconstruction,
+    msg.Dropped: _check_dropped,
+}
+
+
+def _kind(message: type) -> MessageKind:
+    """Return the kind of a class, named as it: ``CalibrationRequest`` is a ``calibration_request``."""
+    words = re.sub(r"(?<!^)(?=[A-Z])", "_", message.__name__).lower()
+    name = "series_start" if message is SeriesInfo else words
+    attributes = ("hash",) if message is Calibration else ()
+    return MessageKind(name, message, _CHECKS.get(message, lambda _: None), attributes)
+
+
+KINDS: Final = tuple(map(_kind, get_args(msg.Message)))
 """Every kind of message (docs/wire.md)."""

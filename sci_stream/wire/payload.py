@@ -77,10 +77,7 @@ def pack_payloads(
         if array.dtype == np.bool_:
             array = array.view(np.uint8)
         dtype = _NAMES.get(array.dtype) or array.dtype.name
-        if dtype not in payload.dtypes:
-            raise FieldError(name, f"dtype {' or '.join(payload.dtypes)}", dtype)
-        if array.ndim != payload.ndim or not all(1 <= dim <= MAX_DIM for dim in array.shape):
-            raise FieldError(name, f"{payload.ndim} dimensions of 1 to {MAX_DIM}", str(array.shape))
+        _check(payload, name, dtype, array.shape)
         view = np.ascontiguousarray(array, dtype=DTYPES[dtype]).reshape(-1).view(np.uint8).data
         # A forwarded array keeps its checksum: damage in this process is detected, and no byte is summed twice.
         crc = array.crc32 if isinstance(array, ReceivedArray) and not array.flags.writeable else None
@@ -88,6 +85,14 @@ def pack_payloads(
         descriptions.append(PayloadDescription(name, dtype, list(array.shape), crc))
         views.append(view)
     return descriptions, views
+
+
+def _check(payload: Payload, name: str, dtype: str, shape: Sequence[int]) -> None:
+    if dtype not in payload.dtypes:
+        raise FieldError(name, f"dtype {' or '.join(payload.dtypes)}", quoted(dtype), "payload_dtype")
+    if len(shape) != payload.ndim or not all(1 <= dim <= MAX_DIM for dim in shape):
+        expected = f"{payload.ndim} dimensions of 1 to {MAX_DIM}"
+        raise FieldError(name, expected, str(tuple(shape[:8])), "payload_shape")
 
 
 def unpack_payloads(
@@ -104,8 +109,10 @@ def unpack_payloads(
 
     Raises
     ------
+    FieldError
+        ``payload_dtype`` or ``payload_shape``.
     WireError
-        ``payload_*`` or ``crc``.
+        Any other ``payload_*``, or ``crc``.
     """
     if len(descriptions) != len(frames):
         refuse("payload_count", "Frames do not match the header", expected=len(descriptions), got=len(frames))
@@ -125,10 +132,7 @@ def unpack_payloads(
 
 def _unpack(payload: Payload, described: PayloadDescription, frame: memoryview, limits: Limits) -> Array:
     name, dtype, shape, crc = described.name, described.dtype, described.shape, described.crc32
-    if dtype not in payload.dtypes:
-        refuse("payload_dtype", f"dtype of {name}", expected=" or ".join(payload.dtypes), got=quoted(dtype))
-    if len(shape) != payload.ndim or not all(1 <= dim <= MAX_DIM for dim in shape):
-        refuse("payload_shape", f"shape of {name}", expected=f"{payload.ndim} × 1 to {MAX_DIM}", got=shape[:8])
+    _check(payload, name, dtype, shape)
     nbytes = math.prod(shape) * DTYPES[dtype].itemsize
     if nbytes > limits.max_payload_bytes:
         refuse("payload_size", f"{name} is too large", expected=f"≤ {limits.max_payload_bytes} bytes", got=nbytes)

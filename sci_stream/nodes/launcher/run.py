@@ -9,7 +9,7 @@ import threading
 import webbrowser
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -20,7 +20,7 @@ from sci_stream.config import Rig, load_rig
 from sci_stream.errors import ConfigError, EnvironmentFault, FileFormatError, LedgerError
 from sci_stream.file_guard import read_small, reading
 from sci_stream.nodes.launcher.supervisor import Supervisor
-from sci_stream.nodes.runtime.logs import LossyOutput, as_line, logs_json, set_up_logging
+from sci_stream.nodes.runtime.logs import as_line, logs_json, lossy, set_up_logging
 from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.nodes.runtime.network import client_security
 from sci_stream.nodes.runtime.process import NEXT_SERIES, stop_on_signals
@@ -38,7 +38,7 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
     rig = load_rig(path)
     make_coded_camera(rig)  # created but not opened: report a wrong driver or option before any process starts
     # Like the nodes it must not wait for a reader: it restarts them.
-    console = Console(file=cast(TextIO, LossyOutput(sys.stderr)), stderr=True)
+    console = Console(file=lossy(sys.stderr), stderr=True)
 
     def report(line: str) -> None:
         console.print(as_line("run", line), highlight=False, markup=False, soft_wrap=True)

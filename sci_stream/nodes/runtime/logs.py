@@ -15,11 +15,14 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, BinaryIO, Final, TextIO, cast
 
 from sci_stream.delivery.rate_limit import KeyedRateLimiter
 from sci_stream.errors import ConfigError
 from sci_stream.model import Json
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 FORMAT_VARIABLE: Final = "SCI_STREAM_LOG"
 """``json`` for one JSON object per line, otherwise text. Nodes inherit it from their parent process."""
@@ -48,7 +51,7 @@ def set_up_logging(node: str, *, verbose: bool, environment: Mapping[str, str] =
     if wanted not in _FORMATS:
         raise ConfigError(f"Unknown log format in {FORMAT_VARIABLE}", expected=" or ".join(_FORMATS), got=repr(wanted))
     for_people = TextLines(f"%(asctime)s %(levelname)-7s {node}: %(message)s", datefmt="%H:%M:%S")
-    handler = logging.StreamHandler(LossyOutput(sys.stderr))
+    handler = logging.StreamHandler(lossy(sys.stderr))
     handler.addFilter(RepeatLimit())
     handler.setFormatter(JsonLines(node) if wanted == "json" else for_people)
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, handlers=[handler], force=True)
@@ -79,50 +82,45 @@ class RepeatLimit(logging.Filter):
         return True
 
 
-class LossyOutput(io.TextIOBase):
-    """A text stream that never waits for its reader: text that a full pipe or a paused terminal refuses is dropped.
+def lossy(stream: TextIO) -> TextIO:
+    """Return a stream that never waits for its reader: text that a full pipe or a paused terminal refuses is dropped.
 
-    A node whose output nothing reads must continue. The next text that is written gives the number of lost ones.
+    A node whose output nothing reads must continue. The next text that is written gives the number of lost ones. A file
+    is returned as it is.
     """
+    try:
+        number = stream.fileno()
+        mode = os.fstat(number).st_mode
+        if not hasattr(os, "O_NONBLOCK") or not (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
+            return stream
+        # Reopened, because the flag of an inherited descriptor would change for all processes that share it.
+        descriptor = os.open(f"/proc/self/fd/{number}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except (OSError, ValueError):
+        return stream
+    return io.TextIOWrapper(cast(BinaryIO, _LossyFile(descriptor, "w")), errors="replace", write_through=True)
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._lock = threading.Lock()
-        self._descriptor = self._open()
-        self._stuck = False
-        self._lost = 0
 
-    def _open(self) -> int | None:
-        """Return a descriptor of its own that does not block; None for files, and where there is none."""
-        try:
-            descriptor = self._stream.fileno()
-            mode = os.fstat(descriptor).st_mode
-            if not hasattr(os, "O_NONBLOCK") or (not stat.S_ISFIFO(mode) and not stat.S_ISCHR(mode)):
-                return None
-            # Reopened, because the flag of an inherited descriptor would change for all processes that share it.
-            return os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
-        except (OSError, ValueError):
-            return None
+class _LossyFile(io.FileIO):
+    """A descriptor that does not block; texts that it does not accept are counted."""
 
-    def write(self, text: str) -> int:
+    _lock = threading.Lock()
+    _stuck = False
+    _lost = 0
+
+    def write(self, text: ReadableBuffer) -> int:
         """Write a text, or drop the rest of it."""
-        if self._descriptor is None:
-            return self._stream.write(text)
         with self._lock:
             lost = f"({self._lost} texts lost: the output was not read)\n" if self._lost else ""
-            if self._write(self._descriptor, (lost + text).encode(errors="replace")):
-                self._lost = 0
-            else:
-                self._lost += 1
-        return len(text)
+            self._lost = 0 if self._write(lost.encode() + bytes(text)) else self._lost + 1
+        return len(bytes(text))
 
-    def _write(self, descriptor: int, data: bytes) -> bool:
+    def _write(self, data: bytes) -> bool:
         """Return whether all data were written."""
         poller = select.poll()
-        poller.register(descriptor, select.POLLOUT)
+        poller.register(self, select.POLLOUT)
         while data:
             try:
-                data = data[os.write(descriptor, data) :]
+                data = data[os.write(self.fileno(), data) :]
             except BlockingIOError:
                 if not poller.poll(0 if self._stuck else _READER_MS):
                     self._stuck = True
@@ -130,30 +128,6 @@ class LossyOutput(io.TextIOBase):
             except OSError:  # nothing reads any more
                 return False
         self._stuck = False
-        return True
-
-    def flush(self) -> None:
-        """Flush the stream; without one of its own everything is written at once."""
-        if self._descriptor is None and not self._stream.closed:
-            self._stream.flush()
-
-    def close(self) -> None:
-        """Close the own descriptor; the stream stays open."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-        super().close()
-
-    def isatty(self) -> bool:
-        """Return whether it is a terminal."""
-        return self._stream.isatty()
-
-    def fileno(self) -> int:
-        """Return the descriptor of the stream."""
-        return self._stream.fileno()
-
-    def writable(self) -> bool:
-        """Return True."""
         return True
 
 

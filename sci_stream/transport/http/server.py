@@ -37,21 +37,12 @@ def listen(host: str, port: int, *, what: str, hint: str) -> socket.socket:
         If the address is in use or not on this machine; `what` and `hint` are for its text.
     """
     try:
-        family, kind, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind)
-        try:
-            # A restarted node must get its port back while old connections are still in TIME_WAIT.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(place)
-            listener.listen()
-        except OSError:
-            listener.close()
-            raise
+        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # With SO_REUSEADDR: a restarted node gets its port back while old connections are still in TIME_WAIT.
+        return socket.create_server(place[:2], family=family)
     except OSError as error:
-        raise TransportError(
-            f"{what} cannot listen on {host}:{port}", got=error.strerror or str(error), hint=hint
-        ) from error
-    return listener
+        reason = (error.strerror or str(error)).partition(" (while")[0]
+        raise TransportError(f"{what} cannot listen on {host}:{port}", got=reason, hint=hint) from error
 
 
 class LimitedConnection(H11Protocol):
