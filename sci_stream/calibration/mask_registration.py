@@ -29,6 +29,7 @@ import numpy.typing as npt
 import torch
 
 from sci_stream.calibration.mask_errors import F64, Brightness, MaskInformation, trend_of
+from sci_stream.model import Array
 from sci_stream.optics import bayer
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, TAPS_RADIUS, Displacement
@@ -76,6 +77,10 @@ _LIT, _STILL = 0.05, 2.0
 # Relative variance that no camera is below: masks are not known better than to a thousandth.
 _FINEST = 1e-6
 _TINY = 1e-12
+# Texture of the sum of all masks, of that of independent ones: 1 of random ones, below 0.1 of those by `masks make
+# --kind balanced`. A snapshot of an even sum shows nothing of the masks where the scene is at rest.
+_EVEN = 0.25
+_TILE_PX = 16
 _TAPS = tuple(i for i in range(-TAPS_RADIUS, TAPS_RADIUS + 1) if i)
 
 
@@ -201,8 +206,11 @@ class MaskFitter:
 
     @staticmethod
     def fits(calibration: Calibration) -> bool:
-        """Return whether the sensor is large enough, and has several masks, to fit a displacement."""
-        return min(calibration.shape) >= _block_px(calibration) + 2 * _HALO_PX + 2 and calibration.n_frames > 1
+        """Return whether a displacement shows: the sensor is large enough, and the masks do not add up evenly."""
+        if min(calibration.shape) < _block_px(calibration) + 2 * _HALO_PX + 2 or calibration.n_frames == 1:
+            return False
+        separate = float(np.sqrt(sum(_texture(mask) ** 2 for mask in calibration.phi)))
+        return _texture(calibration.phi.sum(axis=0)) > _EVEN * separate
 
     @property
     def can_correct(self) -> bool:
@@ -461,6 +469,14 @@ def _information(information: F64, scores: F64, common: int, at: MaskCorrection)
 def _excess(scores: F64, information: F64) -> float:
     """Return the scatter of the blocks' scores, (N, K), around their mean, relative to the information on each, ≥ 1."""
     return max(1.0, float((len(scores) * scores.var(0) / (information + _TINY)).mean()))
+
+
+def _texture(image: Array) -> float:
+    """Return the standard deviation within tiles in the middle of an image: of (H, W), at most 512 pixels a side."""
+    height, width = (min(size, 512) // _TILE_PX * _TILE_PX for size in image.shape)
+    top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
+    tiles = image[top : top + height, left : left + width].reshape(-1, _TILE_PX, width // _TILE_PX, _TILE_PX)
+    return float(tiles.std(axis=(1, 3)).mean())
 
 
 def _block_px(calibration: Calibration) -> int:

@@ -23,7 +23,7 @@ def masks_make(
     masks: Annotated[int, typer.Option("-n", "--masks", min=1, max=4096, help="Number of masks B.")] = 8,
     height: Annotated[int, typer.Option(min=1, max=8192, help="Height of the modulator, mirrors.")] = 1080,
     width: Annotated[int, typer.Option(min=1, max=8192, help="Width of the modulator, mirrors.")] = 1920,
-    kind: Annotated[str, typer.Option(help="random, balanced or shifting.")] = "balanced",
+    kind: Annotated[str, typer.Option(help="random, balanced or shifting.")] = "random",
     open_share: Annotated[float, typer.Option("--open", min=0.01, max=0.99, help="Share of open elements.")] = 0.5,
     block: Annotated[int, typer.Option(min=1, max=512, help="Side of an element, mirrors.")] = 1,
     mirrors_per_pixel: Annotated[float, typer.Option(min=0.01, help="Mirrors on a pixel of the sensor.")] = 1.0,
@@ -48,6 +48,8 @@ def masks_make(
         f"never; elements of {block} mirrors = {feature_px:.3g} pixels of the sensor; "
         f"[modulator] patterns = {json.dumps(str(output))}"
     )
+    if kind == "balanced":
+        echo("balanced masks add up evenly: the rig cannot see whether they fit or have moved, and corrects no shift")
     if feature_px < 1:
         echo("elements smaller than a pixel of the sensor lose contrast: use a larger --block")
 

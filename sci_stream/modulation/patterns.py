@@ -24,9 +24,9 @@ def make_masks(
 ) -> npt.NDArray[np.uint8]:
     """Return binary masks, (B, H, W) uint8 of 0 and 255; equal seeds give equal masks.
 
-    ``random``: each element by itself; ``balanced``: each open in equally many masks, so that no pixel is blind;
-    ``shifting``: one pattern, moved down by an element per mask. ``shape`` is in mirrors, as ``block``, the side of an
-    element; ``open_share`` is 0–1.
+    ``random``: each element by itself; ``balanced``: each open in equally many masks, so that no pixel is blind, but
+    the sum, which shows a monitor where the masks are, is even; ``shifting``: one pattern, moved down by an element per
+    mask. ``shape`` is in mirrors, as ``block``, the side of an element; ``open_share`` is 0–1.
     """
     rng = np.random.Generator(np.random.PCG64(seed))
     height, width = (-(-size // block) for size in shape)

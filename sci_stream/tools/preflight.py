@@ -200,7 +200,7 @@ def _check_masks(rig: Rig, calibration: Calibration) -> str:
             hint = f"A better order, or its reverse: {monitor.shuffle.order}."
         raise CalibrationError("; ".join(faults.values()), hint=hint or None)
     if health.match is None:
-        return "not compared: the sensor is too small"
+        return "not compared: the sensor is too small, or the masks add up evenly and a snapshot shows none of them"
     hint = sparser_masks_hint(clipped, float(calibration.phi.mean()))
     words = [f"match {health.match:.2f} (1: all of the picture is explained)", *faults.values(), hint]
     return "; ".join(filter(None, words))

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
+from sci_stream.modulation.patterns import Kind, make_masks
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_shift import shift_masks
 from tests.calibration.moved_masks import Rig
@@ -106,6 +107,14 @@ def test_saturated_and_bad_pixels_do_not_affect_the_fit() -> None:
     for bad, valid in ((lost, np.ones_like(lost)), (None, ~lost)):
         fitter = MaskFitter(replace(rig.calibration, bad_pixels=bad), CPU)
         assert error_px(fitter.fit(y, valid), (0.3, 0.0)) < 0.05
+
+
+def test_masks_that_add_up_evenly_show_no_displacement() -> None:
+    def fits(kind: Kind, n: int) -> bool:
+        return MaskFitter.fits(Calibration((0.02 + 0.9 / 255 * make_masks(kind, n, (96, 96))).astype(np.float32)))
+
+    assert [fits("random", 8), fits("random", 256), fits("shifting", 8)] == [True] * 3
+    assert not fits("balanced", 8)
 
 
 def test_small_sensors_are_not_supported() -> None:

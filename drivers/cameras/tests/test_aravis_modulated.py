@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from drivers.cameras.tests.fake_camera import fake_camera, library_file
+from drivers.cameras.tests.optical_table import EXPOSURES, FAULTS, transmission
+from sci_stream.cli import app
 from sci_stream.config import load_rig
-from sci_stream.modulation.patterns import make_masks
+from sci_stream.modulation.feedback import ADVANCE, STATE
+from sci_stream.nodes.runtime import modulated_camera
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.nodes.runtime.modulators import make_coded_camera
-from sci_stream.recording.calibration_file import load_calibration
+from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.recording.reader import Recording
-from tests.e2e.kit import camera_of, sci_stream, write_rig
+from sci_stream.tools.calibrate import CalibrationPlan, calibrate
+from sci_stream.tools.preflight import check_rig
+from sci_stream_drivers.simulated.scenes import make_world
+from tests.e2e.kit import Tables, camera_of, write_rig
+from tests.rig_in_process import RigInProcess
 
 pytestmark = pytest.mark.rig(seconds=40)
 pytest.importorskip("genicam", reason="genicam is not installed: pip install '.[genicam]'")
@@ -24,81 +37,118 @@ if library_file() is None:
     pytest.skip("no Aravis on this machine (Debian: apt-get install libaravis-0.8-0)", allow_module_level=True)
 
 B, H, W = 4, 96, 128
-DARK_DN, WHITE_DN = 1000, 41_000
-# The program of the modulator: writes the number of the frame that the camera shows, or nothing for the sequence.
-PROGRAM = """
-import sys
-numbers = {"dark": "0", "white": "1", "run": "", **{str(b): str(b + 2) for b in range(64)}}
-open(sys.argv[1], "w").write(numbers[sys.argv[2]])
-"""
+PATTERN_US = 25_000.0  # slow enough for the fake camera
+SNAPSHOTS = 48
+SLIP, LOST, UNDERRUN, RESTART = 8, 20, 23, 35
+"""Cycles of the faults: the pulse comes a pattern late from then on; no pulse; a late pattern; loss of power."""
+STATE_COLUMN, ADVANCE_COLUMN = f"chunk_{STATE}", f"chunk_{ADVANCE}"
+DMD = Path(__file__).with_name("dmd.py")
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[Path]:
-    """An optical table: a modulator with its program, and a fake camera that sees its masks."""
-    masks = make_masks("random", B, (H, W), block=2, seed=1)
-    np.save(tmp_path / "masks.npy", masks)
-    phi = 0.05 + 0.9 * (masks / 255)
-    light = WHITE_DN - DARK_DN
-    rng = np.random.default_rng(0)
-    wave = np.sin(np.arange(W)[None, None] / 9 + np.arange(6 * B)[:, None, None] / 3)
-    scene = np.clip(0.5 + 0.3 * wave * np.ones((1, H, 1)), 0, 1).reshape(6, B, H, W)
-    coded = DARK_DN + light / B * np.einsum("bhw,nbhw->nhw", phi, scene)
-    shown = [np.full((H, W), DARK_DN), np.full((H, W), WHITE_DN), *(DARK_DN + light * phi), *coded]
-    frames = np.stack(shown) + rng.normal(0, 20, (len(shown), H, W))
-    np.save(tmp_path / "frames.npy", np.clip(frames, 0, 65535).astype(np.uint16))
-    choice = tmp_path / "choice"
-    choice.write_text("")
-    (tmp_path / "dmd.py").write_text(PROGRAM)
-    with fake_camera(tmp_path / "frames.npy", "SCIGV1", 0.0, "--choice", str(choice), "--held", str(B + 2)):
+    """An optical table with a scene, a DMD with its program, and the fake camera that sees its masks."""
+    world = make_world((H, W), 3.0, seed=0)
+    np.save(tmp_path / "scene.npy", np.stack([world.render(t).mean(-1) for t in range(2 * SNAPSHOTS * B)]))
+    with fake_camera(tmp_path):
         yield tmp_path
 
 
-def rig_on(table: Path, master: str = "modulator") -> Path:
-    program = f"'{sys.executable}' '{table / 'dmd.py'}' '{table / 'choice'}'"
+def dmd(table: Path, command: str) -> None:
+    subprocess.run([sys.executable, str(DMD), str(table / "dmd"), command], check=True, stdout=subprocess.DEVNULL)
+
+
+def rig_on(table: Path) -> Tables:
+    program = f"'{sys.executable}' '{DMD}' '{table / 'dmd'}'"
     modulator = {
         "driver": "command",
         "options": {
-            "show": f"{program} {{index}}", "start": f"{program} run", "height_px": H, "width_px": W,
-            "min_pattern_us": 100.0, "masters": ["modulator", "camera"],
+            "show": f"{program} show {{index}}", "load": f"{program} load {{file}}", "start": f"{program} start",
+            "arm": f"{program} arm {{pattern_us}} {{dark_us}} {{gap_us}}", "stop": f"{program} stop",
+            "counters": f"{program} counters", "height_px": H, "width_px": W, "min_pattern_us": 100.0,
         },
-        "patterns": "masks.npy",
-        "pattern_us": 2500.0,
-        "master": master,
-        "correct": False,
+        "patterns": str(table / "masks.npy"),
+        "pattern_us": PATTERN_US,
     }  # fmt: skip
-    features = [["PixelFormat", "Mono16"], ["AcquisitionFrameRate", 20.0]]
-    camera = camera_of("aravis", features=features, selector={"serial": "SCIGV1"}, trigger={"source": "Line0"})
-    more = {"calibration": {"file": "calibration.h5"}, "reconstruct": {"iterations": 8}}
-    return write_rig(table, {"camera": camera, "modulator": modulator}, more)
+    camera = {"features": [["PixelFormat", "Mono16"]], "trigger": {"source": "Line0"}, "silence_s": 30.0}
+    return {
+        "camera": camera_of("aravis", selector={"serial": "SCIGV1"}, **camera),
+        "modulator": modulator,
+        "calibration": {"file": str(table / "calibration.h5")},
+        "reconstruct": {"iterations": 8},
+    }
 
 
-def test_trigger_is_armed_with_the_plan_and_read_back(table: Path) -> None:
-    coded = make_coded_camera(load_rig(rig_on(table)))
+def film(table: Path, rig: RigInProcess) -> None:
+    """Let cycles pass, the next when the video of one is there: evidence is in time, however slow the machine."""
+    for n in range(SNAPSHOTS):
+        while rig.counts()["reconstructed"] <= n:
+            dmd(table, "step")
+            until_s = time.monotonic() + 2.0
+            while rig.counts()["reconstructed"] <= n and time.monotonic() < until_s:
+                time.sleep(0.005)
+    rig.finish()
+
+
+def psnr_db(table: Path, recording: Recording) -> tuple[list[int], list[float]]:
+    """Return the cycle and the PSNR of each snapshot, whose exposure the table has logged."""
+    scene = np.load(table / "scene.npy")
+    log = dict(map(int, line.split()) for line in (table / EXPOSURES).read_text().splitlines())  # the last of an id
+    cycles = [log[int(frame_id)] for frame_id in recording.rows["camera_frame_id"]]
+    figures = []
+    for seq, cycle in enumerate(cycles):
+        truth = scene[np.arange(cycle * B, cycle * B + B) % len(scene)]
+        figures.append(float(-10 * np.log10(np.mean((np.asarray(recording.video(seq)) - truth) ** 2))))
+    return cycles, figures
+
+
+def test_rig_recovers_from_faults_of_the_modulator(table: Path) -> None:
+    path = write_rig(table, rig_on(table))
+    sizes = (f"-n{B}", f"--height={H}", f"--width={W}", "--block=2")
+    made = CliRunner().invoke(app, ["masks", "make", str(table / "masks.npy"), *sizes])
+    assert made.exit_code == 0, made.output
+    coded = make_coded_camera(load_rig(path))
     assert isinstance(coded, ModulatedCamera)
-    try:
-        assert coded.open().n_frames == B
-        assert coded.plan is not None
-        assert coded.plan.camera.source == "line"
-        assert coded.plan.camera.exposure_us == pytest.approx(4 * 2500.0)
-        assert coded.camera.trigger_now() == coded.plan.camera
-    finally:
-        coded.close()
+    coded.open()
+    assert coded.plan is not None
+    assert coded.plan.camera.source == "line"
+    assert coded.plan.camera.exposure_us == pytest.approx(B * PATTERN_US)
+    assert coded.camera.trigger_now() == coded.plan.camera, "armed over GVCP, and read back"
+    plan = CalibrationPlan(frames=4, unattended=True)
+    calibration, measured = calibrate(coded, plan, lambda _: None, lambda *_: None)
+    np.testing.assert_allclose(calibration.phi, transmission(np.load(table / "masks.npy")), atol=0.01)
+    save_calibration(table / "calibration.h5", calibration, measured)
+    found = {finding.what: finding for finding in check_rig(path)}
+    assert not any(finding.exit_status for finding in found.values()), found
+    assert f"{B} masks of {PATTERN_US:.0f} µs" in found["modulator"].text
+    assert re.search(r"exposures begin within \d+\.\d µs of the first mask", found["modulator"].text)
 
-
-def test_masks_are_calibrated_checked_and_filmed_through(table: Path) -> None:
-    rig = rig_on(table, "camera")  # the fake camera has an input line, but nothing is connected to it
-    made = sci_stream("calibrate", rig, "-o", "calibration.h5", "--yes", "--frames", "4", cwd=table)
-    assert made.status == 0, made.output
-    measured = load_calibration(table / "calibration.h5").phi
-    np.testing.assert_allclose(measured, 0.05 + 0.9 * (np.load(table / "masks.npy") / 255), atol=0.01)
-    checked = sci_stream("check", rig, cwd=table)
-    assert checked.status == 0, checked.output
-    assert "4 masks of 2500 µs" in checked.output
-    run = sci_stream("run", rig, "--snapshots", "8", cwd=table)
-    assert run.status == 0, run.output
-    (path,) = (table / "recordings").glob("*.h5")
+    dmd(table, "step")
+    faults = {"slips": {SLIP: 1}, "lost": [LOST], "underruns": [UNDERRUN], "restarts": [RESTART]}
+    (table / FAULTS).write_text(json.dumps(faults))
+    with (
+        mock.patch.object(modulated_camera, "_IDLE", 0.0),  # the program is asked at each frame, however slow it starts
+        RigInProcess(table, rig_on(table), snapshots=SNAPSHOTS) as rig,
+    ):
+        film(table, rig)
+    summary = rig.summary()
+    assert summary["ledger"]["closed"]
+    assert summary["ledger"]["reconstructed"] == SNAPSHOTS
+    (path,) = rig.segments()
     with Recording(path) as recording:
-        assert set(np.asarray(recording.rows["chunk_MaskState"])) == {0.0}
-        assert recording.ledger is not None
-        assert recording.ledger["reconstructed"] == 8
+        rows = {
+            name: np.asarray(recording.rows[name]) for name in ("start_mask", STATE_COLUMN, ADVANCE_COLUMN, "epoch")
+        }
+        cycles, figures = psnr_db(table, recording)
+    undisturbed_db = np.median(figures[2:SLIP])
+    assert LOST not in cycles
+    for fault, next_fault in ((SLIP, LOST), (LOST, UNDERRUN), (UNDERRUN, RESTART), (RESTART, cycles[-1] + 1)):
+        first = int(np.searchsorted(cycles[1:], fault)) + 1
+        last = int(np.searchsorted(cycles[1:], next_fault)) + 1
+        settled = figures[min(first + 10, last - 2) : last]
+        assert np.median(settled) > undisturbed_db - 1.0, (fault, figures[first:last])
+        for n in range(first, last):
+            marked = rows[STATE_COLUMN][n] != 0 or rows["start_mask"][n] != 0
+            assert marked or figures[n] > undisturbed_db - 5.0, f"snapshot {n} is disturbed and not marked"
+    assert rows["epoch"][-1] == 1, "it was loaded again after the loss of power"
+    assert rows[ADVANCE_COLUMN][-1] == -1, "the pulse is still a pattern late"

@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -29,6 +30,10 @@ class CommandOptions(DriverOptions):
     )
     start: str = Field(default="", description="Starts the cycle.")
     stop: str = Field(default="", description="Stops it.")
+    counters: str = Field(
+        default="",
+        description="Prints counts, a name and a number per line, as restarts 1; underruns are noticed, too.",
+    )
     height_px: int = Field(ge=1, description="Height of a pattern, mirrors.")
     width_px: int = Field(ge=1, description="Width of a pattern, mirrors.")
     bits: Literal[1, 8] = Field(default=1, description="1: binary patterns; 8: grey ones.")
@@ -77,6 +82,10 @@ class CommandModulator(BaseModulator[CommandOptions]):
         index = same[0] if same else "white" if image.any() else "dark"
         self._do(self.options.show, index=index, file=self._file(image))
 
+    def _poll(self) -> None:
+        lines = (line.split() for line in self._do(self.options.counters).splitlines() if line)
+        self.counts = Counter({name: int(count) for name, count in lines})
+
     def _disconnect(self) -> None:
         self._folder.cleanup()
 
@@ -85,10 +94,11 @@ class CommandModulator(BaseModulator[CommandOptions]):
         np.save(path, patterns)
         return path
 
-    def _do(self, command: str, **values: object) -> None:
+    def _do(self, command: str, **values: object) -> str:
+        """Run a command and return its output."""
         words = [word.format(**values) for word in shlex.split(command, posix=os.name == "posix")]
         if not words:
-            return
+            return ""
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=self.options.timeout_s, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -99,3 +109,4 @@ class CommandModulator(BaseModulator[CommandOptions]):
                 expected="exit status 0",
                 got=f"{done.returncode}: {done.stderr.strip()[-200:]}",
             )
+        return done.stdout

@@ -180,14 +180,13 @@ class ModulatedCamera:
     def read(self, timeout_s: float) -> CameraFrame | None:
         """Return the next frame, with the state of the modulator; correct the modulator before."""
         self._guarded(self._correct)
-        self._guarded(self._look_after)
         if self._is_lost:
             self._is_lost = False
             raise CameraLost("The mask modulator needs its patterns again, and is opened with the camera")
         frame = self.camera.read(timeout_s)
+        self._guarded(self._look_after)  # now: a fault during this exposure marks it
         if frame is None:
             return None
-        self._guarded(self._look_after)  # again: a fault during this exposure marks it
         feedback = self._feedback
         state = {
             STATE: self._state or 2 * (self._settling > 0),

@@ -61,6 +61,12 @@ class TestCommand(ModulatorContract):
         assert [word[0] for word in words if word[0] != "stop"] == ["load", "show", "show", "show", "arm", "start"]
         assert [word[1] for word in words if word[0] in {"show", "arm"}] == ["2", "white", "dark", "1000.0"]
 
+    def test_counts_are_those_that_the_program_prints(self) -> None:
+        modulator = self.make(counters="printf 'restarts 2\\nunderruns 1\\n'")
+        modulator.open()
+        assert modulator.counters() == {"restarts": 2, "underruns": 1}
+        modulator.close()
+
     def test_failing_program_is_a_camera_error(self) -> None:
         modulator = self.make(load=f"'{sys.executable}' '{self.program}' broken")
         modulator.open()
