@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
 RigMaker = Callable[..., "RigInProcess"]
 
 pytest_plugins = ["tests.series_fixtures"]
+
+# As in `sci_stream.__main__`: the search for garbage among all objects of torch takes half of a worker's start.
+gc.set_threshold(50_000)
+atexit.register(gc.freeze)
 
 # Deterministic, and without a deadline: a shared machine is slow at times, which is not a failure.
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)

@@ -68,9 +68,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRig]:
 class Viewer:
     """A page with its console errors and its requests to other hosts."""
 
-    def __init__(
-        self, browser: Any, rig: RunningRig, url: str | None = None, operator: str = "Eva", **options: Any
-    ) -> None:
+    def __init__(self, browser: Any, rig: RunningRig, operator: str = "Eva", **options: Any) -> None:
         self.context = browser.new_context(viewport={"width": 1440, "height": 900}, **options)
         self.context.add_init_script(f"if ('{operator}') localStorage.setItem('operator', '{operator}')")
         self.page = self.context.new_page()
@@ -81,7 +79,18 @@ class Viewer:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
         self.address = f"127.0.0.1:{rig.rig.preview.port}"
+
+    def visit(self, url: str = "") -> None:
+        """Open the live page."""
         self.page.goto(url or f"http://{self.address}/")
+
+    def leave(self) -> None:
+        """Close the page and forget what it stored in the browser."""
+        if self.page.url != "about:blank":
+            self.page.evaluate("localStorage.clear()")
+            self.page.goto("about:blank")
+        self.complaints.clear()
+        self.hosts.clear()
 
     def text(self, name: str) -> str:
         return str(self.page.inner_text(f"#{name}"))
@@ -119,19 +128,27 @@ class Viewer:
         self.context.close()
 
 
+@pytest.fixture(scope="module")
+def viewers() -> dict[tuple[str, int], Viewer]:
+    """Return the viewers so far: a new browser window takes three times as long as a page in one that is there."""
+    return {}
+
+
 @pytest.fixture
-def open_viewer(browser: Any, rig: RunningRig) -> Iterator[Callable[..., Viewer]]:
+def open_viewer(browser: Any, rig: RunningRig, viewers: dict[tuple[str, int], Viewer]) -> Iterator[Callable[..., Viewer]]:
     opened: list[Viewer] = []
 
-    def open_one(**options: Any) -> Viewer:
-        viewer = Viewer(browser, rig, **options)
+    def open_one(url: str = "", operator: str = "Eva") -> Viewer:
+        key = operator, len(opened)
+        viewer = viewers[key] = viewers.get(key) or Viewer(browser, rig, operator)
         opened.append(viewer)
+        viewer.visit(url)
         viewer.until_live()
         return viewer
 
     yield open_one
     for viewer in opened:
-        viewer.close()
+        viewer.leave()
 
 
 def status(rig: RunningRig) -> dict[str, Any]:
@@ -148,7 +165,7 @@ def test_page_behind_a_proxy_with_a_path_works(open_viewer, rig: RunningRig) -> 
         answer = viewer.page.evaluate("fetch('recordings').then((answer) => answer.status)")
         assert answer == 200
         assert not viewer.complaints
-        viewer.close()
+        viewer.leave()
 
 
 def test_page_plays_video_without_external_requests(open_viewer, rig: RunningRig) -> None:
@@ -518,22 +535,24 @@ def test_slow_viewer_affects_no_other(open_viewer, rig: RunningRig) -> None:
     wait_for(lambda: slow.text("state") != "live", "the slow viewer shows that it is not live")
 
 
-@pytest.mark.parametrize(("width", "height"), [(390, 844), (1440, 900)])
-def test_page_fits_phone_and_desktop(open_viewer, width: int, height: int) -> None:
-    viewer = open_viewer(has_touch=True)
-    viewer.page.set_viewport_size({"width": width, "height": height})
-    assert viewer.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls horizontally"
-    record = viewer.page.locator("#record").bounding_box()
-    assert record["x"] >= 0
-    assert record["x"] + record["width"] <= width
-    assert record["y"] + record["height"] <= height, "the record button is visible without scrolling"
-    least_px = 38 if width < 720 else 24
-    small = viewer.page.evaluate(
-        """least => [...document.querySelectorAll('.actions button, .keys button')].filter(b => b.offsetParent)
-        .filter(b => b.getBoundingClientRect().height < least).length""",
-        least_px,
-    )
-    assert small == 0, "buttons are large enough for a finger"
+def test_page_fits_phone_and_desktop(browser, rig: RunningRig) -> None:
+    viewer = Viewer(browser, rig, has_touch=True)
+    for width, height, least_px in ((390, 844, 38), (1440, 900, 24)):
+        viewer.page.set_viewport_size({"width": width, "height": height})
+        viewer.visit()
+        viewer.until_live()
+        assert viewer.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it scrolls horizontally"
+        record = viewer.page.locator("#record").bounding_box()
+        assert record["x"] >= 0
+        assert record["x"] + record["width"] <= width
+        assert record["y"] + record["height"] <= height, "the record button is visible without scrolling"
+        small = viewer.page.evaluate(
+            """least => [...document.querySelectorAll('.actions button, .keys button')].filter(b => b.offsetParent)
+            .filter(b => b.getBoundingClientRect().height < least).length""",
+            least_px,
+        )
+        assert small == 0, "buttons are large enough for a finger"
+    viewer.close()
 
 
 def test_page_names_silent_node_and_recovers(open_viewer, rig: RunningRig) -> None:
@@ -616,6 +635,7 @@ def test_page_shows_end_and_closed_ledger(open_viewer, browser, rig: RunningRig)
     """Last, because it ends the rig."""
     viewer, *_ = (open_viewer() for _ in range(MAX_VIEWERS))
     another = Viewer(browser, rig)
+    another.visit()
     another.until("document.querySelector('#overlay-title').textContent === 'FULL'")
     assert another.text("overlay-why").startswith(f"{MAX_VIEWERS} viewers are watching, the limit of this rig")
     another.close()
