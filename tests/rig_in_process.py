@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 from unittest import mock
 
+from sci_stream.config import Rig
 from sci_stream.delivery.ledger import Ledger, LedgerCounts
 from sci_stream.nodes.acquire import series_loop
 from sci_stream.nodes.reconstruct.node import ReconstructNode
@@ -22,7 +23,7 @@ from sci_stream.nodes.sink.node import SinkNode
 from sci_stream.nodes.sink.series_session import SeriesSession
 from sci_stream.recording.calibration_file import load_calibration
 from sci_stream_drivers.simulated import SimulatedCamera
-from tests.e2e.kit import PATIENCE_S, RigFiles, Tables
+from tests.e2e.kit import PATIENCE_S, RigFiles, RunningRig, Tables, merged
 
 _POLL_S = 0.002
 # Twice a second suits a person; a test would wait for it.
@@ -62,6 +63,25 @@ class NodeThread:
         error, self.error = self.error, None
         if error is not None:
             raise error
+
+
+def start_reconstruct(rig: Rig, index: int = 0) -> NodeThread:
+    """Start a reconstruct node of a rig."""
+    stop = StopRequest()
+    solver = SolverThread(rig.reconstruct, "cpu", rig.calibration)
+    return NodeThread(f"reconstruct-{index}", ReconstructNode(rig, solver, stop, index=index).run, stop)
+
+
+class RunningRigSolvedHere(RunningRig):
+    """A rig of processes whose reconstruct node is a thread: a process would import torch for seconds."""
+
+    def __init__(self, folder: Path, changes: Tables | None = None, *arguments: str, **options: Any) -> None:
+        super().__init__(folder, merged(changes or {}, {"reconstruct": {"nodes": 0}}), *arguments, **options)
+        self._reconstruct = start_reconstruct(self.rig)
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        self._reconstruct.stop()
 
 
 class RigInProcess(RigFiles):
@@ -124,10 +144,7 @@ class RigInProcess(RigFiles):
 
     def start_reconstruct(self, index: int = 0) -> None:
         """Start a reconstruct node."""
-        stop = StopRequest()
-        solver = SolverThread(self.rig.reconstruct, "cpu", self.rig.calibration)
-        node = ReconstructNode(self.rig, solver, stop, index=index)
-        self.nodes[f"reconstruct-{index}"] = NodeThread(f"reconstruct-{index}", node.run, stop)
+        self.nodes[f"reconstruct-{index}"] = start_reconstruct(self.rig, index)
 
     def start_sink(self) -> None:
         """Start the sink node."""

@@ -7,49 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import sci_stream as package
-from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
+from tests.e2e.kit import RunningRig, assert_accounted_for
 from tests.e2e.test_lost_nodes import save_masks
 
-pytestmark = pytest.mark.rig
+pytestmark = [pytest.mark.rig, pytest.mark.slow]
 
 RECORD = {"policy": {"mode": "record"}}
 
 
-def test_stop_while_acquire_is_down_closes_series(tmp_path: Path) -> None:
-    with RunningRig(tmp_path, RECORD) as rig:
-        series = rig.wait_for_count("reconstructed", 3)["series"]
-        rig.kill("acquire")
-        wait_for(lambda: "acquire ended by SIGKILL" in rig.output, "the supervisor detects the crash")
-        rig.process.send_signal(signal.SIGTERM)
-        summary = rig.finish()
-        assert summary["series"] == series
-        assert summary["ended"] == "stopped"
-        ledger = assert_accounted_for(summary)
-        with rig.recordings() as (recording,):
-            assert recording.raw_seqs == list(range(ledger["acquired"]))
-        assert len(rig.segments()) == 1, "no other series was started"
-
-
-def test_camera_settings_hold_after_a_crash(tmp_path: Path) -> None:
-    with RunningRig(tmp_path, {"preview": {"enabled": True}}) as rig:
-        rig.wait_for_count("reconstructed", 2)
-        running = package.control(f"http://127.0.0.1:{rig.rig.preview.port}")
-        running.set("acquire", exposure=0.45)
-        rig.kill("acquire")
-        wait_for(lambda: "setting exposure = 0.45 again" in rig.output, "the sink sees the restarted node")
-
-        def is_set() -> bool:
-            node = running.nodes().get("acquire")  # the page follows the sink by half a second
-            return node is not None and node.parameters["exposure"].value == 0.45
-
-        wait_for(is_set, "the operator's value")
-        rig.process.send_signal(signal.SIGTERM)
-        changes = rig.finish()["changes"]
-        assert {(change["old"], change["new"]) for change in changes} <= {(0.9, 0.45)}
-
-
-@pytest.mark.slow
 def test_acquire_and_sink_survive_repeated_kills(tmp_path: Path) -> None:
     # Enough that both restart before the series ends, even on a busy machine: camera and acquire node do not wait for
     # the sink, and a node that has ended by itself cannot be killed.
@@ -72,7 +37,6 @@ def test_acquire_and_sink_survive_repeated_kills(tmp_path: Path) -> None:
         assert len(videos) == len(set(videos)) == ledger["reconstructed"]
 
 
-@pytest.mark.slow
 def test_broken_calibration_on_restart_ends_run_and_keeps_data(tmp_path: Path) -> None:
     masks = tmp_path / "masks.h5"
     save_masks(masks)

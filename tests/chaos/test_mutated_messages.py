@@ -33,6 +33,7 @@ from tests.e2e.kit import RunningRig, assert_accounted_for, wait_for
 from tests.e2e.test_encrypted import keys, unknown_peers
 from tests.hostile_messages import good_frames
 from tests.ports import free_endpoint, free_ports
+from tests.rig_in_process import RunningRigSolvedHere
 from tests.transport.peers import hello, until
 from tests.wire_samples import samples
 
@@ -177,7 +178,7 @@ def test_rig_survives_mutated_messages(tmp_path: Path, command_here: CommandHere
         changes["security"] = security = keys(tmp_path, command_here)
         # Only a peer with an allowed key gets this far.
         configure = client_config(read_key_pair(tmp_path / "key"), str(security["sink_key"]))
-    with RunningRig(tmp_path, changes) as rig:
+    with RunningRigSolvedHere(tmp_path, changes) as rig:
         wait_for(lambda: reconstructed(sink) >= 10, "every node has reached its working size")
         network = rig.rig.network
         before = {name: (process.pid, process.memory_info().rss) for name, process in rig.nodes().items()}

@@ -15,14 +15,13 @@ from sci_stream.recording.reader import Recording
 from sci_stream_drivers.simulated import SimulatedCamera
 from sci_stream_drivers.simulated.options import SimulatedOptions
 from tests.e2e.kit import RunningRig, assert_accounted_for, small_rig, wait_for
+from tests.rig_in_process import RunningRigSolvedHere
 
 pytestmark = pytest.mark.rig(seconds=50)
 
 # No series here has a limit: on a busy machine it could end before the test reaches its next step. Snapshots cost
 # little, so that the backlog is small, and all of it is delivered at the end.
 RUNS_ON = {"reconstruct": {"nodes": 2, "block_snapshots": 3}, "drain": {"timeout_s": 600.0}}
-# Where a second node adds nothing: each imports torch for seconds.
-ONE_NODE = {**RUNS_ON, "reconstruct": {**RUNS_ON["reconstruct"], "nodes": 1}}
 RESUMED = re.compile(r"resuming series \S+ at snapshot (\d+)")
 
 
@@ -95,21 +94,28 @@ def test_killed_sink_and_acquire_node_resume_the_series(tmp_path: Path) -> None:
     spool, masks = tmp_path / "spool", tmp_path / "masks.h5"
     save_masks(masks)
     changes = {
-        **ONE_NODE,
+        **RUNS_ON,
         "policy": {"mode": "record", "spool": str(spool)},
         "preview": {"enabled": True},
         "calibration": {"file": str(masks)},
     }
-    with RunningRig(tmp_path, changes) as rig:
+    with RunningRigSolvedHere(tmp_path, changes) as rig:
         begun = rig.wait_for_count("reconstructed", 6)
         # A run keeps its rig file and its masks: restarted nodes read the same as before.
         rig.path.write_text("[rig")
         masks.write_bytes(b"")
-        sci_stream.control(f"http://127.0.0.1:{rig.rig.preview.port}").set("acquire", exposure=0.5)
+        running = sci_stream.control(f"http://127.0.0.1:{rig.rig.preview.port}")
+        running.set("acquire", exposure=0.5)
         rig.kill("sink")
         rig.wait_for_count("reconstructed", begun["ledger.reconstructed"] + 6)
         kill_acquire_node(rig)
-        wait_for(lambda: "setting exposure = 0.5 again" in rig.output, "the operator's value holds")
+        wait_for(lambda: "setting exposure = 0.5 again" in rig.output, "the sink sees the restarted node")
+
+        def is_set() -> bool:
+            node = running.nodes().get("acquire")  # the page follows the sink by half a second
+            return node is not None and node.parameters["exposure"].value == 0.5
+
+        wait_for(is_set, "the operator's value holds")
         rig.process.send_signal(signal.SIGTERM)
         summary = rig.finish()
 
@@ -118,6 +124,7 @@ def test_killed_sink_and_acquire_node_resume_the_series(tmp_path: Path) -> None:
         assert summary["series"] == begun["series"]
         assert acquired == ledger["reconstructed"]
         assert summary["restarts"] == 2
+        assert {(change["old"], change["new"]) for change in summary["changes"]} <= {(0.9, 0.5)}
         first, second = rig.segments()
         assert (first.stem, second.stem) == (summary["series"], f"{summary['series']}_001")
         with rig.recordings() as (before, after):
@@ -146,7 +153,7 @@ def save_masks(path: Path) -> None:
 
 @pytest.mark.slow
 def test_killed_acquire_node_resumes_live_series_from_spool(tmp_path: Path) -> None:
-    with RunningRig(tmp_path, {**ONE_NODE, "policy": {"mode": "live"}}) as rig:
+    with RunningRigSolvedHere(tmp_path, {**RUNS_ON, "policy": {"mode": "live"}}) as rig:
         begun = rig.wait_for_count("reconstructed", 4)
         kill_acquire_node(rig)
         rig.process.send_signal(signal.SIGTERM)
@@ -172,18 +179,18 @@ def kill_acquire_node(rig: RunningRig) -> None:
 
 def test_series_left_without_sink_is_resumed_from_spool(tmp_path: Path) -> None:
     changes = {
-        **ONE_NODE,
+        **RUNS_ON,
         "camera": {"options": {"snapshot_rate_hz": 20.0}},
         "policy": {"mode": "live", "queue_snapshots": 1000, "spool": str(tmp_path / "spool")},
         "drain": {"timeout_s": 1.0},
     }
-    with RunningRig(tmp_path, changes) as rig:
+    with RunningRigSolvedHere(tmp_path, changes) as rig:
         rig.wait_for_count("reconstructed", 3)
         rig.process.kill()  # first: it would start the sink again
         rig.kill("sink")
         wait_for(lambda: not rig.nodes(), "the nodes give up")
     assert list((tmp_path / "spool").glob("*.spool"))
-    with RunningRig(tmp_path, {**changes, "drain": {"timeout_s": 600.0}}) as rig:
+    with RunningRigSolvedHere(tmp_path, {**changes, "drain": {"timeout_s": 600.0}}) as rig:
         wait_for(lambda: RESUMED.search(rig.output), "it resumes the series")
         rig.wait_for_count("reconstructed", 1)
         rig.process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Consecutive series in the same processes: each is complete and has its own recording."""
+"""Consecutive series in the same processes: each is complete and has its own recording, crashed or not."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.kit import RunningRig, assert_accounted_for
+from tests.e2e.kit import assert_accounted_for, wait_for
+from tests.rig_in_process import RunningRigSolvedHere
 
 pytestmark = pytest.mark.rig
 
 
-def test_sigusr1_starts_next_series_and_sigint_ends_the_run(tmp_path: Path) -> None:
+def test_sigusr1_starts_series_and_sigint_closes_a_crashed_one(tmp_path: Path) -> None:
     changes = {"policy": {"mode": "record"}, "camera": {"options": {"truth": False}}}
-    with RunningRig(tmp_path, changes) as run:
+    with RunningRigSolvedHere(tmp_path, changes) as run:
         series = [run.wait_for_count("acquired", 3)["series"]]
         nodes = {name: process.pid for name, process in run.nodes().items()}
         for _ in range(2):
@@ -24,11 +25,13 @@ def test_sigusr1_starts_next_series_and_sigint_ends_the_run(tmp_path: Path) -> N
             )
             series.append(report["series"])
         assert {name: process.pid for name, process in run.nodes().items()} == nodes, "no process was restarted"
+        run.kill("acquire")
+        wait_for(lambda: "acquire ended by SIGKILL" in run.output, "the supervisor detects the crash")
         run.process.send_signal(signal.SIGINT)
         summary = run.finish()
         ledger = assert_accounted_for(summary)
         assert ledger["acquired"] == ledger["reconstructed"], "snapshots in flight are reconstructed"
-        assert summary["ended"] == "stopped"
+        assert (summary["series"], summary["ended"]) == (series[-1], "stopped"), "no other series was started"
         assert run.nodes() == {}
         with run.recordings() as recordings:
             # Series of the same second differ by a random suffix, which has no order.

@@ -85,7 +85,7 @@ class Viewer:
         self.page.goto(url or f"http://{self.address}/")
 
     def leave(self) -> None:
-        """Close the page and forget what it stored in the browser."""
+        """Close the page and delete its data in the browser."""
         if self.page.url != "about:blank":
             self.page.evaluate("localStorage.clear()")
             self.page.goto("about:blank")
@@ -135,7 +135,9 @@ def viewers() -> dict[tuple[str, int], Viewer]:
 
 
 @pytest.fixture
-def open_viewer(browser: Any, rig: RunningRig, viewers: dict[tuple[str, int], Viewer]) -> Iterator[Callable[..., Viewer]]:
+def open_viewer(
+    browser: Any, rig: RunningRig, viewers: dict[tuple[str, int], Viewer]
+) -> Iterator[Callable[..., Viewer]]:
     opened: list[Viewer] = []
 
     def open_one(url: str = "", operator: str = "Eva") -> Viewer:
