@@ -6,7 +6,6 @@ Each case is a rig with one error, the exit status, and words that the message m
 
 from __future__ import annotations
 
-import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,8 +23,10 @@ from sci_stream.errors import StorageError
 from sci_stream.nodes.launcher.supervisor import Supervisor
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import save_calibration
+from tests.conftest import RigMaker
 from tests.e2e.conftest import CommandHere
-from tests.e2e.kit import Ended, RunningRig, assert_accounted_for, camera_of, sci_stream, write_rig
+from tests.e2e.kit import Ended, assert_accounted_for, camera_of, sci_stream, write_rig
+from tests.rig_in_process import RunningRigSolvedHere
 
 pytestmark = pytest.mark.rig(seconds=40)
 
@@ -39,14 +40,13 @@ INPUT, WORLD = 2, 3
 class Case:
     """``prepare(folder)`` creates the files and returns the changes to a valid rig.
 
-    `check` covers every case; ``run`` covers by default the one with ``run``, because processes are slow.
+    `check` covers every case, `run` by default those that it reports before it starts a node.
     """
 
     name: str
     status: int
     words: tuple[str, ...]
     prepare: Callable[[Path], dict[str, Any]]
-    run: bool = False
 
 
 def given(**tables: dict[str, Any]) -> Callable[[Path], dict[str, Any]]:
@@ -148,7 +148,7 @@ OF_A_NODE = [
     Case("weights for what takes none", INPUT, ("network.pth", "takes no weights"), weights(foreign_network, "tv")),
     Case("weights that are not there", INPUT, ("network.pth",), weights(None)),
     Case("weights that are text", INPUT, ("network.pth",), weights(lambda path: path.write_text("weights"))),
-    Case("weights of another network", INPUT, ("network.pth",), weights(foreign_network), run=True),
+    Case("weights of another network", INPUT, ("network.pth",), weights(foreign_network)),
     Case("a folder for recordings that is a file", WORLD, ("[record] folder", "recordings"), folder_that_is_a_file),
     Case(
         "a folder for recordings that cannot be created",
@@ -193,9 +193,8 @@ def test_run_with_error_in_rig_file_starts_no_node(
     assert ended.status == case.status, ended.output
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, id=case.name, marks=() if case.run else pytest.mark.slow) for case in OF_A_NODE]
-)
+@pytest.mark.slow  # `tests/nodes/launcher/test_supervisor.py` has nodes that fail
+@pytest.mark.parametrize("case", OF_A_NODE, ids=lambda case: case.name)
 def test_run_with_bad_input_of_a_node_reports_and_exits(tmp_path: Path, case: Case) -> None:
     path = write_rig(tmp_path, case.prepare(tmp_path))
     ended = sci_stream("run", path, "--snapshots", "3", cwd=tmp_path)
@@ -291,7 +290,8 @@ def test_unwritable_summary_fails_before_run(tmp_path: Path, command_here: Comma
 @pytest.mark.parametrize("policy", [pytest.param("live", marks=pytest.mark.slow), "record"])
 def test_full_disk_during_run_keeps_recorded_data(tmp_path: Path, policy: str) -> None:
     # A limit on file size simulates a full disk: writes beyond it fail in the same way.
-    with RunningRig(tmp_path, {"policy": {"mode": policy}}, "--snapshots", "40", limit_file_bytes=3 << 19) as rig:
+    changes = {"policy": {"mode": policy}}
+    with RunningRigSolvedHere(tmp_path, changes, "--snapshots", "40", limit_file_bytes=3 << 19) as rig:
         status = rig.wait()
         summary = rig.summary()
         ledger = assert_accounted_for(summary)
@@ -309,15 +309,14 @@ def test_full_disk_during_run_keeps_recorded_data(tmp_path: Path, policy: str) -
                 assert recording.video(seq).any()
 
 
-def test_summary_that_becomes_unwritable_fails_the_run_once(tmp_path: Path) -> None:
-    with RunningRig(tmp_path) as rig:
-        rig.wait_for_count("reconstructed", 1)
-        (tmp_path / "summary.json").unlink()  # written when the series began
-        (tmp_path / "summary.json").mkdir()
-        rig.process.send_signal(signal.SIGTERM)
-        assert rig.wait() == StorageError.exit_status
-        assert "summary.json cannot be written" in rig.output
-        assert "restarting" not in rig.output, "another sink would fail in the same way"
-        with rig.recordings() as (recording,):
-            assert recording.clean
-            assert recording.video_seqs
+def test_summary_that_becomes_unwritable_fails_the_sink(tmp_path: Path, rig_in_process: RigMaker) -> None:
+    rig = rig_in_process()
+    rig.reconstruct()
+    (tmp_path / "summary.json").unlink()  # written when the series began
+    (tmp_path / "summary.json").mkdir()
+    rig.nodes["acquire"].stop()
+    with pytest.raises(StorageError, match=r"summary\.json cannot be written"):
+        rig.nodes["sink"].stop()
+    with rig.recordings() as (recording,):
+        assert recording.clean
+        assert recording.video_seqs

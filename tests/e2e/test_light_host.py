@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from sci_stream.config import load_rig
 from sci_stream.recording.layout import Compression
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.writer import RecordingWriter
 from tests.e2e.kit import COMMAND, PATIENCE_S, ROOT, environment, sci_stream, write_rig
 from tests.ports import free_ports
+from tests.rig_in_process import start_reconstruct
 from tests.series_fixtures import Series
 
 pytestmark = pytest.mark.rig
@@ -40,18 +42,16 @@ def light(tmp_path: Path) -> str:
 
 def test_light_acquire_and_sink_write_readable_recording(tmp_path: Path, light: str) -> None:
     rig = write_rig(tmp_path)
-    sink, acquire, reconstruct = (
-        subprocess.Popen(
-            [*COMMAND, *words],
-            cwd=tmp_path,
-            env=environment() if words[0] == "reconstruct" else {**environment(), "PYTHONPATH": light},
-        )
-        for words in (["sink", rig], ["acquire", rig, "--snapshots", "4"], ["reconstruct", rig])
+    sink, acquire = (
+        subprocess.Popen([*COMMAND, *words], cwd=tmp_path, env={**environment(), "PYTHONPATH": light})
+        for words in (["sink", rig], ["acquire", rig, "--snapshots", "4"])
     )
+    reconstruct = start_reconstruct(load_rig(rig, overrides={}))
     try:
         assert acquire.wait(2 * PATIENCE_S) == 0
     finally:
-        for process in (reconstruct, sink, acquire):
+        reconstruct.stop()
+        for process in (sink, acquire):
             process.terminate()
             process.wait(PATIENCE_S)
     (path,) = (tmp_path / "recordings").glob("*.h5")
@@ -97,7 +97,7 @@ def test_compressed_recording_without_hdf5plugin_names_the_extra(tmp_path: Path,
     assert "damaged" not in exported.output
 
 
-@pytest.mark.parametrize("name", ["simulated", "harvesters", "replay"])
-def test_drivers_import_without_torch(name: str, light: str) -> None:
-    program = f"from sci_stream.nodes.runtime.camera_drivers import load_driver; load_driver({name!r})"
+def test_drivers_import_without_torch(light: str) -> None:
+    names = ("simulated", "harvesters", "replay")
+    program = f"from sci_stream.nodes.runtime.camera_drivers import load_driver; [*map(load_driver, {names})]"
     subprocess.run([sys.executable, "-P", "-c", program], env={**environment(), "PYTHONPATH": light}, check=True)

@@ -202,6 +202,36 @@ def test_node_that_only_crashes_ends_the_run(
     assert sum("restarting" in line for line in said) == 3
 
 
+FAILS = """
+import pathlib, signal, sys, time
+kind, up = sys.argv[1], pathlib.Path({up!r})
+if kind == "sink":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit({status}))
+    up.touch()
+    time.sleep(0.0 if {at_start} else 60.0)
+    sys.exit({status})
+while not up.exists():
+    time.sleep(0.02)
+time.sleep(60.0 if {at_start} or kind != "acquire" else 0.0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("status", "at_start"), [(2, True), (3, True), (3, False)], ids=["bad input", "missing", "missing at the end"]
+)
+def test_failed_node_ends_the_run_with_its_status(tmp_path: Path, status: int, at_start: bool) -> None:
+    path = write_rig(tmp_path)
+    program = tmp_path / "fails.py"
+    program.write_text(FAILS.format(up=str(tmp_path / "up"), status=status, at_start=at_start))
+    said: list[str] = []
+    supervisor = Supervisor(
+        load_rig(path, overrides={}), path, StopRequest(), said.append, program=(sys.executable, str(program))
+    )
+    assert supervisor.run() == status
+    assert (f"sink cannot run (exit status {status}): stopping" in said) == at_start
+    assert not [line for line in said if "restarting" in line], "another would fail in the same way"
+
+
 @pytest.mark.parametrize(
     "leaves", [(), ("test.spool",), ("done", "test.spool")], ids=["nothing yet", "a series", "a series just closed"]
 )
