@@ -23,7 +23,7 @@ import numpy.typing as npt
 from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import FileFormatError
 from sci_stream.file_guard import reading
-from sci_stream.model import Array, Json, SeriesInfo
+from sci_stream.model import Array, Json, Reconstruction, SeriesInfo, SnapshotId, StageTimes
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import read_calibration
 from sci_stream.recording.columns import OUTCOME_CODES, OUTCOME_NAMES, cell_text, read_rows, solve_report
@@ -328,6 +328,27 @@ class Recording:
         except ValueError as error:
             raise FileFormatError(f"The row of snapshot {seq} in {self.path} is damaged", got=error) from None
         return report, cell_text(self._value("node", seq)), int(self._value("redelivered", seq))
+
+    def reconstruction(self, seq: int) -> Reconstruction:
+        """Return a recorded reconstruction, with its coded snapshot if that is stored. Raises as `video`."""
+        video = self.video(seq)
+        report, node, redelivered = self.report(seq)
+        return Reconstruction(
+            id=SnapshotId(self.info.series, int(self._value("epoch", seq)), seq),
+            video=video,
+            calibration_hash=self.info.calibration_hash,
+            report=report,
+            times=StageTimes(
+                acquired_ns=int(self._value("host_time_ns", seq)), finished_ns=int(self._value("finished_ns", seq))
+            ),
+            node=node,
+            device="",
+            bayer=self.info.bayer,
+            counts=self.raw(seq) if self._value("state", seq) & RowState.RAW else None,
+            camera_frame_id=self.camera_frame_id(seq),
+            redelivered=redelivered,
+            dropped_before=int(self._value("dropped_before", seq)),
+        )
 
     def close(self) -> None:
         """Close the file. May be called again."""

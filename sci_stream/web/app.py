@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import (
     FileResponse,
@@ -44,6 +46,7 @@ from sci_stream.web.display import Display
 from sci_stream.web.downloads import routes
 from sci_stream.web.hub import HEARTBEAT_S, Hub, Viewer
 from sci_stream.web.message import JPEG, merge_patch
+from sci_stream.web.recordings import Replays
 
 _WEB = Path(__file__).parent / "static"
 # One acknowledgement per image: far above any real rate, it disconnects viewers that flood the loop.
@@ -103,16 +106,16 @@ class ViewerConnection(WebSocketsSansIOProtocol):
 
 
 def make_app(
-    hub: Hub, display: Display, ask: Ask | None, recordings: Path, *, token: str | None, cookie: str
+    hub: Hub, display: Display, ask: Ask | None, replays: Replays, *, token: str | None, cookie: str
 ) -> Starlette:
     """Make the application; `sci_stream.transport.http.AccessMiddleware` is wrapped around it.
 
-    ``ask`` requests operations beyond the page, None if there are none; the page lists the files of the folder
-    ``recordings``; ``token`` is None for none, ``cookie`` stores it in a browser.
+    ``ask`` requests operations beyond the page, None if there are none; ``token`` is None for none, ``cookie`` stores
+    it in a browser.
     """
 
     async def control(request: Request) -> Response:
-        return await answer(request, display, ask)
+        return await answer(request, display, replays, ask)
 
     async def history(_: Request) -> Response:
         return JSONResponse({"history": hub.history.samples()})
@@ -141,15 +144,15 @@ def make_app(
 
     return Starlette(
         routes=[
-            Route("/", index),
+            Route("/", index, middleware=[Middleware(GZipMiddleware)]),
             Route("/status", status),
             Route("/history", history),
             Route("/quantities", quantities),
             Route("/control/{name}", control, methods=["POST"]),
             Route("/healthz", healthz),
             WebSocketRoute("/live", live),
-            *routes(hub, display, recordings),
-            Mount("/static", StaticFiles(directory=_WEB)),
+            *routes(hub, display, replays),
+            Mount("/static", GZipMiddleware(StaticFiles(directory=_WEB))),
         ],
         exception_handlers={SciStreamError: _refuse},
     )

@@ -19,6 +19,7 @@ from sci_stream.errors import InputError
 from sci_stream.model import Json
 from sci_stream.parameters import MAX_CHANGES, Changes, ControlAnswer
 from sci_stream.web.display import Display
+from sci_stream.web.recordings import MAX_ITERATIONS, Replays
 
 _LOG = logging.getLogger(__name__)
 # Far above a request that sets the 16 parameters allowed.
@@ -87,25 +88,34 @@ class _AcknowledgeRequest(_PageRequest):
     alarm: int
 
 
+class _ReplayRequest(_PageRequest):
+    """A recording to replay; without one, the running replay is stopped."""
+
+    recording: str = ""
+    iterations: Annotated[int, Field(ge=1, le=MAX_ITERATIONS)] = 1
+
+
 class _DoRequest(_PageRequest):
     node: _Name
     action: _Name
 
 
-async def answer(request: Request, display: Display, ask: Ask | None) -> Response:
+async def answer(request: Request, display: Display, replays: Replays, ask: Ask | None) -> Response:
     """Answer ``POST /control/{name}`` with ``{"ok": true, …}``. Raises `SciStreamError`."""
     name = request.path_params["name"]
     address = request.client.host if request.client is not None else "an unknown address"
     try:
         body = await asyncio.wait_for(_body(request), _TIMEOUT_S)
-        result = await asyncio.wait_for(_do(name, body, address, display, ask), _TIMEOUT_S)
+        result = await asyncio.wait_for(_do(name, body, address, display=display, replays=replays, ask=ask), _TIMEOUT_S)
     except TimeoutError:
         return JSONResponse({"ok": False, "error": _UNANSWERED}, status_code=504)
     _LOG.info("The page requested %s %s", name, body)
     return JSONResponse({"ok": True, **result})
 
 
-async def _do(name: str, body: dict[str, Json], address: str, display: Display, ask: Ask | None) -> dict[str, Json]:
+async def _do(
+    name: str, body: dict[str, Json], address: str, *, display: Display, replays: Replays, ask: Ask | None
+) -> dict[str, Json]:
     where = f"/control/{name}"
     match name:
         case "tone":
@@ -117,6 +127,12 @@ async def _do(name: str, body: dict[str, Json], address: str, display: Display, 
         case "snapshot":
             shown = validate_options(_SnapshotRequest, body, where)
             return {"saved": await asyncio.to_thread(display.save_still, shown.series, shown.seq)}
+        case "replay":
+            wanted = validate_options(_ReplayRequest, body, where)
+            if wanted.recording:
+                return {"text": await asyncio.to_thread(replays.start, wanted.recording, wanted.iterations)}
+            await asyncio.to_thread(replays.stop)
+            return {}
     if ask is None:
         raise InputError("Neither the recording nor the nodes can be controlled from here")
     match name:
@@ -131,7 +147,7 @@ async def _do(name: str, body: dict[str, Json], address: str, display: Display, 
             asked = ask(order.node, order.action, {}, order.sender(address))
         case _:
             hint = "It is a parameter of the sink: set." if name == "recording" else None
-            expected = "tone, white, snapshot, set, acknowledge or do"
+            expected = "tone, white, snapshot, replay, set, acknowledge or do"
             raise InputError(f"Unknown control command {name!r}", expected=expected, hint=hint)
     answered = await asyncio.wrap_future(asked)
     return {"values": answered.values, "text": answered.text}

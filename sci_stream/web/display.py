@@ -79,6 +79,11 @@ class Display:
                 self._changed.wait()
             return None
 
+    def keep(self, reconstruction: Reconstruction) -> None:
+        """Keep a reconstruction that is not live, for its values and stills."""
+        with self._changed:
+            self._keep(reconstruction)
+
     def _keep(self, reconstruction: Reconstruction) -> None:
         """Keep a reconstruction that is about to be shown, in bounded memory; it is kept once for all its tones."""
         if self._recent and self._recent[-1] is reconstruction:

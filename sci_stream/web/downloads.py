@@ -6,35 +6,34 @@ import asyncio
 import json
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, Field, JsonValue, PositiveInt
+from pydantic import BaseModel, Field, PositiveInt
 from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from sci_stream.clock import unix_ns
 from sci_stream.config.error_messages import validate_options
 from sci_stream.errors import InputError
 from sci_stream.files.video_output import VideoFormat, write_film
-from sci_stream.imaging.rendering import decode_jpeg, encode_jpeg, resize, shrink
-from sci_stream.model import Reconstruction
-from sci_stream.recording.reader import Recording
-from sci_stream.recording.segments import DAMAGE
+from sci_stream.imaging.rendering import decode_jpeg, encode_jpeg, resize
+from sci_stream.model import Json, Reconstruction
 from sci_stream.web import h264
 from sci_stream.web.archive import KEPT_S
 from sci_stream.web.display import Display
 from sci_stream.web.hub import Hub
 from sci_stream.web.inspection import Line, Region, coded_jpeg, describe_region, frame_png, pixel_values, traces
-from sci_stream.web.message import H264, JPEG, Picture
+from sci_stream.web.message import H264, JPEG, Picture, jpeg_picture, render_snapshot
+from sci_stream.web.recordings import MAX_ITERATIONS, Replays, recorded_snapshot, thumbnail
 from sci_stream.web.still import save_still
 
 # Making a clip or a still takes a core: two at a time leave the instrument the others.
@@ -85,9 +84,16 @@ class _TracesQuery(BaseModel):
     height: PositiveInt | None = None
 
 
+class _RefinedQuery(_FrameQuery):
+    iterations: Annotated[int, Field(ge=1, le=MAX_ITERATIONS)] = 40
+
+
+class _RecordedQuery(BaseModel):
+    index: int
+
+
 class _ClipQuery(BaseModel):
     seconds: Annotated[float, Field(gt=0, le=KEPT_S)] = 10.0
-    format: Literal["mp4", "gif"] = "mp4"
     until: int = -1
 
 
@@ -96,9 +102,9 @@ def _query(model: type[Q], request: Request) -> Q:
     return validate_options(model, {**request.query_params, **request.path_params}, request.url.path)
 
 
-def routes(hub: Hub, display: Display, recordings: Path) -> list[Route]:
+def routes(hub: Hub, display: Display, replays: Replays) -> list[Route]:
     """Return the routes of the downloads."""
-    answers = _Answers(hub, display, recordings)
+    answers = _Answers(hub, display, replays)
     # The other answers do not wait for the long ones.
     long_ones = asyncio.Semaphore(_AT_ONCE)
 
@@ -112,6 +118,7 @@ def routes(hub: Hub, display: Display, recordings: Path) -> list[Route]:
         return answer
 
     return [
+        Route("/refined", threaded(answers.refined, long_ones)),
         Route("/timeline", threaded(answers.timeline)),
         Route("/picture/{number}", threaded(answers.picture)),
         Route("/values", threaded(answers.values)),
@@ -122,16 +129,18 @@ def routes(hub: Hub, display: Display, recordings: Path) -> list[Route]:
         Route("/download/clip", threaded(answers.clip, long_ones)),
         Route("/recordings", threaded(answers.recordings, long_ones)),
         Route("/recordings/{name}", threaded(answers.recording)),
+        Route("/recordings/{name}/thumbnail", threaded(answers.thumbnail, long_ones)),
+        Route("/recordings/{name}/{index}", threaded(answers.recorded)),
     ]
 
 
 class _Answers:
     """The answers to requests. Each may block, in a thread of its own."""
 
-    def __init__(self, hub: Hub, display: Display, recordings: Path) -> None:
+    def __init__(self, hub: Hub, display: Display, replays: Replays) -> None:
         self._hub = hub
         self._display = display
-        self._recordings = recordings
+        self._replays = replays
 
     def timeline(self, request: Request) -> Response:
         archive = self._hub.archive
@@ -190,22 +199,39 @@ class _Answers:
     def clip(self, request: Request) -> Response:
         wanted = _query(_ClipQuery, request)
         pictures = self._hub.archive.last(wanted.seconds, None if wanted.until < 0 else wanted.until)
-        return _temporary(lambda folder: write_clip(pictures, folder, wanted.format))
+        return _temporary(lambda folder: write_clip(pictures, folder))
+
+    def refined(self, request: Request) -> Response:
+        wanted = _query(_RefinedQuery, request)
+        shown = self._display.find_shown(wanted.series, wanted.seq)
+        return self._message(self._replays.refine(shown, wanted.iterations))
 
     def recordings(self, _: Request) -> Response:
-        entries = list_recordings(self._recordings, self._hub.open_recording)
-        text = json.dumps({"recordings": [asdict(entry) for entry in entries]}, default=str)
-        return Response(text, media_type="application/json")
+        listing = {"recordings": [asdict(entry) for entry in self._replays.entries()], "replay": self._replays.state()}
+        return Response(json.dumps(listing, default=str), media_type="application/json")
 
     def recording(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        # From the list: a name that is not in it, such as "../secret", is no recording.
-        known = {path.name: path for path in recorded_files(self._recordings)}
-        if name not in known:
-            raise InputError(f"There is no recording {name!r}", hint="The list shows what there is.")
-        if name == self._hub.open_recording:
-            raise InputError(f"{name} is still being written", hint="Stop the recording first.")
-        return FileResponse(known[name], filename=name)
+        path = self._path(request)
+        return FileResponse(path, filename=path.name)
+
+    def thumbnail(self, request: Request) -> Response:
+        path = self._path(request)
+        return Response(thumbnail(path, path.stat().st_mtime), media_type="image/jpeg")
+
+    def recorded(self, request: Request) -> Response:
+        index = _query(_RecordedQuery, request).index
+        shown, total = recorded_snapshot(self._path(request), index)
+        return self._message(shown, recorded={"index": index, "total": total})
+
+    def _path(self, request: Request) -> Path:
+        return self._replays.path_of(request.path_params["name"])
+
+    def _message(self, shown: Reconstruction, **more: Json) -> Response:
+        """Return a snapshot that is not live, as a picture is sent, and keep it for values and stills."""
+        self._display.keep(shown)
+        tone, bit_depth = self._display.tone, self._display.bit_depth
+        rendered = render_snapshot(shown, -1, unix_ns(), tone=tone, bit_depth=bit_depth, more=more)
+        return Response(jpeg_picture(rendered).message, media_type="application/octet-stream")
 
     def _shown(self, request: Request) -> tuple[Reconstruction, int]:
         """Return the snapshot asked for, and the number of its frame."""
@@ -224,8 +250,6 @@ def _temporary(write: Callable[[Path], Path]) -> FileResponse:
     return FileResponse(path, filename=path.name, background=BackgroundTask(shutil.rmtree, folder, ignore_errors=True))
 
 
-# A GIF is for a message or a slide: larger ones are megabytes for each second.
-_GIF_FPS, _GIF_PX, _MAX_GIF_FRAMES = 12.5, 360, 1500
 # Players show no more: a clip of a faster camera plays slower.
 _MAX_FPS = 240.0
 _QUALITY = 90
@@ -240,8 +264,8 @@ def as_jpeg(picture: Picture) -> Picture:
     return Picture(picture.header, JPEG, tuple(encode_jpeg(frame, _QUALITY) for frame in frames), picture.coded)
 
 
-def write_clip(pictures: list[Picture], folder: Path, kind: str) -> Path:
-    """Write kept pictures as MP4 or GIF, at the pace of acquisition.
+def write_clip(pictures: list[Picture], folder: Path) -> Path:
+    """Write kept pictures as MP4, at the pace of acquisition.
 
     Raises
     ------
@@ -253,11 +277,8 @@ def write_clip(pictures: list[Picture], folder: Path, kind: str) -> Path:
     if not pictures:
         raise InputError("There is no video of that time", hint="Wait for the first video, or choose a longer time.")
     first = pictures[0].header
-    path = folder / f"{first['series']}_{first['seq']:06d}-{pictures[-1].header['seq']:06d}.{kind}"
+    path = folder / f"{first['series']}_{first['seq']:06d}-{pictures[-1].header['seq']:06d}.mp4"
     interval_ns = snapshot_interval_ns(pictures)
-    if kind == "gif":
-        write_film(path, _gif_frames(pictures, interval_ns), _GIF_FPS, VideoFormat.GIF)
-        return path
     width, height = first["shown_px"]
     codec = pictures[0].codec
     uniform = all(picture.codec == codec and picture.header["shown_px"] == [width, height] for picture in pictures)
@@ -288,84 +309,3 @@ def _decoded(picture: Picture) -> U8:
         width, height = picture.header["shown_px"]
         return h264.decode(picture.frames, height, width)
     return np.stack([decode_jpeg(jpeg) for jpeg in picture.frames])
-
-
-def _gif_frames(pictures: list[Picture], interval_ns: float) -> Iterator[U8]:
-    """Yield the frame that was on the screen at every 80 ms, reduced in size: players do not play GIFs faster."""
-    step_ns, begin_ns = 1e9 / _GIF_FPS, pictures[0].header["acquired_ns"]
-    due_ns, n_frames = float(begin_ns), 0
-    shape: tuple[int, int] | None = None
-    for picture, after in zip(pictures, [*pictures[1:], None], strict=True):
-        start_ns = picture.header["acquired_ns"]
-        end_ns = start_ns + interval_ns if after is None else after.header["acquired_ns"]
-        frames = None
-        while due_ns < end_ns and n_frames < _MAX_GIF_FRAMES:
-            frames = _decoded(picture) if frames is None else frames
-            index = min(int(max(due_ns - start_ns, 0) / interval_ns * len(frames)), len(frames) - 1)
-            image = shrink(frames[index], _GIF_PX)
-            shape = shape or (image.shape[0], image.shape[1])
-            yield resize(image, *shape)
-            due_ns, n_frames = due_ns + step_ns, n_frames + 1
-
-
-_SUFFIXES = (".h5", ".mp4", ".mkv")
-# The list opens each file: a folder of years would take minutes.
-_MAX_RECORDINGS = 200
-
-
-@dataclass(frozen=True, slots=True)
-class RecordingEntry:
-    """A recorded file. ``state`` is open, clean, continued, unfinished, unreadable or movie."""
-
-    name: str
-    bytes: int
-    modified_s: float
-    state: str
-    series: str = ""
-    ledger: dict[str, JsonValue] | None = None
-
-
-def list_recordings(folder: Path, open_name: str = "") -> list[RecordingEntry]:
-    """Return the newest 200 recorded files of a folder, newest first, with the ledger of each recording."""
-    entries = []
-    for path in recorded_files(folder)[:_MAX_RECORDINGS]:
-        try:
-            stat = path.stat()
-        except OSError:
-            continue  # removed meanwhile
-        size, modified_s = stat.st_size, stat.st_mtime
-        if path.name == open_name:
-            entries.append(RecordingEntry(path.name, size, modified_s, "open"))
-        elif path.suffix != ".h5":
-            entries.append(RecordingEntry(path.name, size, modified_s, "movie"))
-        else:
-            series, state, text = _described(path, modified_s, size)
-            entries.append(RecordingEntry(path.name, size, modified_s, state, series, json.loads(text)))
-    return entries
-
-
-@lru_cache(maxsize=4 * _MAX_RECORDINGS)
-def _described(path: Path, _modified_s: float, _size: int) -> tuple[str, str, str]:
-    """Return series, state and ledger (JSON) of a recording; read again only once it has changed."""
-    try:
-        with Recording(path) as recording:
-            state = "clean" if recording.clean else "continued" if recording.finished else "unfinished"
-            return recording.info.series, state, json.dumps(recording.ledger)
-    except DAMAGE:
-        return "", "unreadable", "null"
-
-
-def recorded_files(folder: Path) -> list[Path]:
-    """Return the recorded files of a folder, newest first."""
-    try:
-        files = [path for path in folder.iterdir() if path.suffix in _SUFFIXES and not path.name.startswith(".")]
-    except OSError:
-        return []  # no folder yet
-    return sorted(filter(Path.is_file, files), key=_modified_s, reverse=True)
-
-
-def _modified_s(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0  # removed meanwhile

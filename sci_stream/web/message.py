@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypedDict, cast
@@ -100,8 +101,9 @@ def render_snapshot(
     *,
     tone: ToneSettings,
     bit_depth: int | None = None,
+    more: Mapping[str, Json] | None = None,
 ) -> RenderedSnapshot:
-    """Render a reconstruction.
+    """Render a reconstruction, with ``more`` entries in its header.
 
     ``number`` counts images and is acknowledged by viewers; ``published_ns`` is the time at which the reconstruction
     arrived: showing it again in another tone keeps it. ``bit_depth`` is the sensor's, if known.
@@ -119,6 +121,7 @@ def render_snapshot(
         "shown_px": [int(frames.shape[2]), int(frames.shape[1])],
         "levels": levels_histogram(video),
         "counts": None if counts is None else counts_histogram(counts, bit_depth),
+        **(more or {}),
     }
     return RenderedSnapshot(cast(PictureHeader, header), frames, coded)
 

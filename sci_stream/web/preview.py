@@ -16,6 +16,7 @@ from sci_stream.config.fields import is_loopback, network_location
 from sci_stream.errors import InputError
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Json, Reconstruction, SeriesInfo
+from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.http import AccessMiddleware, BrowserLogin, HttpAccessControl, HttpServer, listen
 from sci_stream.web import h264
 from sci_stream.web.app import ViewerConnection, make_app, token_page
@@ -24,6 +25,7 @@ from sci_stream.web.controls import Ask
 from sci_stream.web.display import Display
 from sci_stream.web.hub import Hub, Viewer
 from sci_stream.web.message import H264, JPEG, Picture, RenderedSnapshot, jpeg_picture, render_snapshot
+from sci_stream.web.recordings import Replays
 
 _LOG = logging.getLogger(__name__)
 # The encoder is a daemon thread in case it hangs.
@@ -65,7 +67,6 @@ class WebPreview:
                 hint="Otherwise anyone on the network could watch.",
             )
         self._section = section
-        self._recordings = recordings
         self._ask = ask
         self._rig_tone = rig_tone(section)
         wants_h264 = section.h264_mbit_per_s > 0 and h264.available()
@@ -83,6 +84,8 @@ class WebPreview:
         )
         self.display = Display(self._rig_tone, recordings / "stills", lambda: bool(self._hub.viewers))
         """Newest reconstruction, tone and recent snapshots of the page."""
+        self._replays = Replays(recordings, lambda: self._hub.open_recording, lambda: self._solvers)
+        self._solvers: dict[str, Json] = {}
         self._encoded = self._failures = 0
         self._server: HttpServer | None = None
         self._encoder: threading.Thread | None = None
@@ -109,7 +112,7 @@ class WebPreview:
         # token.
         cookie = f"sci_stream_{port}"
         token = section.token or None
-        app = make_app(self._hub, self.display, self._ask, self._recordings, token=token, cookie=cookie)
+        app = make_app(self._hub, self.display, self._ask, self._replays, token=token, cookie=cookie)
         guarded = AccessMiddleware(app, self._access, "preview", BrowserLogin(cookie, token_page))
         self._server = HttpServer(guarded, listener, "preview-server", websockets=ViewerConnection, trust_proxy=True)
         self._encoder = threading.Thread(target=self._encode, name="preview-encoder", daemon=True)
@@ -122,9 +125,10 @@ class WebPreview:
         """Numbers of refused requests by reason."""
         return self._access.refused
 
-    def series_started(self, info: SeriesInfo) -> None:
+    def series_started(self, info: SeriesInfo, calibration: Calibration) -> None:
         """Set the description of the series."""
         self.display.bit_depth = info.bit_depth
+        self._replays.series_started(info, calibration)
 
     def publish(self, reconstruction: Reconstruction) -> None:
         """Show a reconstruction unless a newer one arrives first; its arrays must not be modified afterwards."""
@@ -132,8 +136,9 @@ class WebPreview:
         self._hub.history.add(reconstruction, now_ns / 1e9)
         self.display.publish(reconstruction, now_ns)
 
-    def set_status(self, status: dict[str, Json]) -> None:
-        """Show a status on the page and under ``/status``."""
+    def set_status(self, status: dict[str, Json], solvers: dict[str, Json] | None = None) -> None:
+        """Show a status on the page and under ``/status``; ``solvers`` are the settings of the rig's solvers by id."""
+        self._solvers = solvers or {}
         self._hub.history.update(status, unix_ns() / 1e9)
         self._hub.status = dict(status)
         self._wake()
@@ -143,6 +148,7 @@ class WebPreview:
         self.display.close()
         self._hub.closing = True
         self._wake()
+        self._replays.close()
         if self._server is not None:
             self._server.close()
         if self._encoder is not None:

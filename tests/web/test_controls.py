@@ -265,7 +265,7 @@ def test_unavailable_recording_is_refused(tmp_path: Path) -> None:
         ("white", {"x": True, "y": 0}, "x is wrong; expected a number"),
         ("white", {"x": 1e300, "y": 0}, "x is wrong; expected ≤ 1"),
         ("recording", {"on": True}, "a parameter of the sink: set"),
-        ("reboot", {}, "tone, white, snapshot, set, acknowledge or do"),
+        ("reboot", {}, "tone, white, snapshot, replay, set, acknowledge or do"),
         ("set", {"node": "acquire"}, "parameters is missing"),
         ("set", {"node": "acquire", "parameters": [1]}, "parameters is wrong"),
         ("set", {"node": "acquire", "parameters": {f"p{i}": 1 for i in range(17)}}, "at most 16"),

@@ -294,7 +294,7 @@ class SinkNode:
             self._write_summary(self._series, {})  # a series counts from its start, also if nothing ends it
             self._operators.carry_changes(self._series)
             if self._preview is not None:
-                self._preview.series_started(info)
+                self._preview.series_started(info, calibration)
             log_for_series(info.series)
             log.info("series %s started", info.series)
         self._acknowledge(identity, info)
@@ -382,7 +382,7 @@ class SinkNode:
         status = replace(status, alarms=self._alarms.to_json())
         document = status.to_json()
         if self._preview is not None:
-            self._preview.set_status(document)
+            self._preview.set_status(document, dict(solvers(self._server.peers.values())))
         self._taps.publish(Heartbeat(node="sink", status={**status.heartbeat_figures(), "preview": self._preview_url}))
         if self._health.due(now_s):
             recording = RecordingStatus() if status.series is None else status.series.recording

@@ -1,0 +1,257 @@
+"""Recordings on the live page: their list and pictures, and replays beside the live rig."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from sci_stream.errors import EnvironmentFault, InputError
+from sci_stream.imaging.rendering import encode_jpeg, render, shrink
+from sci_stream.model import Json, Reconstruction, SeriesInfo
+from sci_stream.optics.calibration import Calibration
+from sci_stream.recording.reader import Recording
+from sci_stream.recording.segments import DAMAGE
+from sci_stream.recording.writer import RecordingWriter
+
+_SUFFIXES = (".h5", ".mp4", ".mkv")
+# The list opens each file: a folder of years would take minutes.
+_MAX_RECORDINGS = 200
+_THUMBNAIL_PX = 96
+_REFINED = " refined"
+MAX_ITERATIONS = 200
+"""Of a replay: more change nothing that can be seen."""
+_NICEST = 19
+_STOP_S = 5.0
+_COMMAND = (sys.executable, "-P", "-m", "sci_stream", "replay")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingEntry:
+    """A recorded file. ``state`` is open, clean, continued, unfinished, unreadable or movie."""
+
+    name: str
+    bytes: int
+    modified_s: float
+    state: str
+    series: str = ""
+    ledger: dict[str, JsonValue] | None = None
+    parent: str = ""
+    """The recording that it is a replay of."""
+
+
+def list_recordings(folder: Path, open_name: str = "") -> list[RecordingEntry]:
+    """Return the newest 200 recorded files of a folder, newest first, with the ledger of each recording."""
+    entries = []
+    for path in _recorded_files(folder)[:_MAX_RECORDINGS]:
+        try:
+            stat = path.stat()
+        except OSError:
+            continue  # removed meanwhile
+        size, modified_s = stat.st_size, stat.st_mtime
+        if path.name == open_name:
+            entries.append(RecordingEntry(path.name, size, modified_s, "open"))
+        elif path.suffix != ".h5":
+            entries.append(RecordingEntry(path.name, size, modified_s, "movie"))
+        else:
+            entries.append(RecordingEntry(path.name, size, modified_s, *_described(path, modified_s, size)))
+    return entries
+
+
+@lru_cache(maxsize=4 * _MAX_RECORDINGS)
+def _described(path: Path, _modified_s: float, _size: int) -> tuple[str, str, dict[str, JsonValue] | None, str]:
+    """Return state, series, ledger and parent of a recording; read again only once it has changed."""
+    try:
+        with Recording(path) as recording:
+            state = "clean" if recording.clean else "continued" if recording.finished else "unfinished"
+            ledger = json.loads(json.dumps(recording.ledger))
+            return state, recording.info.series, ledger, str((recording.parent or {}).get("file", ""))
+    except DAMAGE:
+        return "unreadable", "", None, ""
+
+
+def _recorded_files(folder: Path) -> list[Path]:
+    """Return the recorded files of a folder, newest first."""
+    try:
+        files = [path for path in folder.iterdir() if path.suffix in _SUFFIXES and not path.name.startswith(".")]
+    except OSError:
+        return []  # no folder yet
+    return sorted(filter(Path.is_file, files), key=_modified_s, reverse=True)
+
+
+def _modified_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0  # removed meanwhile
+
+
+def recorded_snapshot(path: Path, index: int) -> tuple[Reconstruction, int]:
+    """Return a snapshot of a recording by its place, its series named as the file, and the number of snapshots.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    FileFormatError
+        If it is not a recording.
+    """
+    with Recording(path) as recording:
+        seqs = recording.video_seqs
+        if not 0 <= index < len(seqs):
+            raise InputError(f"{path.name} has no such snapshot", expected=f"0 to {len(seqs) - 1}", got=index)
+        shown = recording.reconstruction(seqs[index])
+        return replace(shown, id=replace(shown.id, series=path.name)), len(seqs)
+
+
+@lru_cache(maxsize=_MAX_RECORDINGS)
+def thumbnail(path: Path, _modified_s: float) -> bytes:
+    """Return a small picture from the middle of a recording, as JPEG. Raises as `recorded_snapshot`."""
+    with Recording(path) as recording:
+        seqs = recording.video_seqs
+        if not seqs:
+            raise InputError(f"{path.name} has no video")
+        frame = recording.video(seqs[len(seqs) // 2], (slice(0, 1),))
+        return encode_jpeg(shrink(render(frame, recording.info.bayer)[0], _THUMBNAIL_PX))
+
+
+class Replays:
+    """The recordings in a rig's ``folder``, and replays of them, one at a time. Thread-safe.
+
+    A replay is ``sci-stream replay`` in a process of lowest priority on this host. ``open_name`` returns the name of
+    the file that is being written, ``solvers`` the settings of the rig's solvers by id.
+    """
+
+    def __init__(self, folder: Path, open_name: Callable[[], str], solvers: Callable[[], dict[str, Json]]) -> None:
+        self._folder, self._open_name, self._solvers = folder, open_name, solvers
+        self._series: tuple[SeriesInfo, Calibration] | None = None
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this object
+        self._state: dict[str, Json] = {}
+
+    def entries(self) -> list[RecordingEntry]:
+        """Return the recorded files of the folder, newest first."""
+        return list_recordings(self._folder, self._open_name())
+
+    def path_of(self, name: str) -> Path:
+        """Return the path of a file in the list. Raises `InputError` if there is none, or it is being written."""
+        # From the list: a name that is not in it, such as "../secret", is no recording.
+        known = {path.name: path for path in _recorded_files(self._folder)}
+        if name not in known:
+            raise InputError(f"There is no recording {name!r}", hint="The list shows what there is.")
+        if name == self._open_name():
+            raise InputError(f"{name} is still being written", hint="Stop the recording first.")
+        return known[name]
+
+    def series_started(self, info: SeriesInfo, calibration: Calibration) -> None:
+        """Refine snapshots of this series from now on."""
+        self._series = info, calibration
+
+    def refine(self, shown: Reconstruction, iterations: int) -> Reconstruction:
+        """Solve a snapshot again with more iterations, from a cold start; takes as long as that, and seconds.
+
+        Raises
+        ------
+        InputError
+            If it is not of the running series, or came without its coded snapshot.
+        EnvironmentFault
+            If the replay fails, or another one is running.
+        """
+        series = self._series
+        if series is None or series[0].series != shown.id.series or shown.counts is None:
+            raise InputError(
+                f"Snapshot {shown.id.seq} cannot be refined",
+                expected="a live snapshot of the running series, sent with its coded snapshot",
+                hint="Replay a recording of it with more iterations.",
+            )
+        info, calibration = series
+        with tempfile.TemporaryDirectory(prefix="sci-stream-") as folder:
+            source, out = Path(folder) / "snapshot.h5", Path(folder) / "refined.h5"
+            with RecordingWriter(source, info, calibration, video=False, first_seq=shown.id.seq) as writer:
+                writer.notes["solvers"] = self._solvers()
+                writer.write_reconstruction(shown)
+                writer.close()
+            process = self._begin(source, out, iterations, "auto", {"source": f"snapshot {shown.id.seq}"})
+            if process.wait() or not out.exists():
+                raise EnvironmentFault("The snapshot was not refined", got=self.state()["error"] or "stopped")
+            with Recording(out) as recording:
+                refined = recording.reconstruction(shown.id.seq)
+        ident = replace(shown.id, series=f"{info.series}{_REFINED}")
+        return replace(refined, id=ident, counts=shown.counts, device=shown.device)
+
+    def start(self, name: str, iterations: int) -> str:
+        """Replay a recording into a new one beside it, without the GPUs of the rig; return its name.
+
+        Raises
+        ------
+        InputError
+            If the recording is not in the list, or the new one exists.
+        EnvironmentFault
+            If another replay is running.
+        """
+        source = self.path_of(name)
+        out = source.with_name(f"{source.stem}_replay{iterations}.h5")
+        if out.exists():
+            raise InputError(f"{out.name} exists", hint="Replay with another number of iterations, or remove it.")
+        self._begin(source, out, iterations, "cpu", {"source": source.name, "out": out.name})
+        return out.name
+
+    def state(self) -> dict[str, Json]:
+        """Return ``source`` and ``out`` of the last replay, ``running``, and why it failed: ``error``."""
+        with self._lock:
+            status = None if self._process is None else self._process.poll()
+            error = ""
+            if status:
+                self._log.seek(0)
+                lines = self._log.read().decode(errors="replace").splitlines()
+                error = lines[-1] if lines else f"exit status {status}"
+            return {**self._state, "running": self._process is not None and status is None, "error": error}
+
+    def stop(self) -> None:
+        """Stop the running replay, if any; ``sci-stream replay --resume`` continues that of a recording."""
+        if self._process is not None and self.state()["running"]:
+            self._process.terminate()
+            try:
+                self._process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+
+    def close(self) -> None:
+        """Stop the running replay, if any. May be called again."""
+        self.stop()
+        self._log.close()
+
+    def _begin(
+        self, source: Path, out: Path, iterations: int, device: str, state: dict[str, Json]
+    ) -> subprocess.Popen[bytes]:
+        # No node of this run: it inherits none of its variables.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SCI_STREAM_")}
+        options = ("--out", str(out), "--iterations", str(iterations), "--device", device)
+        with self._lock:
+            if self._process is not None and self._process.poll() is None:
+                raise EnvironmentFault(
+                    f"{self._state['source']} is being replayed", hint="Wait for its end, or stop it."
+                )
+            self._log.seek(0)
+            self._log.truncate()
+            self._process = subprocess.Popen(
+                [*_COMMAND, str(source), *options],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._log,
+                start_new_session=True,
+            )
+            os.setpriority(os.PRIO_PROCESS, self._process.pid, _NICEST)
+            self._state = state
+            return self._process
