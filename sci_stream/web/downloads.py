@@ -85,7 +85,10 @@ class _TracesQuery(BaseModel):
 
 
 class _RefinedQuery(_FrameQuery):
+    """A snapshot to solve again; a ``denoiser`` of a module (``module:Class``) is none that a page may choose."""
+
     iterations: Annotated[int, Field(ge=1, le=MAX_ITERATIONS)] = 40
+    denoiser: Annotated[str, Field(max_length=64, pattern=r"^[\w-]*$")] = ""
 
 
 class _RecordedQuery(BaseModel):
@@ -204,7 +207,8 @@ class _Answers:
     def refined(self, request: Request) -> Response:
         wanted = _query(_RefinedQuery, request)
         shown = self._display.find_shown(wanted.series, wanted.seq)
-        return self._message(self._replays.refine(shown, wanted.iterations))
+        refined = self._replays.refine(shown, wanted.iterations, wanted.denoiser)
+        return self._message(refined, method=wanted.denoiser)
 
     def recordings(self, _: Request) -> Response:
         listing = {"recordings": [asdict(entry) for entry in self._replays.entries()], "replay": self._replays.state()}

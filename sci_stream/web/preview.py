@@ -17,6 +17,7 @@ from sci_stream.errors import InputError
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Json, Reconstruction, SeriesInfo
 from sci_stream.optics.calibration import Calibration
+from sci_stream.recording.nexus import experiment_of
 from sci_stream.transport.http import AccessMiddleware, BrowserLogin, HttpAccessControl, HttpServer, listen
 from sci_stream.web import h264
 from sci_stream.web.app import ViewerConnection, make_app, token_page
@@ -86,6 +87,7 @@ class WebPreview:
         """Newest reconstruction, tone and recent snapshots of the page."""
         self._replays = Replays(recordings, lambda: self._hub.open_recording, lambda: self._solvers)
         self._solvers: dict[str, Json] = {}
+        self._pixel_um: float | None = None
         self._encoded = self._failures = 0
         self._server: HttpServer | None = None
         self._encoder: threading.Thread | None = None
@@ -128,6 +130,7 @@ class WebPreview:
     def series_started(self, info: SeriesInfo, calibration: Calibration) -> None:
         """Set the description of the series."""
         self.display.bit_depth = info.bit_depth
+        self._pixel_um = experiment_of(info).pixel_size_um
         self._replays.series_started(info, calibration)
 
     def publish(self, reconstruction: Reconstruction) -> None:
@@ -174,6 +177,7 @@ class WebPreview:
             "tone": self.display.tone.as_dict(),
             "tone_by": self.display.tone_by,
             "rig_tone": self._rig_tone.as_dict(),
+            "pixel_um": self._pixel_um,
             "can_record": self._ask is not None,
         }
 

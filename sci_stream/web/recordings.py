@@ -30,7 +30,8 @@ _THUMBNAIL_PX = 96
 _REFINED = " refined"
 MAX_ITERATIONS = 200
 """Of a replay: more change nothing that can be seen."""
-_NICEST = 19
+# A person waits for a refined snapshot, but not for a recording. Solves of the rig on this host go before both.
+_NICE_REFINING, _NICE_REPLAYING = 5, 19
 _STOP_S = 5.0
 _COMMAND = (sys.executable, "-P", "-m", "sci_stream", "replay")
 
@@ -127,7 +128,7 @@ def thumbnail(path: Path, _modified_s: float) -> bytes:
 class Replays:
     """The recordings in a rig's ``folder``, and replays of them, one at a time. Thread-safe.
 
-    A replay is ``sci-stream replay`` in a process of lowest priority on this host. ``open_name`` returns the name of
+    A replay is ``sci-stream replay`` in a process of lower priority on this host. ``open_name`` returns the name of
     the file that is being written, ``solvers`` the settings of the rig's solvers by id.
     """
 
@@ -157,8 +158,10 @@ class Replays:
         """Refine snapshots of this series from now on."""
         self._series = info, calibration
 
-    def refine(self, shown: Reconstruction, iterations: int) -> Reconstruction:
-        """Solve a snapshot again with more iterations, from a cold start; takes as long as that, and seconds.
+    def refine(self, shown: Reconstruction, iterations: int, denoiser: str = "") -> Reconstruction:
+        """Solve a snapshot again, from a cold start; takes as long as that, and seconds.
+
+        ``denoiser`` is one by name, the rig's if empty.
 
         Raises
         ------
@@ -175,13 +178,15 @@ class Replays:
                 hint="Replay a recording of it with more iterations.",
             )
         info, calibration = series
+        other = ("--denoiser", denoiser) if denoiser else ()
         with tempfile.TemporaryDirectory(prefix="sci-stream-") as folder:
             source, out = Path(folder) / "snapshot.h5", Path(folder) / "refined.h5"
             with RecordingWriter(source, info, calibration, video=False, first_seq=shown.id.seq) as writer:
                 writer.notes["solvers"] = self._solvers()
                 writer.write_reconstruction(shown)
                 writer.close()
-            process = self._begin(source, out, iterations, "auto", {"source": f"snapshot {shown.id.seq}"})
+            process = self._begin(source, out, iterations, {"source": f"snapshot {shown.id.seq}"}, *other)
+            os.setpriority(os.PRIO_PROCESS, process.pid, _NICE_REFINING)
             if process.wait() or not out.exists():
                 raise EnvironmentFault("The snapshot was not refined", got=self.state()["error"] or "stopped")
             with Recording(out) as recording:
@@ -203,7 +208,8 @@ class Replays:
         out = source.with_name(f"{source.stem}_replay{iterations}.h5")
         if out.exists():
             raise InputError(f"{out.name} exists", hint="Replay with another number of iterations, or remove it.")
-        self._begin(source, out, iterations, "cpu", {"source": source.name, "out": out.name})
+        process = self._begin(source, out, iterations, {"source": source.name, "out": out.name}, "--device", "cpu")
+        os.setpriority(os.PRIO_PROCESS, process.pid, _NICE_REPLAYING)
         return out.name
 
     def state(self) -> dict[str, Json]:
@@ -232,11 +238,10 @@ class Replays:
         self._log.close()
 
     def _begin(
-        self, source: Path, out: Path, iterations: int, device: str, state: dict[str, Json]
+        self, source: Path, out: Path, iterations: int, state: dict[str, Json], *options: str
     ) -> subprocess.Popen[bytes]:
         # No node of this run: it inherits none of its variables.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SCI_STREAM_")}
-        options = ("--out", str(out), "--iterations", str(iterations), "--device", device)
         with self._lock:
             if self._process is not None and self._process.poll() is None:
                 raise EnvironmentFault(
@@ -245,13 +250,12 @@ class Replays:
             self._log.seek(0)
             self._log.truncate()
             self._process = subprocess.Popen(
-                [*_COMMAND, str(source), *options],
+                [*_COMMAND, str(source), "--out", str(out), "--iterations", str(iterations), *options],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._log,
                 start_new_session=True,
             )
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, _NICEST)
             self._state = state
             return self._process

@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -188,6 +189,7 @@ def test_page_plays_video_without_external_requests(open_viewer, rig: RunningRig
     assert viewer.text("camera").startswith("sci_stream simulated SCI camera")
     for name in ("rate-in", "fps", "total", "age", "iterations", "queue", "psnr", "saturated", "counts-given"):
         viewer.until(f"!['', '–'].includes(document.querySelector('#{name}').textContent)", f"{name} is known")
+    viewer.page.click("#more")
     for name in ("strip", "levels", "counts"):
         drawn = "(c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data].some(v => v > 60))"
         viewer.until(f"{drawn}(document.querySelector('#{name}'))", f"{name} is drawn")
@@ -288,6 +290,7 @@ def test_page_starts_and_stops_recording(open_viewer, rig: RunningRig) -> None:
 def test_keys_typed_into_a_field_are_no_shortcuts(open_viewer, rig: RunningRig) -> None:
     viewer = open_viewer()
     page, before = viewer.page, status(rig)
+    page.click("#unlock")
     page.keyboard.press("?")
     for field, typed in (("#operator", "R.s-w0+"), ("#set-reconstruct-iterations", "0.8")):
         page.evaluate(f"document.querySelector('{field}').select()")
@@ -300,14 +303,20 @@ def test_keys_typed_into_a_field_are_no_shortcuts(open_viewer, rig: RunningRig) 
     assert after["changes"] == before["changes"]
 
 
-def test_stop_asks_and_every_viewer_sees_who_changed_a_setting(open_viewer) -> None:
+def test_stop_asks_and_every_viewer_sees_who_changed_a_setting(open_viewer, rig: RunningRig) -> None:
     eva, other = open_viewer(operator=""), open_viewer(operator="Max")
+    other.page.evaluate(
+        "new MutationObserver(() => { window.toastMs = Date.now(); })"
+        ".observe(document.querySelector('#toast'), { childList: true })"
+    )
     eva.until("!document.querySelector('#record').disabled")
     eva.page.keyboard.press("r")
     eva.page.fill("#who-name", "Eva")
     eva.page.click("#who button[value=yes]")
     by_eva = "document.querySelector('#toast').textContent.includes('recording from False to True, by Eva')"
     other.until(by_eva, "the other viewer sees it", timeout_s=10)
+    shown_ms, changed_ns = other.page.evaluate("window.toastMs"), status(rig)["changes"][-1]["time_ns"]
+    assert shown_ms - changed_ns / 1e6 < 1000, "within a second"
     eva.until("document.querySelector('#record').getAttribute('aria-pressed') === 'true'")
     other.page.keyboard.press("r")
     other.page.keyboard.press("Escape")
@@ -320,12 +329,73 @@ def test_large_change_of_a_setting_asks(open_viewer, rig: RunningRig) -> None:
     viewer = open_viewer()
     field = "#set-acquire-snapshot_rate_hz"
     before = viewer.page.input_value(field)
+    assert viewer.page.is_disabled(field), "locked"
+    viewer.page.click("#unlock")
     viewer.page.fill(field, "60")
     viewer.page.keyboard.press("Enter")
     assert "from 5 to 60" in viewer.page.inner_text("#confirm-title")
     viewer.page.keyboard.press("Escape")
     viewer.until(f"document.querySelector('{field}').value === '{before}'")
     assert all("snapshot_rate_hz" not in change["text"] for change in status(rig)["changes"])
+
+
+def state_of_run(rig: RunningRig) -> dict[str, Any]:
+    """Return all of a run that an operator can change, but for the tone of the screen."""
+    report = status(rig)
+    parameters = {
+        (node["node"], parameter["name"]): parameter["value"]
+        for node in report["controls"]
+        for parameter in node["parameters"]
+        if node["kind"] != "sink" or parameter["name"] == "recording"
+    }
+    return {"series": report["series"], "changes": report["changes"], "parameters": parameters}
+
+
+def test_random_keys_and_taps_leave_the_run_as_it_is(open_viewer, rig: RunningRig) -> None:
+    viewer = open_viewer(has_touch=True)
+    page, random = viewer.page, Random(39)
+    viewer.until("!document.querySelector('#record').disabled")
+    page.keyboard.press("r")
+    viewer.until("document.querySelector('#record').getAttribute('aria-pressed') === 'true'")
+    before = state_of_run(rig)
+    keys = [*"abcdefghijklmnopqrstuvwxyz0123456789.,+-?", "Enter", "Escape", "Tab", "Space", "Home", "End"]
+    for number in range(500):
+        if number % 5 < 3:
+            page.keyboard.press(random.choice(keys))
+        else:
+            page.touchscreen.tap(random.randrange(1440), random.randrange(900))
+    assert state_of_run(rig) == before
+    page.goto(f"http://{viewer.address}/")
+    viewer.until_live()
+    viewer.stop_recording()
+
+
+def test_refined_snapshot_and_recording_are_shown_as_such(open_viewer, rig: RunningRig) -> None:
+    viewer = open_viewer()
+    page = viewer.page
+    viewer.until("!document.querySelector('#record').disabled")
+    page.keyboard.press("r")
+    wait_for(lambda: status(rig)["recording"]["rows"] >= 3, "three snapshots in the recording")
+    viewer.stop_recording()
+    page.keyboard.press("Space")
+    shown = page.evaluate(SHOWN_SEQ)
+    page.keyboard.press("e")
+    viewer.until("document.querySelector('#overlay-title').textContent === 'REFINED'")
+    assert page.evaluate(SHOWN_SEQ) == shown
+    assert viewer.text("overlay-why") == "solved again with 40 iterations"
+    alone = viewer.picture("video")
+    page.keyboard.press("t")
+    assert viewer.picture("video") != alone, "the live result is left of the wipe"
+    assert (viewer.text("wipe-left"), viewer.text("wipe-right")) == ("2 iterations", "40 iterations")
+    page.keyboard.press("t")
+    page.keyboard.press("o")
+    viewer.until("document.querySelector('#recordings img')?.naturalWidth > 0", "a thumbnail")
+    page.click("#recordings .thumbnail button >> nth=0")
+    viewer.until("document.querySelector('#overlay-why').textContent.includes('.h5, 2 of')", "it plays")
+    assert viewer.text("overlay-title") == "RECORDING"
+    page.click("#to-live")
+    viewer.until_live()
+    assert viewer.complaints == []
 
 
 def test_page_saves_snapshot(open_viewer, rig: RunningRig) -> None:
@@ -476,7 +546,7 @@ def test_page_folds_panels_and_changes_colours_and_words(open_viewer) -> None:
     page.click("[data-panel=ledger] h2 span")
     assert not page.is_visible("#ledger")
     page.keyboard.press("b")
-    assert not page.is_visible("aside")
+    assert not page.is_visible("[data-panel=tone]")
     page.keyboard.press("b")
     page.keyboard.press("?")
     page.select_option("#theme", "light")
@@ -596,6 +666,7 @@ def test_page_sets_node_parameters(open_viewer, rig: RunningRig) -> None:
     field = "document.querySelector('#set-reconstruct-iterations')"
     for viewer in (one, other):
         viewer.until(f"{field} !== null && {field}.value === '2'", "it is declared")
+    one.page.click("#unlock")
     one.page.fill("#set-reconstruct-iterations", "3")
     one.page.press("#set-reconstruct-iterations", "Enter")
     one.until("document.querySelector('#iterations').textContent === '3'", "video is made with the new value")
@@ -613,6 +684,7 @@ def test_page_sets_node_parameters(open_viewer, rig: RunningRig) -> None:
 def test_page_controls_series(open_viewer, rig: RunningRig) -> None:
     viewer = open_viewer()
     before = viewer.text("series")
+    viewer.page.click("#unlock")
     viewer.page.click("#series-actions button[data-action=next_series]")
     viewer.page.click("#confirm-yes")
     viewer.until(

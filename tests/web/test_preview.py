@@ -502,3 +502,13 @@ def test_request_that_ends_in_noise_leaves_no_traceback(
             while connection.recv(65536):
                 pass
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_page_is_transferred_in_at_most_110_kb(preview: WebPreview) -> None:
+    url = preview.start()
+    total = 0
+    for name in ("", *(f"static/{path.name}" for path in WEB.iterdir())):
+        with httpx.stream("GET", url + name, headers={"Accept-Encoding": "gzip"}, verify=False) as answer:
+            answer.read()
+            total += answer.num_bytes_downloaded
+    assert total <= 110_000

@@ -6,15 +6,17 @@ import { probe, wanted } from "./decode.js";
 import { connect, fetchHistory } from "./link.js";
 import * as player from "./player.js";
 import * as controls from "./controls.js";
-import { showControls } from "./instrument.js";
+import { showControls, start as startInstrument } from "./instrument.js";
 import * as alarms from "./alarms.js";
 import * as files from "./files.js";
 import * as inspection from "./inspect.js";
 import * as cut from "./cut.js";
 import * as film from "./film.js";
 import * as layout from "./layout.js";
+import * as refine from "./refine.js";
 import * as timeline from "./timeline.js";
 import * as view from "./view.js";
+import * as wipe from "./wipe.js";
 import * as keys from "./keys.js";
 import * as operator from "./operator.js";
 import { showChanges } from "./changes.js";
@@ -51,6 +53,8 @@ function showPicture(header) {
   showHeader(header);
   histograms(header);
   film.show();
+  refine.offer();
+  wipe.arrange();
   cut.follow();
   judge();
 }
@@ -71,6 +75,7 @@ function takeStatus(message) {
   controls.follow();
   showControls();
   showChanges();
+  refine.follow();
   judge();
 }
 
@@ -90,14 +95,18 @@ applyWords();
 layout.start();
 player.start({
   onShow: showPicture,
-  onDraw: (context) => { inspection.stripe(context); inspection.changed(); film.mark(player.frameIndex()); },
-  onPause: view.refresh,
+  onDraw: (context) => { wipe.draw(context); inspection.stripe(context); inspection.changed(); film.mark(player.frameIndex()); },
+  onPause: () => { view.refresh(); refine.offer(); },
+  onEnd: timeline.playNext,
 });
-view.start(inspection.changed, () => inspection.isDrawing() || controls.isPicking() || cut.isLining());
+view.start(() => { inspection.changed(); wipe.arrange(); }, () => inspection.isDrawing() || controls.isPicking() || cut.isLining());
 inspection.start();
 cut.start({ region: inspection.currentRegion, redrawMarks: inspection.changed });
 controls.start();
+startInstrument();
 timeline.start();
+refine.start();
+wipe.start();
 files.start();
 keys.start();
 operator.start();

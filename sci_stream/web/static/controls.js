@@ -152,7 +152,8 @@ function setView(view) {
 export const nextView = () => setView(VIEWS[(VIEWS.indexOf(el("pictures").dataset.view) + 1) % VIEWS.length]);
 
 export function togglePlaying() {
-  if (isPaused()) toLive();
+  if (isPaused() && state.recorded) setPlaying(true);
+  else if (isPaused()) toLive();
   else setPlaying(false);
   judge();
 }

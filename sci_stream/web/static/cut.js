@@ -132,6 +132,9 @@ function drawProfile(frame) {
   const { context, width, height } = surface(el("cut-profile"));
   if (!frame?.along.length) return;
   labels(context, height, curve(context, [...frame.along], width, height));
+  context.textAlign = "right";
+  context.fillText(lengthText(Math.hypot(line.x1 - line.x0, line.y1 - line.y0)), width - 3, height - 3);
+  context.textAlign = "left";
 }
 
 function drawTrace(recent, ms) {
@@ -162,6 +165,11 @@ function spectrum(means, ms) {
 
 // --- the line
 
+function lengthText(px) {
+  const um = state.status.preview?.pixel_um;
+  return um ? `${fixed(px * um, px * um < 100 ? 1 : 0)} µm` : `${fixed(px, 0)} px`;
+}
+
 export function drawLine(context, at) {
   if (!line || !isOpen()) return;
   const [x0, y0, x1, y1] = [line.x0, line.y0, line.x1, line.y1].map((value, i) => (i % 2 ? at.top : at.left) + (value + 0.5) * at.scale);
@@ -173,7 +181,7 @@ export function drawLine(context, at) {
     context.stroke();
   }
   const size = state.shown?.width_px ?? 0, length = Math.hypot(line.x1 - line.x0, line.y1 - line.y0);
-  if (size) { context.fillStyle = "#4adeff"; context.font = "11px system-ui, sans-serif"; context.textAlign = x1 > x0 ? "right" : "left"; context.fillText(`${fixed(length, 0)} px`, x1, y1 - 7); }
+  if (size) { context.fillStyle = "#4adeff"; context.font = "11px system-ui, sans-serif"; context.textAlign = x1 > x0 ? "right" : "left"; context.fillText(lengthText(length), x1, y1 - 7); }
 }
 
 function pointers() {

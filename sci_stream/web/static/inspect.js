@@ -105,7 +105,7 @@ function marks(name) {
   if (!at) return;
   const { context } = surface(el(`${name}-marks`));
   if (at.scale >= VALUES_FROM_PX && values?.key === key()) numbers(context, at, name);
-  if (name === "video") drawLine(context, at);
+  if (name === "video") { drawScale(context, at); drawLine(context, at); }
   if (!region) return;
   context.strokeStyle = "#000";
   context.lineWidth = 3;
@@ -114,6 +114,27 @@ function marks(name) {
   context.strokeStyle = "#ffd54a";
   context.lineWidth = 1.5;
   context.strokeRect(...box);
+}
+
+// A bar of a round length, where the rig file has the size of a pixel.
+function drawScale(context, { scale, left, top, width, height, sensor }) {
+  const um = state.status.preview?.pixel_um;
+  if (!um) return;
+  const most = (Math.min(width, sensor.width * scale) / 4 / scale) * um, power = 10 ** Math.floor(Math.log10(most));
+  const length = [5, 2, 1].map((n) => n * power).find((n) => n <= most), px = (length / um) * scale;
+  const x = Math.min(left + sensor.width * scale, width) - px - 12, y = Math.min(top + sensor.height * scale, height) - 12;
+  context.font = "600 12px system-ui, sans-serif";
+  context.textAlign = "right";
+  for (const [style, line] of [["rgb(0 0 0 / .8)", 5], ["#fff", 2.5]]) {
+    Object.assign(context, { strokeStyle: style, lineWidth: line });
+    context.beginPath();
+    context.moveTo(x, y); context.lineTo(x + px, y);
+    context.stroke();
+  }
+  Object.assign(context, { strokeStyle: "rgb(0 0 0 / .8)", lineWidth: 3, fillStyle: "#fff" });
+  const text = length >= 1000 ? `${length / 1000} mm` : `${+length.toPrecision(1)} µm`;
+  context.strokeText(text, x + px, y - 6);
+  context.fillText(text, x + px, y - 6);
 }
 
 const short = (value) => fixed(value, 3).replace(/^0/, "");

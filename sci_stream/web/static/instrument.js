@@ -9,6 +9,25 @@ const LARGE = 4;  // a number that changes by more than this factor is often a s
 const waiting = new Set();  // parameters with a pending request
 let built = "";
 
+// Fields are locked until they are wanted, and again after a while: no stray key or tap changes the instrument.
+const LOCK_AFTER_MS = 60_000;
+let lockTimer = 0;
+
+export function setUnlocked(on) {
+  clearTimeout(lockTimer);
+  if (on) lockTimer = setTimeout(setUnlocked, LOCK_AFTER_MS, false);
+  el("controls").classList.toggle("unlocked", on);
+  el("unlock").setAttribute("aria-pressed", String(on));
+  for (const field of el("controls").querySelectorAll("input, select, [data-action]")) field.disabled = !on;
+}
+
+export function start() {
+  el("unlock").addEventListener("click", () => setUnlocked(!isUnlocked()));
+  el("controls").addEventListener("input", () => setUnlocked(true));
+}
+
+const isUnlocked = () => el("controls").classList.contains("unlocked");
+
 // Nodes of one kind with equal declarations share a row, which sets all of them.
 function grouped(controls) {
   const groups = new Map();
@@ -54,6 +73,7 @@ function build(groups) {
   const buttons = groups.flatMap(({ target, actions }) => actions.map((action) => button(target, action)));
   el("series-actions").replaceChildren(...buttons);
   el("series-actions").hidden = !buttons.length;
+  setUnlocked(isUnlocked());
 }
 
 function row(target, parameter) {
@@ -114,7 +134,7 @@ function button(target, action) {
     if (CONFIRM[action] && !(await confirmed(words(action), t(CONFIRM[action])))) return;
     made.disabled = true;
     await attempt(async () => toast((await change("do", { node: target, action })).text || words(action)));
-    made.disabled = false;
+    made.disabled = !isUnlocked();
   });
   return made;
 }

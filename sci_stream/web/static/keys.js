@@ -6,10 +6,12 @@ import * as controls from "./controls.js";
 import { setLining, toggleCut } from "./cut.js";
 import { openFiles } from "./files.js";
 import { isDrawing, setDrawing, toggleZebra } from "./inspect.js";
-import { toggleNight, togglePanels } from "./layout.js";
+import { toggleMore, toggleNight, togglePanels } from "./layout.js";
+import { refine } from "./refine.js";
 import { stepSnapshot } from "./timeline.js";
 import { judge } from "./verdict.js";
 import { toggleZoom } from "./view.js";
+import { toggleWipe } from "./wipe.js";
 import { t } from "./words.js";
 
 const SHORTCUTS = [
@@ -28,6 +30,9 @@ const SHORTCUTS = [
   [["g"], "G", "k_roi", () => setDrawing(!isDrawing())],
   [["c"], "C", "k_cut", toggleCut],
   [["x"], "X", "k_zebra", toggleZebra],
+  [["t"], "T", "k_wipe", toggleWipe],
+  [["e"], "E", "k_refine", refine],
+  [["m"], "M", "k_more", toggleMore],
   [["r"], "R", "k_record", controls.toggleRecording],
   [["s"], "S", "k_save", controls.saveStill],
   [["o"], "O", "k_files", openFiles],

@@ -22,7 +22,16 @@ export function arrange() {
 }
 
 // Full screen without pointer and keys shows the pictures alone.
-let rest = 0;
+let rest = 0, before = "both";
+
+// Full screen is one picture: the video, unless the coded snapshot alone was shown.
+function fillScreen() {
+  const { dataset } = el("pictures");
+  if (document.fullscreenElement) before = dataset.view;
+  dataset.view = document.fullscreenElement && before === "both" ? "video" : before;
+  arrange();
+}
+
 function awake() {
   document.body.classList.remove("idle");
   clearTimeout(rest);
@@ -30,6 +39,14 @@ function awake() {
 }
 
 // --- panels
+
+// All figures, the last minutes and the stages, or three figures alone.
+export function toggleMore() {
+  const more = document.body.classList.toggle("more");
+  el("more").setAttribute("aria-pressed", String(more));
+  localStorage.setItem("more", more ? "1" : "");
+  dispatchEvent(new Event("resize"));
+}
 
 const panel = (name) => document.querySelector(`[data-panel="${name}"]`);
 export const isOpen = (name) => !folded.has(name) && panel(name).offsetParent !== null;
@@ -92,6 +109,9 @@ export function start() {
   if (localStorage.getItem("night")) toggleNight();
   el("night").addEventListener("click", toggleNight);
   el("panels").addEventListener("click", togglePanels);
+  el("more").addEventListener("click", toggleMore);
+  if (localStorage.getItem("more")) toggleMore();
+  document.addEventListener("fullscreenchange", fillScreen);
   for (const kind of ["pointermove", "pointerdown", "keydown", "fullscreenchange"]) document.addEventListener(kind, awake);
   new ResizeObserver(arrange).observe(el("pictures"));
   addEventListener("resize", arrange);

@@ -4,7 +4,7 @@ import { el, put } from "./page.js";
 import { ask } from "./link.js";
 import { t } from "./words.js";
 
-const NAME_LENGTH = 64;
+const NAME_LENGTH = 64, HESITATION_MS = 600;
 
 export const name = () => localStorage.getItem("operator") ?? "";
 
@@ -24,6 +24,9 @@ export function confirmed(title, why) {
   put("confirm-title", t("question", { what: title }));
   put("confirm-why", why);
   put("confirm-yes", title);
+  // Not at once: a second tap or key of the same movement is no agreement.
+  el("confirm-yes").disabled = true;
+  setTimeout(() => { el("confirm-yes").disabled = false; }, HESITATION_MS);
   return agreed(el("confirm"));
 }
 

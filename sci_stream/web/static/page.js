@@ -24,7 +24,8 @@ export const state = {
   heardMs: null,        // time of the last message of the sink node
   header: null,         // of the newest picture
   shown: null,          // of the picture on the screen, which is older while paused
-  lookingBack: false,   // whether that is a picture from the timeline
+  lookingBack: false,   // whether that is a picture from the timeline, refined, or of a recording
+  recorded: null,       // { name, index, total } of the snapshot of a recording on the screen
   refused: "",          // why the sink node refused this viewer
   arrivalMs: null,      // of the newest picture
   gapsMs: [],           // between the last pictures of the series

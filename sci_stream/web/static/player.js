@@ -12,18 +12,24 @@ const coded = el("coded").getContext("2d");
 
 const player = {
   shown: null,    // { header, frames, coded } on the screen
+  other: null,    // the same snapshot by another method, to compare
   waiting: null,  // a newer one, until the frames on the screen have been played once at the chosen rate
   coded: null,    // { image, seq, series }: the newest coded snapshot; with H.264 not every video has one
   index: 0, nextAtMs: 0, played: false,
   onShow: () => {},   // called with the header of the picture on the screen
   onDraw: () => {},   // called after each frame that was drawn
   onPause: () => {},
+  onEnd: () => {},    // called once the frames of a recording's snapshot have been played
 };
 
 export const isPaused = () => !state.playing;
 state.playing = true;
 
 export const shownFrames = () => player.shown?.frames ?? [];
+
+// What the wipe can show beside the frame on the screen: { image, seq, iterations } or null.
+export const codedImage = () => player.coded?.image ?? null;
+export const otherFrame = () => (player.other ? { image: player.other.frames[Math.max(player.index, 0)], header: player.other.header } : null);
 export const frameIndex = () => Math.max(player.index, 0);
 
 const fps = () => Number(el("rate").value);
@@ -31,7 +37,7 @@ const fps = () => Number(el("rate").value);
 // Show a new picture now, or once the one before has been played, or never while playback is paused.
 export function take(made) {
   if (player.shown && player.shown.header.published_ns === made.header.published_ns) { replace(made); return; }
-  if (!state.playing && player.shown) { release(made); return; }
+  if ((!state.playing || state.recorded) && player.shown) { release(made); return; }
   if (fps() && player.shown && !player.played) {
     release(player.waiting);
     player.waiting = made;
@@ -40,10 +46,19 @@ export function take(made) {
   begin(made);
 }
 
-// Show a picture from the timeline, until playback resumes.
-export function look(made) {
-  setPlaying(false);
+// Show a picture from the timeline or of a recording, until live video is wanted again.
+export function look(made, playing = false) {
+  setPlaying(playing);
   begin(made);
+}
+
+// Show another solution of the snapshot on the screen, at the same frame, and keep that one to compare.
+export function lookBeside(made) {
+  const [before, index] = [player.shown, frameIndex()];
+  release(player.other);
+  [player.shown, player.other] = [null, before];
+  look(made);
+  draw(index);
 }
 
 // Replace the picture by the same snapshot in another tone; the frame on the screen stays the same.
@@ -58,6 +73,7 @@ function replace(made) {
 // Number, values and first frame change together, so that a pause never shows the frame of another snapshot.
 function begin(made) {
   release(player.shown);
+  if (player.other && (player.other.header.seq !== made.header.seq || state.recorded)) { release(player.other); player.other = null; }
   if (player.waiting !== made) release(player.waiting);
   player.shown = made;
   player.waiting = null;
@@ -158,7 +174,7 @@ export const redraw = () => { if (player.shown && player.index >= 0) draw(player
 function dwellMs() {
   if (fps()) return 1000 / fps();
   const n = player.shown.frames.length;
-  const interval = state.intervalMs ?? DWELL_MS.most * n;
+  const interval = (state.recorded ?? state).intervalMs ?? DWELL_MS.most * n;
   return Math.min(Math.max(interval / n, DWELL_MS.least), DWELL_MS.most);
 }
 
@@ -168,6 +184,7 @@ function play(now) {
   const last = player.shown.frames.length - 1;
   if (player.index >= last) {
     player.played = true;
+    if (state.recorded) { player.nextAtMs = Infinity; player.onEnd(); return; }
     if (player.waiting) begin(player.waiting);
     else if (el("loop").checked) player.index = -1;
     if (player.index >= 0) return;
@@ -196,8 +213,8 @@ export function seek(index) {
 export const step = (by) => seek(player.index + by);
 export const seekEnd = () => seek(Infinity);
 
-export function start({ onShow, onDraw, onPause }) {
-  Object.assign(player, { onShow, onDraw, onPause });
+export function start({ onShow, onDraw, onPause, onEnd }) {
+  Object.assign(player, { onShow, onDraw, onPause, onEnd });
   el("scrub").addEventListener("input", () => seek(Number(el("scrub").value)));
   el("loop").addEventListener("change", () => { player.nextAtMs = performance.now(); });
   el("rate").addEventListener("change", () => { player.nextAtMs = performance.now(); });

@@ -23,6 +23,7 @@ export function showStatus() {
   const { series, rig, policy, camera, ledger = {}, rates = {}, latency_ms: latency = {}, latency_recent_ms: recentMs, recording, bit_depth: depth } = state.status;
   put("series", series || t("no_series"));
   put("camera", camera || "–");
+  el("camera").parentElement.title = [rig, policy, series, camera].filter(Boolean).join(" / ");
   el("simulated").hidden = !/simulated/i.test(camera ?? "");
   put("rig", [rig, policy].filter(Boolean).join(" · ") || "–");
   document.title = `${recording?.state === "recording" ? "● " : ""}${series ? `${series} · ` : ""}sci_stream`;

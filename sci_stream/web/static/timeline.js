@@ -1,4 +1,4 @@
-// The timeline of the last five minutes: kept pictures, lost snapshots, looking back.
+// The timeline of the last five minutes: kept pictures, lost snapshots, looking back; or that of a recording being played.
 
 import { attempt, el, state } from "./page.js";
 import { bytes, duration } from "./format.js";
@@ -39,6 +39,7 @@ const place = (width) => {
 export function draw() {
   const { context, width, height } = surface(el("timeline"));
   if (width < 20) return;
+  if (state.recorded) { drawRecorded(context, width, height); return; }
   const { x, now } = place(width);
   context.fillStyle = colour("--raised");
   context.fillRect(0, 0, width, height);
@@ -79,10 +80,59 @@ async function show(number) {
   fetching = false;
 }
 
+// --- a recording
+
+const MAX_STEP_MS = 2000;
+let next = null;  // { index, made }: the snapshot after the one on the screen, being fetched
+
+const fetchRecorded = async (name, index) => decode(await (await get(`recordings/${encodeURIComponent(name)}/${index}`)).arrayBuffer());
+
+// Play a recording from one of its snapshots, or show that one.
+export const playRecording = (name, index = 0, playing = true) => attempt(async () => {
+  const before = state.recorded, acquired = state.shown?.acquired_ns;
+  const fetched = next?.name === name && next.index === index ? next.made : fetchRecorded(name, index);
+  next = null;
+  const made = await fetched;
+  if (before && !state.recorded) return;  // back to live meanwhile
+  const stepMs = (made.header.acquired_ns - acquired) / 1e6;
+  const intervalMs = before?.name === name && index === before.index + 1 && stepMs > 0 ? Math.min(stepMs, MAX_STEP_MS) : before?.intervalMs;
+  state.recorded = { name, ...made.header.recorded, intervalMs };
+  state.lookingBack = true;
+  look(made, playing);
+  el("to-live").hidden = false;
+  draw();
+  judge();
+  const { total } = state.recorded;
+  if (playing && index + 1 < total) {
+    next = { name, index: index + 1, made: fetchRecorded(name, index + 1) };
+    next.made.catch(() => {});  // reported when it is needed
+  }
+});
+
+// The frames of the snapshot on the screen have been played.
+export function playNext() {
+  const { name, index, total } = state.recorded;
+  if (index + 1 < total || el("loop").checked) playRecording(name, (index + 1) % total);
+  else setPlaying(false);
+}
+
+function drawRecorded(context, width, height) {
+  const { index, total } = state.recorded;
+  context.fillStyle = colour("--raised");
+  context.fillRect(0, 0, width, height);
+  context.fillStyle = colour("--signal");
+  context.fillRect(0, height * 0.35, ((index + 1) / total) * width, height * 0.4);
+  context.fillStyle = colour("--ink");
+  context.fillRect(((index + 0.5) / total) * width - 1.5, 0, 3, height);
+}
+
+// --- moving along it
+
 const nearest = (ns) => kept.reduce((found, entry) => (found === null || Math.abs(entry[ACQUIRED_NS] - ns) < Math.abs(found[ACQUIRED_NS] - ns) ? entry : found), null);
 
 // Show the kept snapshot before or after the one on the screen.
 export function stepSnapshot(by) {
+  if (state.recorded) { playRecording(state.recorded.name, Math.min(Math.max(state.recorded.index + by, 0), state.recorded.total - 1), false); return; }
   const { series, seq } = state.shown ?? {};
   const at = kept.findLastIndex((entry) => entry[SERIES] === series && entry[SEQ] <= seq);
   const entry = at < 0 ? null : kept[at + by];
@@ -93,6 +143,7 @@ export const numberShown = () => kept.find((entry) => entry[SERIES] === state.sh
 
 export function toLive() {
   state.lookingBack = false;
+  state.recorded = null;
   el("to-live").hidden = true;
   if (isPaused()) setPlaying(true);
   judge();
@@ -107,6 +158,11 @@ export function start() {
   const canvas = el("timeline");
   const scrub = (event) => {
     const box = canvas.getBoundingClientRect();
+    if (state.recorded) {
+      const { name, total } = state.recorded;
+      playRecording(name, Math.min(Math.max(Math.floor(((event.clientX - box.left) / box.width) * total), 0), total - 1), false);
+      return;
+    }
     const entry = nearest(place(box.width).at(event.clientX - box.left));
     if (entry) show(entry[NUMBER]);
   };

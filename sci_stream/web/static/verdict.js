@@ -54,7 +54,11 @@ export function judge() {
   let [title, why, pill, kind] = verdict({ reachable, fresh, limit, liveMs, sincePublished, behind });
   // A picture from the timeline is marked as such; the state above is still that of the instrument.
   document.body.classList.toggle("review", state.lookingBack);
-  if (state.lookingBack) [title, why] = [t("LOOKING_BACK"), t("looking_back", { time: duration(behind) })];
+  if (state.recorded) [title, why, pill, kind] = [t("RECORDING"), t("recorded_at", { ...state.recorded, n: state.recorded.index + 1 }), t("s_recorded"), "warn"];
+  else if (state.lookingBack) {
+    [title, why] = [t("LOOKING_BACK"), t("looking_back", { time: duration(behind) })];
+    if (state.shown?.node === "replay") [title, why] = [t("REFINED"), t("refined_why", state.shown)];
+  }
   el("overlay").classList.toggle("calm", kind !== "bad" || state.lookingBack);
   put("overlay-title", title);
   put("overlay-why", why);

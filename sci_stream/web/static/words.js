@@ -87,7 +87,7 @@ const en = {
   changes: "Changes", no_changes: "none yet", change_by: "{what}, by {who}", tone_by: "by {who}",
   next_series_why: "The series ends for all viewers, its recording is closed, and the next one starts at once.", cancel: "Cancel", question: "{what}?",
   // files
-  this_snapshot: "This snapshot", still_zip: "Still: pictures and data (zip)", last_video: "Video up to the picture on the screen", seconds: "last {n} s", mp4: "MP4", gif: "GIF",
+  this_snapshot: "This snapshot", still_zip: "Still: pictures and data (zip)", last_video: "Video up to the picture on the screen", seconds: "last {n} s", mp4: "MP4",
   recordings: "Recordings", no_recordings: "no recording in this rig's folder", download: "Download", close: "Close",
   state_open: "being written", state_clean: "complete", state_continued: "continued", state_unfinished: "unfinished", state_unreadable: "unreadable", state_movie: "movie",
   ledger_line: "{acquired} = {reconstructed} reconstructed + {raw_only} raw only + {dropped} dropped", ledger_in_flight: " + {n} in flight", preparing: "preparing {name} …",
@@ -99,6 +99,17 @@ const en = {
   k_loop: "loop the newest snapshot", k_view: "both, video, coded snapshot", k_full: "full screen; at rest, the pictures alone", k_panels: "show or hide the panels", k_zoom: "whole picture or 1:1", k_roi: "draw a region",
   k_cut: "space-time cut", k_zebra: "clipping zebra", k_record: "start or stop recording", k_save: "save this snapshot to disk", k_files: "downloads", k_brighter: "brighter", k_darker: "darker",
   k_reset: "tone of the rig file", k_auto: "automatic white balance on or off", k_pick: "pick white", k_dark: "dark lab: red and dim", k_help: "this list", space: "space",
+  // refining, wipe, playback
+  more: "all figures", more_title: "All figures, the last minutes, latency by stage (M)", k_more: "all figures, or three",
+  wipe: "Wipe", wipe_title: "Wipe between the video and the coded snapshot, or two methods (T)", k_wipe: "wipe to the coded snapshot or the other method",
+  refine: "Refine", refine_title: "Solve this snapshot again with 40 iterations, beside the rig (E)", refine_with: "Method to refine with",
+  k_refine: "refine the paused snapshot", same_method: "same method", refining: "refining #{seq} …",
+  refined_late: "#{seq} is refined, but no longer on the screen: pause on it and refine again", REFINED: "REFINED", refined_why: "solved again with {iterations} iterations",
+  n_iterations: "{n} iterations", RECORDING: "RECORDING", recorded_at: "{name}, {n} of {total}",
+  s_recorded: "playback", replay_short: "Replay", replay_why: "It takes processor time of this host, at the lowest priority, and writes a new recording.", replay: "Replay with more iterations", replay_with: "Iterations of a replay",
+  replay_stop: "Stop the replay", replaying: "being made", replaying_to: "Replaying to {file}",
+  replaying_is: "{name} is being solved again", replay_of: "replay of {name}", unlock: "change",
+  unlock_title: "Unlock these settings for a minute",
 };
 
 const de = {
@@ -177,7 +188,7 @@ const de = {
   your_name: "Ihr Name", without_name: "Ohne", continue: "Weiter",
   changes: "Änderungen", no_changes: "noch keine", change_by: "{what}, durch {who}", tone_by: "durch {who}",
   next_series_why: "Die Serie endet für alle, ihre Aufzeichnung wird geschlossen, und die nächste beginnt sofort.", cancel: "Abbrechen", question: "{what}?",
-  this_snapshot: "Diese Aufnahme", still_zip: "Einzelbild: Bilder und Daten (zip)", last_video: "Video bis zum Bild auf dem Schirm", seconds: "letzte {n} s", mp4: "MP4", gif: "GIF",
+  this_snapshot: "Diese Aufnahme", still_zip: "Einzelbild: Bilder und Daten (zip)", last_video: "Video bis zum Bild auf dem Schirm", seconds: "letzte {n} s", mp4: "MP4",
   recordings: "Aufzeichnungen", no_recordings: "keine Aufzeichnung im Ordner dieses Rigs", download: "Herunterladen", close: "Schließen",
   state_open: "wird geschrieben", state_clean: "vollständig", state_continued: "fortgesetzt", state_unfinished: "unvollendet", state_unreadable: "unlesbar", state_movie: "Film",
   ledger_line: "{acquired} = {reconstructed} rekonstruiert + {raw_only} nur roh + {dropped} verworfen", ledger_in_flight: " + {n} unterwegs", preparing: "{name} wird vorbereitet …",
@@ -188,6 +199,17 @@ const de = {
   k_loop: "neueste Aufnahme wiederholen", k_view: "beide, Video, codierte Aufnahme", k_full: "Vollbild; in Ruhe die Bilder allein", k_panels: "Felder zeigen oder verbergen", k_zoom: "ganzes Bild oder 1:1", k_roi: "Bereich zeichnen",
   k_cut: "Raum-Zeit-Schnitt", k_zebra: "Zebra", k_record: "Aufnahme starten oder beenden", k_save: "diese Aufnahme sichern", k_files: "Herunterladen", k_brighter: "heller", k_darker: "dunkler",
   k_reset: "Tonwerte wie im Rig", k_auto: "automatischer Weißabgleich an oder aus", k_pick: "Weiß wählen", k_dark: "Dunkellabor: rot und dunkel", k_help: "diese Liste", space: "Leertaste",
+  // refining, wipe, playback
+  more: "alle Zahlen", more_title: "Alle Zahlen, die letzten Minuten, Latenz je Stufe (M)", k_more: "alle Zahlen oder drei",
+  wipe: "Wischen", wipe_title: "Zwischen Video und codierter Aufnahme oder zwei Verfahren wischen (T)", k_wipe: "zur codierten Aufnahme oder zum anderen Verfahren wischen",
+  refine: "Verfeinern", refine_title: "Diese Aufnahme neben dem Betrieb mit 40 Iterationen neu rechnen (E)", refine_with: "Verfahren zum Verfeinern",
+  k_refine: "angehaltene Aufnahme verfeinern", same_method: "gleiches Verfahren", refining: "verfeinert #{seq} …",
+  refined_late: "#{seq} ist verfeinert, aber nicht mehr auf dem Schirm: dort anhalten und neu verfeinern", REFINED: "VERFEINERT", refined_why: "mit {iterations} Iterationen neu gerechnet",
+  n_iterations: "{n} Iterationen", RECORDING: "AUFZEICHNUNG", recorded_at: "{name}, {n} von {total}",
+  s_recorded: "Wiedergabe", replay_short: "Neu rechnen", replay_why: "Das braucht Rechenzeit dieses Rechners, mit niedrigster Priorität, und schreibt eine neue Aufzeichnung.", replay: "Mit mehr Iterationen neu rechnen", replay_with: "Iterationen beim Neurechnen",
+  replay_stop: "Neurechnen abbrechen", replaying: "entsteht", replaying_to: "Neu gerechnet in {file}",
+  replaying_is: "{name} wird neu gerechnet", replay_of: "neu gerechnet aus {name}", unlock: "ändern",
+  unlock_title: "Diese Einstellungen für eine Minute freigeben",
 };
 
 export const WORDS = { en, de };
