@@ -375,7 +375,7 @@ def test_refined_snapshot_and_recording_are_shown_as_such(open_viewer, rig: Runn
     page = viewer.page
     viewer.until("!document.querySelector('#record').disabled")
     page.keyboard.press("r")
-    wait_for(lambda: status(rig)["recording"]["rows"] >= 3, "three snapshots in the recording")
+    wait_for(lambda: status(rig)["recording"].get("rows", 0) >= 3, "three snapshots in the recording")
     viewer.stop_recording()
     page.keyboard.press("Space")
     shown = page.evaluate(SHOWN_SEQ)
