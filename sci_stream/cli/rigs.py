@@ -32,7 +32,6 @@ def demo(
     duration: Duration = 0.0,
     summary: Summary = None,
     scene: Annotated[str, typer.Option(help="A scene of the simulated camera, or a video file.")] = "",
-    weights: Annotated[Path | None, typer.Option(help="FFDNet checkpoint; if none, a prior to suit the device")] = None,
     size: Annotated[int, typer.Option(min=0, help="Height and width in pixels; 0 to suit the device.")] = 0,
     device: Device = "auto",
     record: Annotated[bool, typer.Option(help="Record to ./recordings.")] = True,
@@ -41,9 +40,7 @@ def demo(
     """Run the whole instrument on the simulated camera, with settings that suit this machine."""
     from sci_stream.nodes.launcher.demo import demo_rig
 
-    rig_path, why = demo_rig(
-        scene=scene, weights=weights, size=size, device=device, record=record, open_browser=browser, report=echo
-    )
+    rig_path, why = demo_rig(scene=scene, size=size, device=device, record=record, open_browser=browser, report=echo)
     echo(f"{why}\nrig file: {rig_path}\nin another terminal: sci-stream control demo")
     _run_rig(rig_path, snapshots=snapshots, duration=duration, summary=summary)
 

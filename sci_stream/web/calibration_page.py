@@ -5,12 +5,12 @@ from __future__ import annotations
 import html
 import time
 from collections.abc import Mapping
-from typing import Final
+from pathlib import Path
 
 import numpy as np
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from sci_stream.config import PreviewSection
@@ -24,25 +24,7 @@ from sci_stream.web.app import token_page
 _SHOW_S = 0.2
 _MAX_PX = 800
 _PER_S, _BURST = 20.0, 40
-_PAGE: Final = """<!doctype html><meta charset=utf-8><title>Calibration</title><h1 id=step>Calibration</h1>
-<img id=frame alt="newest frame" width=640><table id=figures></table><script src="page.js{query}"></script>
-"""
-_SCRIPT: Final = """async function next() {
-  const query = location.search;
-  try {
-    const status = await (await fetch("status" + query)).json();
-    document.getElementById("step").textContent = status.step;
-    document.getElementById("figures").replaceChildren(...Object.entries(status.figures).map((cells) => {
-      const row = document.createElement("tr");
-      for (const text of cells) row.appendChild(document.createElement("td")).textContent = text;
-      return row;
-    }));
-    document.getElementById("frame").src = "frame.jpg" + (query || "?") + "&" + Date.now();
-  } catch { document.getElementById("step").textContent = "finished"; }
-  setTimeout(next, 300);
-}
-next();
-"""
+_STATIC = Path(__file__).parent / "static"
 
 
 def frame_figures(counts: Array, saturation_dn: float, dark_dn: float = 0.0) -> dict[str, float]:
@@ -79,7 +61,7 @@ class CalibrationPage:
         access = HttpAccessControl(section.token or None, per_s=_PER_S, burst=_BURST)
         routes = {
             "/": self._index,
-            "/page.js": lambda _: Response(_SCRIPT, media_type="text/javascript"),
+            "/page.js": lambda _: FileResponse(_STATIC / "calibration.js"),
             "/status": self._answer_status,
             "/frame.jpg": self._answer_frame,
         }
@@ -109,7 +91,8 @@ class CalibrationPage:
 
     async def _index(self, request: Request) -> Response:
         query = f"?{request.url.query}" if request.url.query else ""
-        return HTMLResponse(_PAGE.format(query=html.escape(query)), headers={"Cache-Control": "no-store"})
+        page = (_STATIC / "calibration.html").read_text().format(query=html.escape(query))
+        return HTMLResponse(page, headers={"Cache-Control": "no-store"})
 
     async def _answer_status(self, _: Request) -> Response:
         return JSONResponse(self._status, headers={"Cache-Control": "no-store"})

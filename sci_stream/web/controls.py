@@ -8,9 +8,9 @@ import logging
 import math
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
@@ -68,17 +68,6 @@ class _WhiteRequest(_PageRequest):
     y: Annotated[float, Field(ge=0, le=1)]
 
 
-class _SnapshotRequest(_PageRequest):
-    series: str | None = None
-    seq: int | None = None
-
-    @model_validator(mode="after")
-    def _both_or_neither(self) -> Self:
-        if (self.series is None) != (self.seq is None):
-            raise ValueError("series and seq belong together; without both, the newest snapshot is saved")
-        return self
-
-
 class _SetRequest(_PageRequest):
     node: _Name
     parameters: Annotated[dict[str, JsonValue], Field(max_length=MAX_CHANGES)]
@@ -124,9 +113,6 @@ async def _do(
         case "white":
             point = validate_options(_WhiteRequest, body, where)
             return {"tone": display.pick_white(point.x, point.y, point.sender(address))}
-        case "snapshot":
-            shown = validate_options(_SnapshotRequest, body, where)
-            return {"saved": await asyncio.to_thread(display.save_still, shown.series, shown.seq)}
         case "replay":
             wanted = validate_options(_ReplayRequest, body, where)
             if wanted.recording:
@@ -147,7 +133,7 @@ async def _do(
             asked = ask(order.node, order.action, {}, order.sender(address))
         case _:
             hint = "It is a parameter of the sink: set." if name == "recording" else None
-            expected = "tone, white, snapshot, replay, set, acknowledge or do"
+            expected = "tone, white, replay, set, acknowledge or do"
             raise InputError(f"Unknown control command {name!r}", expected=expected, hint=hint)
     answered = await asyncio.wrap_future(asked)
     return {"values": answered.values, "text": answered.text}

@@ -6,13 +6,11 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from sci_stream.errors import InputError
 from sci_stream.imaging.tone import ToneSettings, pick_white
 from sci_stream.model import Json, Reconstruction
 from sci_stream.parameters import Changes
-from sci_stream.web.still import save_still
 
 # Snapshots that were shown stay in memory, so that a viewer who pauses can save the one on the screen.
 _SHOWN_BYTES = 256 << 20
@@ -27,13 +25,12 @@ class Published:
 
 
 class Display:
-    """The newest reconstruction and its tone. Thread-safe; only `next_view` and `save_still` take time.
+    """The newest reconstruction and its tone. Thread-safe; only `next_view` takes time.
 
-    Viewers save snapshots in the folder ``stills``; ``is_watched`` returns whether there are any. Call `refresh` when a
-    viewer joins.
+    ``is_watched`` returns whether there are viewers. Call `refresh` when one joins.
     """
 
-    def __init__(self, tone: ToneSettings, stills: Path, is_watched: Callable[[], bool]) -> None:
+    def __init__(self, tone: ToneSettings, is_watched: Callable[[], bool]) -> None:
         self.tone = tone
         """Current tone settings."""
         self.tone_by = ""
@@ -42,7 +39,6 @@ class Display:
         """Bit depth of the sensor, if known."""
         self.published = 0
         """Number of reconstructions published."""
-        self._stills = stills
         self._is_watched = is_watched
         self._changed = threading.Condition()
         self._newest: Published | None = None
@@ -126,28 +122,13 @@ class Display:
 
     def pick_white(self, x: float, y: float, who: str) -> dict[str, Json]:
         """Make a point of the newest image grey, given as fractions; return all tone settings. Raises `InputError`."""
-        reconstruction = self._newest_reconstruction("There is no image for a white balance")
+        if self._newest is None:
+            raise InputError("There is no image for a white balance", hint="Wait for the first video.")
+        reconstruction = self._newest.reconstruction
         if reconstruction.bayer is None:
             raise InputError("A monochrome camera has no white balance")
         gains = pick_white(reconstruction.video, reconstruction.bayer, x, y, self.tone.black)
         return self.set_tone({"white_balance": "fixed", "gains": gains}, who)
-
-    def save_still(self, series: str | None = None, seq: int | None = None) -> str:
-        """Save a snapshot that was shown, or the newest one; return the folder. Raises `SciStreamError`."""
-        reconstruction = self._newest_reconstruction("There is no snapshot to save")
-        if (
-            series is not None
-            and seq is not None
-            and (reconstruction.id.series, reconstruction.id.seq) != (series, seq)
-        ):
-            reconstruction = self.find_shown(series, seq)
-        return str(save_still(self._stills, reconstruction, self.tone))
-
-    def _newest_reconstruction(self, otherwise: str) -> Reconstruction:
-        newest = self._newest
-        if newest is None:
-            raise InputError(otherwise, hint="Wait for the first video.")
-        return newest.reconstruction
 
     def close(self) -> None:
         """End `next_view`. May be called again."""

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, TypeVar
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, Field, PositiveInt
-from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -24,8 +22,7 @@ from starlette.routing import Route
 from sci_stream.clock import unix_ns
 from sci_stream.config.error_messages import validate_options
 from sci_stream.errors import InputError
-from sci_stream.files.video_output import VideoFormat, write_film
-from sci_stream.imaging.rendering import decode_jpeg, encode_jpeg, resize
+from sci_stream.imaging.rendering import encode_jpeg
 from sci_stream.model import Json, Reconstruction
 from sci_stream.web import h264
 from sci_stream.web.archive import KEPT_S
@@ -34,7 +31,7 @@ from sci_stream.web.hub import Hub
 from sci_stream.web.inspection import Line, Region, coded_jpeg, describe_region, frame_png, pixel_values, traces
 from sci_stream.web.message import H264, JPEG, Picture, jpeg_picture, render_snapshot
 from sci_stream.web.recordings import MAX_ITERATIONS, Replays, recorded_snapshot, thumbnail
-from sci_stream.web.still import save_still
+from sci_stream.web.still import zip_still
 
 # Making a clip or a still takes a core: two at a time leave the instrument the others.
 _AT_ONCE = 2
@@ -192,17 +189,14 @@ class _Answers:
 
     def still(self, request: Request) -> Response:
         shown, _ = self._shown(request)
-
-        def zipped(folder: Path) -> Path:
-            saved = save_still(folder, shown, self._display.tone)
-            return Path(shutil.make_archive(str(saved), "zip", folder, saved.name))
-
-        return _temporary(zipped)
+        still = zip_still(shown, self._display.tone)
+        return _download(still, f"{shown.id.series}_{shown.id.seq:06d}.zip", "application/zip")
 
     def clip(self, request: Request) -> Response:
         wanted = _query(_ClipQuery, request)
         pictures = self._hub.archive.last(wanted.seconds, None if wanted.until < 0 else wanted.until)
-        return _temporary(lambda folder: write_clip(pictures, folder))
+        clip, first, last = make_clip(pictures), pictures[0].header, pictures[-1].header
+        return _download(clip, f"{first['series']}_{first['seq']:06d}-{last['seq']:06d}.mp4", "video/mp4")
 
     def refined(self, request: Request) -> Response:
         wanted = _query(_RefinedQuery, request)
@@ -243,19 +237,11 @@ class _Answers:
         return self._display.find_shown(wanted.series, wanted.seq), wanted.frame
 
 
-def _temporary(write: Callable[[Path], Path]) -> FileResponse:
-    """Write a file to a temporary folder and send it; the folder is deleted afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="sci-stream-"))
-    try:
-        path = write(folder)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    return FileResponse(path, filename=path.name, background=BackgroundTask(shutil.rmtree, folder, ignore_errors=True))
+def _download(content: bytes, name: str, media_type: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{quote(name)}"'}
+    return Response(content, media_type=media_type, headers=headers)
 
 
-# Players show no more: a clip of a faster camera plays slower.
-_MAX_FPS = 240.0
 _QUALITY = 90
 
 U8 = npt.NDArray[np.uint8]
@@ -268,32 +254,22 @@ def as_jpeg(picture: Picture) -> Picture:
     return Picture(picture.header, JPEG, tuple(encode_jpeg(frame, _QUALITY) for frame in frames), picture.coded)
 
 
-def write_clip(pictures: list[Picture], folder: Path) -> Path:
-    """Write kept pictures as MP4, at the pace of acquisition.
+def make_clip(pictures: list[Picture]) -> bytes:
+    """Return kept pictures as MP4, at the pace of acquisition, without encoding them again.
 
     Raises
     ------
     InputError
-        If there are none.
-    ConfigError
-        If PyAV is not installed.
+        If there are none, or not all in H.264.
     """
     if not pictures:
         raise InputError("There is no video of that time", hint="Wait for the first video, or choose a longer time.")
-    first = pictures[0].header
-    path = folder / f"{first['series']}_{first['seq']:06d}-{pictures[-1].header['seq']:06d}.mp4"
-    interval_ns = snapshot_interval_ns(pictures)
-    width, height = first["shown_px"]
-    codec = pictures[0].codec
-    uniform = all(picture.codec == codec and picture.header["shown_px"] == [width, height] for picture in pictures)
-    if uniform and codec != JPEG:
-        snapshots = [(picture.header["acquired_ns"] // 1_000_000, picture.frames) for picture in pictures]
-        h264.write_mp4(path, snapshots, height, width, interval_ns / 1e6)
-        return path
-    n_frames = first["n_frames"]
-    images = (resize(image, height, width) for picture in pictures for image in _decoded(picture))
-    write_film(path, images, min(_MAX_FPS, 1e9 * n_frames / interval_ns), VideoFormat.MP4, threads=1)
-    return path
+    width, height = pictures[0].header["shown_px"]
+    if any(picture.codec == JPEG or picture.header["shown_px"] != [width, height] for picture in pictures):
+        hint = "Install the extra 'video', or export a recording."
+        raise InputError("These pictures are kept as JPEG", expected="H.264", hint=hint)
+    snapshots = [(picture.header["acquired_ns"] // 1_000_000, picture.frames) for picture in pictures]
+    return h264.mp4(snapshots, height, width, snapshot_interval_ns(pictures) / 1e6)
 
 
 def snapshot_interval_ns(pictures: list[Picture]) -> float:
@@ -305,11 +281,3 @@ def snapshot_interval_ns(pictures: list[Picture]) -> float:
         if after["seq"] > before["seq"] and after["acquired_ns"] > before["acquired_ns"]
     ]
     return float(np.median(steps)) if steps else 1e9
-
-
-def _decoded(picture: Picture) -> U8:
-    """Return the frames, (B, H, W, 3) RGB."""
-    if picture.codec != JPEG:
-        width, height = picture.header["shown_px"]
-        return h264.decode(picture.frames, height, width)
-    return np.stack([decode_jpeg(jpeg) for jpeg in picture.frames])

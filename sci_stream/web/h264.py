@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from fractions import Fraction
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -119,13 +119,11 @@ def decode(units: Sequence[bytes], height: int, width: int) -> U8:
     return np.stack(frames)[:, :height, :width]
 
 
-def write_mp4(
-    path: Path, snapshots: Sequence[tuple[int, Sequence[bytes]]], height: int, width: int, period_ms: float
-) -> None:
-    """Write one or more snapshots, ``(time_ms, access units)``, as MP4 at their true times, without encoding again."""
+def mp4(snapshots: Sequence[tuple[int, Sequence[bytes]]], height: int, width: int, period_ms: float) -> bytes:
+    """Return one or more snapshots, ``(time_ms, access units)``, as MP4 at their true times, without encoding again."""
     av = require_optional("av", "video", "MP4")
-    # Players in browsers want the index first.
-    with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as container:
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as container:
         stream = container.add_stream("libx264", rate=1000)
         stream.height, stream.width, stream.pix_fmt = height + height % 2, width + width % 2, "yuv420p"
         stream.time_base = Fraction(1, 90_000)
@@ -137,3 +135,4 @@ def write_mp4(
                 packet.pts = packet.dts = last = at
                 packet.time_base, packet.stream, packet.is_keyframe = Fraction(1, 90_000), stream, index == 0
                 container.mux(packet)
+    return file.getvalue()

@@ -46,7 +46,7 @@ class WebPreview:
 
     Both keep only the newest image. `publish` and `set_status` may be called from any thread and never block.
 
-    The page lists the files of the folder ``recordings``, in whose folder ``stills`` snapshots are saved. ``ask``
+    The page lists the files of the folder ``recordings``. ``ask``
     requests operations beyond the page, of the sink and of nodes; None if not available.
 
     Raises
@@ -83,7 +83,7 @@ class WebPreview:
             on_join=self._encode_for_new_viewer,
             counters=self._counters,
         )
-        self.display = Display(self._rig_tone, recordings / "stills", lambda: bool(self._hub.viewers))
+        self.display = Display(self._rig_tone, lambda: bool(self._hub.viewers))
         """Newest reconstruction, tone and recent snapshots of the page."""
         self._replays = Replays(recordings, lambda: self._hub.open_recording, lambda: self._solvers)
         self._solvers: dict[str, Json] = {}

@@ -131,53 +131,6 @@ def test_monochrome_camera_has_no_white_balance(preview: WebPreview, series) -> 
     assert "monochrome" in answer.json()["error"]
 
 
-def test_saved_snapshot_contains_images_data_and_description(preview: WebPreview, series, tmp_path: Path) -> None:
-    url = preview.start()
-    preview.publish(series.reconstruction(7))
-    saved = Path(post(url, "snapshot", {}).json()["saved"])
-    assert saved == tmp_path / "stills" / "run-1_000007"
-    assert sorted(path.name for path in saved.iterdir()) == [
-        *("coded.png", "data.npz", "frame_00.png", "frame_01.png", "frame_02.png", "snapshot.json"),
-    ]
-    with np.load(saved / "data.npz") as data:
-        assert np.array_equal(data["video"], series.video(7))
-        assert np.array_equal(data["counts"], series.counts(7))
-    assert np.array_equal(cv2.imread(str(saved / "coded.png"), cv2.IMREAD_UNCHANGED), series.counts(7))
-    report = json.loads((saved / "snapshot.json").read_text())
-    assert (report["seq"], report["calibration_hash"]) == (7, series.calibration.hash)
-    again = Path(post(url, "snapshot", {}).json()["saved"])
-    assert again.name == "run-1_000007_1", "nothing is overwritten"
-    assert not list((tmp_path / "stills").glob(".*")), "no incomplete folder is left"
-
-
-def test_saved_snapshot_is_the_one_on_the_screen(preview: WebPreview, series) -> None:
-    url = preview.start()
-    with connect(f"ws://{urlsplit(url).netloc}/live") as viewer:
-        for seq in (3, 4):
-            preview.publish(series.reconstruction(seq))
-            assert next_picture(viewer)[0]["seq"] == seq
-        saved = Path(post(url, "snapshot", {"series": "run-1", "seq": 3}).json()["saved"])
-    assert json.loads((saved / "snapshot.json").read_text())["seq"] == 3
-    with np.load(saved / "data.npz") as data:
-        assert np.array_equal(data["video"], series.video(3))
-
-
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        ({"series": "run-1", "seq": 2}, "Snapshot 2 of series 'run-1' is no longer in memory"),
-        ({"series": "run-1", "seq": "4"}, 'seq is wrong; expected an integer; got "4"'),
-        ({"seq": 4}, "series and seq belong together"),
-    ],
-)
-def test_snapshot_that_was_not_shown_is_refused(open_page, series, body: object, words: str) -> None:
-    url, preview, _ = open_page
-    preview.publish(series.reconstruction(4))
-    answer = post(url, "snapshot", body)
-    assert (answer.status_code, answer.json()["ok"]) == (400, False)
-    assert words in answer.json()["error"]
-
-
 def test_shown_snapshots_are_kept_in_bounded_memory(
     preview: WebPreview, series, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,21 +140,8 @@ def test_shown_snapshots_are_kept_in_bounded_memory(
         for seq in range(5):
             preview.publish(series.reconstruction(seq))
             assert next_picture(viewer)[0]["seq"] == seq
-        assert post(url, "snapshot", {"series": "run-1", "seq": 0}).status_code == 400
-        assert post(url, "snapshot", {"series": "run-1", "seq": 4}).status_code == 200
-
-
-def test_folder_that_cannot_be_written_is_reported(board: SwitchBoard, series, tmp_path: Path) -> None:
-    (tmp_path / "stills").write_text("in the way")
-    preview = WebPreview(PreviewSection(port=0), tmp_path, ask=board.ask)
-    url = preview.start()
-    try:
-        preview.publish(series.reconstruction(0))
-        answer = post(url, "snapshot", {})
-        assert answer.status_code == 503
-        assert "cannot be saved" in answer.json()["error"]
-    finally:
-        preview.close()
+        assert plain_http.get(f"{url}download/still?series=run-1&seq=0").status_code == 400
+        assert plain_http.get(f"{url}download/still?series=run-1&seq=4").status_code == 200
 
 
 def record(on: bool) -> dict[str, object]:
@@ -265,7 +205,7 @@ def test_unavailable_recording_is_refused(tmp_path: Path) -> None:
         ("white", {"x": True, "y": 0}, "x is wrong; expected a number"),
         ("white", {"x": 1e300, "y": 0}, "x is wrong; expected ≤ 1"),
         ("recording", {"on": True}, "a parameter of the sink: set"),
-        ("reboot", {}, "tone, white, snapshot, replay, set, acknowledge or do"),
+        ("reboot", {}, "tone, white, replay, set, acknowledge or do"),
         ("set", {"node": "acquire"}, "parameters is missing"),
         ("set", {"node": "acquire", "parameters": [1]}, "parameters is wrong"),
         ("set", {"node": "acquire", "parameters": {f"p{i}": 1 for i in range(17)}}, "at most 16"),

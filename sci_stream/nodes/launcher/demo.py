@@ -80,27 +80,23 @@ class _DemoPlan(NamedTuple):
     why: str
 
 
-def _plan(
-    device: torch.device, weights: Path | None, sizes_px: tuple[int, ...], report: Callable[[str], None]
-) -> _DemoPlan:
+def _plan(device: torch.device, sizes_px: tuple[int, ...], report: Callable[[str], None]) -> _DemoPlan:
     """Choose prior and size: a network unless even a few iterations take too long, otherwise total variation.
 
     The size is the largest of the descending ones that takes at most the target time, at least the last.
     """
     *larger_px, size_px = sizes_px
-    prior, choices = chosen_denoiser("auto", device, weights=weights is not None), _NETWORK_ITERATIONS
-    if weights is not None:
-        choices = (default_settings(device, prior).iterations,)
-    once_s = _seconds_per_iteration(device, prior, weights, size_px, report)
+    prior, choices = chosen_denoiser("auto", device, weights=False), _NETWORK_ITERATIONS
+    once_s = _seconds_per_iteration(device, prior, size_px, report)
     iterations = next((n for n in choices if n * once_s <= _LONGEST_SOLVE_S), choices[-1])
     why = ""
-    if weights is None and iterations * once_s > _LONGEST_SOLVE_S:
+    if iterations * once_s > _LONGEST_SOLVE_S:
         why = f"; {_IN_WORDS[prior]} would take {iterations * once_s:.1f} s for {iterations} iterations"
         prior, iterations = "tv", default_settings(device, "tv").iterations
-        once_s = _seconds_per_iteration(device, prior, None, size_px, report)
+        once_s = _seconds_per_iteration(device, prior, size_px, report)
     solve_s = iterations * once_s
     for larger in reversed(larger_px):
-        larger_s = iterations * _seconds_per_iteration(device, prior, weights, larger, report)
+        larger_s = iterations * _seconds_per_iteration(device, prior, larger, report)
         if larger_s > _SOLVE_S:
             why = f"; {larger}×{larger} would take {larger_s:.1f} s{why}"
             break
@@ -109,11 +105,9 @@ def _plan(
     return _DemoPlan(prior, iterations, size_px, solve_s, why)
 
 
-def _seconds_per_iteration(
-    device: torch.device, prior: str, weights: Path | None, size: int, report: Callable[[str], None]
-) -> float:
+def _seconds_per_iteration(device: torch.device, prior: str, size: int, report: Callable[[str], None]) -> float:
     """Time one denoising pass over the frames of a snapshot, which dominates an iteration."""
-    denoise = make_denoiser(prior, device, weights, Precision.AUTO)  # as in a reconstruct node
+    denoise = make_denoiser(prior, device, None, Precision.AUTO)  # as in a reconstruct node
     generator = torch.Generator().manual_seed(0)
     frames = torch.rand((4 * _N_FRAMES, size // 2, size // 2), generator=generator).to(device)
     best_s = float("inf")
@@ -131,7 +125,6 @@ def _seconds_per_iteration(
 def demo_rig(
     *,
     scene: str,
-    weights: Path | None,
     size: int,
     device: str,
     record: bool,
@@ -140,13 +133,12 @@ def demo_rig(
 ) -> tuple[Path, str]:
     """Write a rig file that suits this machine; return its path and a sentence about the choice.
 
-    ``scene`` is one of the simulated camera or a video file, empty for the default one; ``weights`` an FFDNet
-    checkpoint, None for our own small network, or the TV prior on a device that is too slow for it; ``size`` is height
-    and width, px, 0 for the largest that this device reconstructs in the target time; ``report`` receives a line before
-    each measurement, which takes seconds on a busy machine.
+    ``scene`` is one of the simulated camera or a video file, empty for the default one; ``size`` is height and width,
+    px, 0 for the largest that this device reconstructs in the target time; ``report`` receives a line before each
+    measurement, which takes seconds on a busy machine.
     """
     chosen = pick_device(device)
-    prior, iterations, size_px, solve_s, reason = _plan(chosen, weights, (size,) if size else _SIZES_PX, report)
+    prior, iterations, size_px, solve_s, reason = _plan(chosen, (size,) if size else _SIZES_PX, report)
     rate_hz = max(_RATE_MIN_HZ, min(_RATE_MAX_HZ, _RATE_MARGIN / solve_s))
     folder = Path(tempfile.mkdtemp(prefix="sci-stream-demo-"))
     path = folder / "demo.toml"
@@ -172,7 +164,6 @@ def demo_rig(
             "denoiser": prior,
             "devices": [device],
             "iterations": iterations,
-            **({} if weights is None else {"weights": weights.resolve()}),
         },
         "network": {name: f"tcp://127.0.0.1:{free_port(taken)}" for name in ("dispatch", "results", "taps")},
         "record": {"enabled": record, "folder": recordings, "stop_after_mib": _RECORD_MIB},

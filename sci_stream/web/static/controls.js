@@ -130,16 +130,6 @@ export async function toggleRecording() {
   follow();
 }
 
-export async function saveStill() {
-  if (el("still").disabled) return;
-  el("still").disabled = true;
-  await attempt(async () => {
-    const { saved } = await ask("snapshot", { series: state.shown.series, seq: state.shown.seq });
-    toast(t("saved_to", { place: saved }));
-  });
-  el("still").disabled = false;
-}
-
 // --- settings of this viewer
 
 function setView(view) {
@@ -180,7 +170,7 @@ export function start() {
   for (const field of gains) field.addEventListener("change", setGains);
   for (const button of document.querySelectorAll("button[data-view]")) button.addEventListener("click", () => setView(button.dataset.view));
   const clicks = {
-    "tone-reset": resetTone, "pick-leave": () => setPicking(false), record: toggleRecording, still: saveStill, pause: togglePlaying, full: toggleFull,
+    "tone-reset": resetTone, "pick-leave": () => setPicking(false), record: toggleRecording, pause: togglePlaying, full: toggleFull,
     back: () => { step(-1); judge(); }, forward: () => { step(1); judge(); },
   };
   for (const [id, action] of Object.entries(clicks)) el(id).addEventListener("click", action);

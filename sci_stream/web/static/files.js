@@ -25,6 +25,8 @@ async function download(path, parameters, button) {
   button.disabled = false;
 }
 
+export const saveStill = (button = el("still")) => button.disabled || download("download/still", { series: state.shown.series, seq: state.shown.seq }, button);
+
 function ledgerLine(ledger) {
   if (!ledger) return "";
   const figures = { acquired: count(ledger.acquired), reconstructed: count(ledger.reconstructed), raw_only: count(ledger.raw_only), dropped: count(total(ledger.dropped)) };
@@ -86,7 +88,7 @@ export function openFiles() {
 export function start() {
   el("files-open").addEventListener("click", openFiles);
   el("clip-seconds").append(...SECONDS.map((n) => new Option(t("seconds", { n }), String(n), n === 10, n === 10)));
-  el("get-still").addEventListener("click", () => download("download/still", { series: state.shown.series, seq: state.shown.seq }, el("get-still")));
+  for (const id of ["still", "get-still"]) el(id).addEventListener("click", () => saveStill(el(id)));
   el("get-mp4").addEventListener("click", () => download("download/clip", { seconds: el("clip-seconds").value, until: numberShown() }, el("get-mp4")));
   el("replay-stop").addEventListener("click", () => attempt(async () => { await change("replay", {}); list(); }));
 }

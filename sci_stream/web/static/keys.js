@@ -4,7 +4,7 @@ import { el, make } from "./page.js";
 import { seek, seekEnd, step } from "./player.js";
 import * as controls from "./controls.js";
 import { setLining, toggleCut } from "./cut.js";
-import { openFiles } from "./files.js";
+import { openFiles, saveStill } from "./files.js";
 import { isDrawing, setDrawing, toggleZebra } from "./inspect.js";
 import { toggleMore, toggleNight, togglePanels } from "./layout.js";
 import { refine } from "./refine.js";
@@ -34,7 +34,7 @@ const SHORTCUTS = [
   [["e"], "E", "k_refine", refine],
   [["m"], "M", "k_more", toggleMore],
   [["r"], "R", "k_record", controls.toggleRecording],
-  [["s"], "S", "k_save", controls.saveStill],
+  [["s"], "S", "k_save", () => saveStill()],
   [["o"], "O", "k_files", openFiles],
   [["+", "="], "+", "k_brighter", () => controls.nudgeExposure(0.5)],
   [["-"], "−", "k_darker", () => controls.nudgeExposure(-0.5)],

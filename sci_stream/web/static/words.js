@@ -5,7 +5,7 @@ const en = {
   // header
   simulated: "SIMULATED", simulated_title: "No real camera: these pictures are computed",
   record: "Record", stop: "Stop", record_title: "Start or stop recording (R)",
-  save: "Save", save_title: "Save this snapshot to disk (S)",
+  save: "Save", save_title: "Download this snapshot: pictures and data (S)",
   files: "Files", files_title: "Download stills, clips and recordings (O)",
   dark_lab: "Dark lab", dark_lab_title: "Red and dim, for a dark lab (D)", help_title: "Keyboard shortcuts and settings (?)",
   problems: "Problems", no_series: "no series yet",
@@ -97,7 +97,7 @@ const en = {
   encoding: "This browser is sent {codec}.",
   k_pause: "pause or play", k_before: "frame before", k_next: "next frame", k_first: "first frame", k_last: "last frame", k_older: "snapshot before", k_newer: "next snapshot",
   k_loop: "loop the newest snapshot", k_view: "both, video, coded snapshot", k_full: "full screen; at rest, the pictures alone", k_panels: "show or hide the panels", k_zoom: "whole picture or 1:1", k_roi: "draw a region",
-  k_cut: "space-time cut", k_zebra: "clipping zebra", k_record: "start or stop recording", k_save: "save this snapshot to disk", k_files: "downloads", k_brighter: "brighter", k_darker: "darker",
+  k_cut: "space-time cut", k_zebra: "clipping zebra", k_record: "start or stop recording", k_save: "download this snapshot", k_files: "downloads", k_brighter: "brighter", k_darker: "darker",
   k_reset: "tone of the rig file", k_auto: "automatic white balance on or off", k_pick: "pick white", k_dark: "dark lab: red and dim", k_help: "this list", space: "space",
   // refining, wipe, playback
   more: "all figures", more_title: "All figures, the last minutes, latency by stage (M)", k_more: "all figures, or three",
@@ -116,7 +116,7 @@ const de = {
   language: "Deutsch",
   simulated: "SIMULIERT", simulated_title: "Keine echte Kamera: diese Bilder sind berechnet",
   record: "Aufnehmen", stop: "Stopp", record_title: "Aufnahme starten oder beenden (R)",
-  save: "Sichern", save_title: "Diese Aufnahme auf die Platte sichern (S)",
+  save: "Sichern", save_title: "Diese Aufnahme herunterladen: Bilder und Daten (S)",
   files: "Dateien", files_title: "Einzelbilder, Filme und Aufzeichnungen herunterladen (O)",
   dark_lab: "Dunkellabor", dark_lab_title: "Rot und dunkel, für das Dunkellabor (D)", help_title: "Tastatur und Einstellungen (?)",
   problems: "Störungen", no_series: "noch keine Serie",
@@ -197,7 +197,7 @@ const de = {
   encoding: "Dieser Browser erhält {codec}.",
   k_pause: "anhalten oder abspielen", k_before: "Bild zurück", k_next: "nächstes Bild", k_first: "erstes Bild", k_last: "letztes Bild", k_older: "Aufnahme davor", k_newer: "nächste Aufnahme",
   k_loop: "neueste Aufnahme wiederholen", k_view: "beide, Video, codierte Aufnahme", k_full: "Vollbild; in Ruhe die Bilder allein", k_panels: "Felder zeigen oder verbergen", k_zoom: "ganzes Bild oder 1:1", k_roi: "Bereich zeichnen",
-  k_cut: "Raum-Zeit-Schnitt", k_zebra: "Zebra", k_record: "Aufnahme starten oder beenden", k_save: "diese Aufnahme sichern", k_files: "Herunterladen", k_brighter: "heller", k_darker: "dunkler",
+  k_cut: "Raum-Zeit-Schnitt", k_zebra: "Zebra", k_record: "Aufnahme starten oder beenden", k_save: "diese Aufnahme herunterladen", k_files: "Herunterladen", k_brighter: "heller", k_darker: "dunkler",
   k_reset: "Tonwerte wie im Rig", k_auto: "automatischer Weißabgleich an oder aus", k_pick: "Weiß wählen", k_dark: "Dunkellabor: rot und dunkel", k_help: "diese Liste", space: "Leertaste",
   // refining, wipe, playback
   more: "alle Zahlen", more_title: "Alle Zahlen, die letzten Minuten, Latenz je Stufe (M)", k_more: "alle Zahlen oder drei",

@@ -20,7 +20,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Set the time in which a machine denoises 256×256 frames with the small network; TV takes a tenth."""
 
     def set_speed(seconds: float) -> None:
-        def timed(_device: object, prior: str, _weights: object, size: int, _report: object) -> float:
+        def timed(_device: object, prior: str, size: int, _report: object) -> float:
             return seconds * (size / 256) ** 2 * (0.1 if prior == "tv" else 1.0)
 
         monkeypatch.setattr(demo, "_seconds_per_iteration", timed)
@@ -41,17 +41,17 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 )
 def test_slower_machine_gets_fewer_iterations_before_other_prior(machine, seconds, prior, iterations, size_px) -> None:
     machine(seconds)
-    plan = demo._plan(torch.device("cpu"), None, SIZES_PX, lambda _: None)
+    plan = demo._plan(torch.device("cpu"), SIZES_PX, lambda _: None)
     assert (plan.prior, plan.size_px) == (prior, size_px)
     assert plan.iterations == iterations or prior == "tv"
 
 
 def test_choice_is_explained(machine) -> None:
     machine(0.02)
-    plan = demo._plan(torch.device("cpu"), None, SIZES_PX, lambda _: None)
+    plan = demo._plan(torch.device("cpu"), SIZES_PX, lambda _: None)
     assert "12 iterations take 0.54 s at 384×384; 512×512 would take 1.0 s" in plan.why
     machine(2.0)
-    plan = demo._plan(torch.device("cpu"), None, SIZES_PX, lambda _: None)
+    plan = demo._plan(torch.device("cpu"), SIZES_PX, lambda _: None)
     assert "total variation" in plan.why
     assert "the learned prior ffdnet-lite would take 8.0 s for 4 iterations" in plan.why
 
@@ -61,9 +61,7 @@ def test_demo_rig_is_bounded_and_found_by_name(machine, tmp_path: Path, monkeypa
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
     monkeypatch.chdir(tmp_path)
-    path, why = demo.demo_rig(
-        scene="", weights=None, size=0, device="cpu", record=True, open_browser=False, report=lambda _: None
-    )
+    path, why = demo.demo_rig(scene="", size=0, device="cpu", record=True, open_browser=False, report=lambda _: None)
     rig = load_rig(path, overrides={})
     health = rig.health
     ports = [rig.preview.port, health.acquire_port, health.sink_port, health.reconstruct_port]
@@ -78,5 +76,5 @@ def test_demo_rig_is_bounded_and_found_by_name(machine, tmp_path: Path, monkeypa
 
 def test_measuring_reports_prior_and_size() -> None:
     lines: list[str] = []
-    demo._seconds_per_iteration(torch.device("cpu"), "tv", None, 64, lines.append)
+    demo._seconds_per_iteration(torch.device("cpu"), "tv", 64, lines.append)
     assert lines == ["measuring total variation (TV) at 64×64"]

@@ -232,7 +232,7 @@ def test_recording_without_a_series_is_refused(bench: Bench) -> None:
 
 
 def test_tone_is_set_on_the_page_and_is_no_change(bench: Bench, tmp_path: Path) -> None:
-    bench.commands.display = display = Display(ToneSettings(), tmp_path, lambda: False)
+    bench.commands.display = display = Display(ToneSettings(), lambda: False)
     assert bench.ask("sink", exposure_ev=1.5, false_colour="turbo").result(0).values["sink"]["exposure_ev"] == 1.5
     assert (display.tone.exposure_ev, display.tone.false_colour) == (1.5, "turbo")
     assert bench.changes == []
