@@ -18,6 +18,7 @@ from sci_stream.cli import (  # noqa: F401 - a module adds its commands to the a
     masks,
     recordings,
     rigs,
+    setup,
     solve,
 )
 from sci_stream.cli.common import app, new_console, state

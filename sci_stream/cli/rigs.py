@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -142,6 +143,20 @@ def config_init(
     force: Force = False,
 ) -> None:
     """Write a commented example rig file."""
+    write_example(path, driver, camera, every_key=every_key, force=force)
+    typer.echo(f"wrote {path}; next: sci-stream check {path}")
+
+
+def write_example(
+    path: Path,
+    driver: str,
+    camera: str,
+    *,
+    every_key: bool = False,
+    force: bool = False,
+    tables: Mapping[str, Mapping[str, object]] | None = None,
+) -> None:
+    """Write a commented rig file for a camera, with ``tables`` of values in place of the defaults."""
     from sci_stream.config import example_toml
     from sci_stream.nodes.runtime.camera_drivers import load_driver
     from sci_stream.tools.cameras import suggested_options
@@ -151,7 +166,8 @@ def config_init(
         raise ConfigError(f"{path} exists", hint="Choose another name, or use --force to overwrite it.")
     values, examples = suggested_options(driver, camera) if camera else ({}, {})
     try:
-        path.write_text(example_toml(driver, options, every_key=every_key, values=values, examples=examples))
+        path.write_text(
+            example_toml(driver, options, every_key=every_key, values=values, examples=examples, tables=tables)
+        )
     except OSError as error:
         raise ConfigError(f"{path} cannot be written", got=error.strerror) from None
-    typer.echo(f"wrote {path}; next: sci-stream check {path}")

@@ -34,6 +34,7 @@ def example_toml(
     every_key: bool = False,
     values: Mapping[str, object] | None = None,
     examples: Mapping[str, object] | None = None,
+    tables: Mapping[str, Mapping[str, object]] | None = None,
 ) -> str:
     """Return a rig file with its keys, their descriptions and their defaults.
 
@@ -47,6 +48,8 @@ def example_toml(
         Also list the keys that are rarely needed.
     values, examples
         Values of driver options in place of their defaults, and examples in place of those of unset options.
+    tables
+        Values of keys in place of their defaults, by section.
     """
     text = _PREAMBLE if every_key else _PREAMBLE + _REST
     for name, field in Rig.model_fields.items():
@@ -60,7 +63,7 @@ def example_toml(
             if options is not None:
                 text += _options_text("camera.options", options, every_key, values or {}, examples or {})
         else:
-            text += _entries(_listed(section, every_key), {})
+            text += _entries(_listed(section, every_key), (tables or {}).get(name, {}))
     return text
 
 

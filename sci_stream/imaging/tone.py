@@ -30,11 +30,6 @@ MAX_GAIN = 8.0
 # A scene of a single colour must not turn into amplified noise of the others.
 _MAX_BALANCE = 4.0
 _FULL = 65535
-# A single pixel of a noisy reconstruction would give random gains.
-_PICK_RADIUS_PX = 4
-# Darker, noise determines the ratio of the colours; brighter, the strongest colour is clipped and the ratio is lost.
-_PICK_DARKEST = 0.01
-_PICK_BRIGHTEST = 0.98
 
 U8 = npt.NDArray[np.uint8]
 Gains = tuple[float, float, float]
@@ -146,40 +141,6 @@ def _balancing(means: Gains, most: float) -> Gains:
     gains = (float(np.clip(green / mean, 1 / most, most)) if mean > 0 and green > 0 else 1.0 for mean in (red, blue))
     red_gain, blue_gain = gains
     return red_gain, 1.0, blue_gain
-
-
-def pick_white(video: Array, bayer: BayerPhase, x: float, y: float, black: float = 0.0) -> Gains:
-    """Return the gains that make a point of the scene white or grey: ``x`` and ``y``, fractions of width and height.
-
-    The mean of (B, H, W) mosaics, 0–1, over all frames is used, as by a spot meter; ``black`` is the intensity of
-    black.
-
-    Raises
-    ------
-    InputError
-        If the point is outside, too dark to have a colour, or clipped, so that its colour is lost.
-    """
-    if not (0 <= x <= 1 and 0 <= y <= 1):
-        raise InputError("The point is outside the picture", expected="x and y of 0 to 1", got=f"{x:g}, {y:g}")
-    height, width = video.shape[1:]
-    # An even corner, so that the crop has the phase of the whole.
-    top, left = (int(f * (n - 1)) // 2 * 2 for f, n in ((y, height), (x, width)))
-    rows = slice(max(0, top - _PICK_RADIUS_PX), top + _PICK_RADIUS_PX + 2)
-    columns = slice(max(0, left - _PICK_RADIUS_PX), left + _PICK_RADIUS_PX + 2)
-    red, green, blue = colour_means(video[:, rows, columns].astype(np.float32), bayer)
-    if max(red, green, blue) > _PICK_BRIGHTEST:
-        raise InputError(
-            "That point is too bright for a white balance", got=f"{max(red, green, blue):.2f}", hint="Pick a grey one."
-        )
-    means = (red - black, green - black, blue - black)
-    if min(means) < _PICK_DARKEST:
-        raise InputError(
-            "That point is too dark for a white balance",
-            expected=f"at least {_PICK_DARKEST:g} in every colour",
-            got=f"{min(means):.3f}",
-            hint="Pick something grey or white.",
-        )
-    return _balancing(means, MAX_GAIN)
 
 
 def light_of(video: Array, bayer: BayerPhase | None, tone: ToneSettings) -> npt.NDArray[np.float32]:

@@ -63,11 +63,6 @@ class _ToneRequest(_PageRequest):
     model_config = ConfigDict(extra="allow")
 
 
-class _WhiteRequest(_PageRequest):
-    x: Annotated[float, Field(ge=0, le=1)]
-    y: Annotated[float, Field(ge=0, le=1)]
-
-
 class _SetRequest(_PageRequest):
     node: _Name
     parameters: Annotated[dict[str, JsonValue], Field(max_length=MAX_CHANGES)]
@@ -110,9 +105,6 @@ async def _do(
         case "tone":
             tone = validate_options(_ToneRequest, body, where)
             return {"tone": display.set_tone(tone.model_extra or {}, tone.sender(address))}
-        case "white":
-            point = validate_options(_WhiteRequest, body, where)
-            return {"tone": display.pick_white(point.x, point.y, point.sender(address))}
         case "replay":
             wanted = validate_options(_ReplayRequest, body, where)
             if wanted.recording:
@@ -133,7 +125,7 @@ async def _do(
             asked = ask(order.node, order.action, {}, order.sender(address))
         case _:
             hint = "It is a parameter of the sink: set." if name == "recording" else None
-            expected = "tone, white, replay, set, acknowledge or do"
+            expected = "tone, replay, set, acknowledge or do"
             raise InputError(f"Unknown control command {name!r}", expected=expected, hint=hint)
     answered = await asyncio.wrap_future(asked)
     return {"values": answered.values, "text": answered.text}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sci_stream.errors import InputError
-from sci_stream.imaging.tone import ToneSettings, pick_white
+from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Json, Reconstruction
 from sci_stream.parameters import Changes
 
@@ -119,16 +119,6 @@ class Display:
             self.tone, self.tone_by = self.tone.changed(changes), who
             self._changed.notify_all()
             return self.tone.as_dict()
-
-    def pick_white(self, x: float, y: float, who: str) -> dict[str, Json]:
-        """Make a point of the newest image grey, given as fractions; return all tone settings. Raises `InputError`."""
-        if self._newest is None:
-            raise InputError("There is no image for a white balance", hint="Wait for the first video.")
-        reconstruction = self._newest.reconstruction
-        if reconstruction.bayer is None:
-            raise InputError("A monochrome camera has no white balance")
-        gains = pick_white(reconstruction.video, reconstruction.bayer, x, y, self.tone.black)
-        return self.set_tone({"white_balance": "fixed", "gains": gains}, who)
 
     def close(self) -> None:
         """End `next_view`. May be called again."""

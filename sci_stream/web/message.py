@@ -119,7 +119,6 @@ def render_snapshot(
         "published_ns": published_ns,
         **description(reconstruction),
         "shown_px": [int(frames.shape[2]), int(frames.shape[1])],
-        "levels": levels_histogram(video),
         "counts": None if counts is None else counts_histogram(counts, bit_depth),
         **(more or {}),
     }
@@ -169,19 +168,6 @@ def merge_patch(old: dict[str, Json], new: dict[str, Json]) -> dict[str, Json]:
 BINS = 64
 # Every third pixel in each direction suffices; an odd step samples every colour of a mosaic.
 _STEP = 3
-
-
-def levels_histogram(rendered: npt.NDArray[np.uint8]) -> list[list[int]]:
-    """Return the histogram of levels, 64 bins over 0–255: a list for grey, or one each for R, G, B.
-
-    Parameters
-    ----------
-    rendered
-        (B, H, W) or (B, H, W, 3), from `sci_stream.imaging.rendering.render`.
-    """
-    sample = rendered[:, ::_STEP, ::_STEP]
-    channels = [sample] if sample.ndim == 3 else [sample[..., channel] for channel in range(3)]
-    return [np.bincount((channel >> 2).ravel(), minlength=BINS).tolist() for channel in channels]
 
 
 def counts_histogram(counts: Array, bit_depth: int | None) -> dict[str, Json]:

@@ -352,7 +352,7 @@ def state_of_run(rig: RunningRig) -> dict[str, Any]:
 
 
 def test_random_keys_and_taps_leave_the_run_as_it_is(open_viewer, rig: RunningRig) -> None:
-    viewer = open_viewer(has_touch=True)
+    viewer = open_viewer()
     page, random = viewer.page, Random(39)
     viewer.until("!document.querySelector('#record').disabled")
     page.keyboard.press("r")
@@ -363,9 +363,9 @@ def test_random_keys_and_taps_leave_the_run_as_it_is(open_viewer, rig: RunningRi
         if number % 5 < 3:
             page.keyboard.press(random.choice(keys))
         else:
-            page.touchscreen.tap(random.randrange(1440), random.randrange(900))
+            page.mouse.click(random.randrange(1440), random.randrange(900))
     assert state_of_run(rig) == before
-    page.goto(f"http://{viewer.address}/")
+    viewer.visit()
     viewer.until_live()
     viewer.stop_recording()
 

@@ -12,9 +12,7 @@ from hypothesis import strategies as st
 from sci_stream.errors import InputError
 from sci_stream.imaging.demosaic import Demosaic
 from sci_stream.imaging.rendering import render
-from sci_stream.imaging.tone import FalseColour, ToneSettings, WhiteBalance, pick_white
-from sci_stream.model import BayerPhase
-from tests.imaging.mosaics import mosaic_of
+from sci_stream.imaging.tone import FalseColour, ToneSettings, WhiteBalance
 
 settings = st.builds(
     ToneSettings,
@@ -58,30 +56,6 @@ def test_changed_keeps_the_other_settings() -> None:
 def test_invalid_tone_error_names_valid_values(changes: dict, word: str) -> None:
     with pytest.raises(InputError, match=word):
         ToneSettings().changed(changes)
-
-
-@pytest.mark.parametrize("phase", BayerPhase)
-@pytest.mark.parametrize("at", [(0.0, 0.0), (1.0, 1.0), (0.5, 0.4), (0.51, 0.43)])
-def test_pick_white_makes_the_point_grey(phase: BayerPhase, at: tuple[float, float]) -> None:
-    tint = np.array([0.8, 0.4, 0.2], np.float32)
-    video = mosaic_of(np.broadcast_to(0.5 * tint, (2, 20, 28, 3)), phase)
-    gains = pick_white(video, phase, *at)
-    assert gains == pytest.approx((0.5, 1.0, 2.0), rel=1e-5)
-    shown = render(video, phase, ToneSettings(white_balance=WhiteBalance.FIXED, gains=gains))
-    assert np.ptp(shown.astype(int), axis=-1).max() <= 1
-
-
-def test_pick_white_subtracts_the_black_level() -> None:
-    video = mosaic_of(np.broadcast_to(np.float32([0.5, 0.3, 0.2]), (1, 16, 16, 3)), BayerPhase.RGGB)
-    assert pick_white(video, BayerPhase.RGGB, 0.5, 0.5, black=0.1) == pytest.approx((0.5, 1.0, 2.0), rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("light", "x", "word"), [(0.001, 0.5, "too dark"), (0.995, 0.5, "too bright"), (0.5, 1.2, "outside")]
-)
-def test_pick_white_refuses_points_without_colour(light: float, x: float, word: str) -> None:
-    with pytest.raises(InputError, match=word):
-        pick_white(np.full((1, 16, 16), light), BayerPhase.RGGB, x, 0.5)
 
 
 def test_fixed_gains_do_not_apply_to_mono() -> None:

@@ -114,23 +114,6 @@ def next_picture(viewer) -> tuple[dict, float]:
             return header, float(cv2.imdecode(np.frombuffer(images[0], np.uint8), cv2.IMREAD_COLOR).mean())
 
 
-def test_picked_point_sets_the_white_balance(preview: WebPreview, series) -> None:
-    url = preview.start()
-    assert "first video" in post(url, "white", {"x": 0.5, "y": 0.5}).json()["error"]
-    preview.publish(grey(series, 0.5, (1.0, 0.5, 0.25)))
-    tone = post(url, "white", {"x": 0.5, "y": 0.5}).json()["tone"]
-    assert tone["white_balance"] == "fixed"
-    assert tone["gains"] == pytest.approx([0.5, 1.0, 2.0], rel=1e-3)
-
-
-def test_monochrome_camera_has_no_white_balance(preview: WebPreview, series) -> None:
-    url = preview.start()
-    preview.publish(series.reconstruction(0))
-    answer = post(url, "white", {"x": 0.5, "y": 0.5})
-    assert (answer.status_code, answer.json()["ok"]) == (400, False)
-    assert "monochrome" in answer.json()["error"]
-
-
 def test_shown_snapshots_are_kept_in_bounded_memory(
     preview: WebPreview, series, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,11 +184,8 @@ def test_unavailable_recording_is_refused(tmp_path: Path) -> None:
         ("tone", {"brightness": 1}, "exposure_ev"),
         ("tone", {"exposure_ev": 1e9}, "less than or equal to 10"),
         ("tone", [1], "object"),
-        ("white", {"x": 0.5}, "/control/white y is missing"),
-        ("white", {"x": True, "y": 0}, "x is wrong; expected a number"),
-        ("white", {"x": 1e300, "y": 0}, "x is wrong; expected ≤ 1"),
         ("recording", {"on": True}, "a parameter of the sink: set"),
-        ("reboot", {}, "tone, white, replay, set, acknowledge or do"),
+        ("reboot", {}, "tone, replay, set, acknowledge or do"),
         ("set", {"node": "acquire"}, "parameters is missing"),
         ("set", {"node": "acquire", "parameters": [1]}, "parameters is wrong"),
         ("set", {"node": "acquire", "parameters": {f"p{i}": 1 for i in range(17)}}, "at most 16"),

@@ -114,7 +114,7 @@ def test_kept_picture_is_the_one_that_was_shown(preview: WebPreview, series, cod
     assert 0 < listed["bytes"] <= listed["max_bytes"]
     header, _ = sent[1]
     fetched, parts = split_message(plain_http.get(f"{url}picture/{header['number']}", params={"codec": codec}).content)
-    assert (fetched["seq"], fetched["levels"]) == (1, header["levels"])
+    assert (fetched["seq"], fetched["counts"]) == (1, header["counts"])
     assert len(parts) == 3 + fetched["coded"]
     if codec == "h264":
         assert fetched["codec"].startswith("avc1.")

@@ -51,7 +51,7 @@ function showPicture(header) {
   view.refresh();
   controls.newPicture(header);
   showHeader(header);
-  histograms(header);
+  histograms(header, player.shownFrames()[0]);
   film.show();
   refine.offer();
   wipe.arrange();

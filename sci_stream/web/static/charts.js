@@ -1,6 +1,6 @@
 // Histograms and the chart of the last minutes, at screen resolution.
 
-import { el } from "./page.js";
+import { el, state } from "./page.js";
 import { count, percent } from "./format.js";
 import { t } from "./words.js";
 
@@ -36,8 +36,22 @@ function bars(context, bins, width, height, style) {
   context.fill();
 }
 
-export function histograms({ levels, counts, saturated_fraction: saturated }) {
+const BINS = 64, SAMPLE_PX = 128;
+const sample = new OffscreenCanvas(SAMPLE_PX, SAMPLE_PX).getContext("2d", { willReadFrequently: true });
+
+// The histogram of a frame on the screen: one for grey, or those of red, green and blue.
+function levelsOf(frame, colour) {
+  sample.imageSmoothingEnabled = false;  // a mean of pixels would hide those that are clipped
+  sample.drawImage(frame, 0, 0, SAMPLE_PX, SAMPLE_PX);
+  const { data } = sample.getImageData(0, 0, SAMPLE_PX, SAMPLE_PX);
+  const levels = Array.from({ length: colour ? 3 : 1 }, () => new Array(BINS).fill(0));
+  for (let i = 0; i < data.length; i += 4) levels.forEach((bins, channel) => { bins[(data[i + channel] * BINS) >> 8] += 1; });
+  return levels;
+}
+
+export function histograms({ bayer, counts, saturated_fraction: saturated }, frame) {
   const screen = surface(el("levels"));
+  const levels = levelsOf(frame, bayer || (state.status.preview?.tone?.false_colour ?? "none") !== "none");
   const [r, g, b] = levels;
   screen.context.globalCompositeOperation = "lighter";
   if (g) {

@@ -1,10 +1,10 @@
 // Buttons and sliders. Changes for all viewers are requested from the sink node; settings of this viewer stay here.
 
 import { attempt, el, put, state, toast } from "./page.js";
-import { ask } from "./link.js";
+import { ask, get } from "./link.js";
 import { change, confirmed, name as operator } from "./operator.js";
-import { isPaused, setPlaying, step } from "./player.js";
-import { pointIn } from "./view.js";
+import { frameIndex, isPaused, setPlaying, step } from "./player.js";
+import { pixelAt } from "./view.js";
 import { toLive } from "./timeline.js";
 import { arrange } from "./layout.js";
 import { t } from "./words.js";
@@ -102,12 +102,25 @@ export function setPicking(picking) {
 }
 export const isPicking = () => document.body.classList.contains("picking");
 
+// A single pixel of a noisy reconstruction would give random gains. Darker, noise determines the ratio of the colours;
+// brighter, the strongest colour is clipped.
+const PICKED_PX = 10, DARKEST = 0.01, BRIGHTEST = 0.98, MAX_GAIN = 8;
+
+// The gains that make the mean around a point grey, as by a spot meter.
 async function pick(event) {
-  const point = isPicking() ? pointIn(event) : null;
-  if (!point) return;
+  const pixel = isPicking() ? pixelAt("video", event) : null;
+  if (!pixel) return;
   await attempt(async () => {
-    const { tone } = await ask("white", point);
-    showTone(tone);
+    const { series, seq, width_px: width, height_px: height } = state.shown;
+    const corner = (at, size) => Math.min(Math.max(at - PICKED_PX / 2, 0), Math.max(size - PICKED_PX, 0));
+    const region = { x: corner(pixel.x, width), y: corner(pixel.y, height), width: PICKED_PX, height: PICKED_PX };
+    const { pixels } = await (await get("values", { series, seq, frame: frameIndex(), ...region, pixels: 1 })).json();
+    const [red, green, blue] = pixels.rgb.map((plane) => plane.flat().reduce((sum, value) => sum + value, 0) / plane.flat().length);
+    const black = state.status.preview?.tone?.black ?? 0;
+    if (Math.max(red, green, blue) > BRIGHTEST) throw new Error(t("too_bright"));
+    if (Math.min(red, green, blue) - black < DARKEST) throw new Error(t("too_dark"));
+    const gain = (mean) => Math.min(Math.max((green - black) / (mean - black), 1 / MAX_GAIN), MAX_GAIN);
+    await setTone({ white_balance: "fixed", gains: [gain(red), 1, gain(blue)] });
     setPicking(false);
   });
 }

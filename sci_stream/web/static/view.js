@@ -89,13 +89,6 @@ export function pixelAt(name, event) {
   return x >= 0 && y >= 0 && x < at.sensor.width && y < at.sensor.height ? { x, y } : null;
 }
 
-// The same as fractions of width and height, for the white balance.
-export function pointIn(event) {
-  const pixel = pixelAt("video", event);
-  const size = sensor();
-  return pixel && { x: (pixel.x + 0.5) / size.width, y: (pixel.y + 0.5) / size.height };
-}
-
 export function fit() { view.scale = 0; apply(); }
 
 function oneToOne() {

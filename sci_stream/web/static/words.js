@@ -11,7 +11,7 @@ const en = {
   problems: "Problems", no_series: "no series yet",
   // pictures
   pictures: "Pictures", video: "Video", video_label: "Reconstructed video", coded: "Coded snapshot",
-  choose_white: "Click something white or grey", leave: "Cancel",
+  choose_white: "Click something white or grey", too_bright: "That point is too bright for a white balance: pick a grey one", too_dark: "That point is too dark for a white balance: pick something grey or white", leave: "Cancel",
   video_size: "{n} frames, {width}×{height}", shrunk: ", reduced to {width}×{height}: pause and zoom for full resolution", every_pixel: ", full resolution",
   coded_size: "one exposure, {width}×{height}{bayer}", coded_of: ", of #{seq}", coded_not_sent: "not sent with the video",
   coded_not_kept: "not kept with this snapshot",
@@ -121,7 +121,7 @@ const de = {
   dark_lab: "Dunkellabor", dark_lab_title: "Rot und dunkel, für das Dunkellabor (D)", help_title: "Tastatur und Einstellungen (?)",
   problems: "Störungen", no_series: "noch keine Serie",
   pictures: "Bilder", video: "Video", video_label: "Rekonstruiertes Video", coded: "Codierte Aufnahme",
-  choose_white: "Etwas Weißes oder Graues anklicken", leave: "Abbrechen",
+  choose_white: "Etwas Weißes oder Graues anklicken", too_bright: "Dieser Punkt ist zu hell für den Weißabgleich: einen grauen wählen", too_dark: "Dieser Punkt ist zu dunkel für den Weißabgleich: etwas Graues oder Weißes wählen", leave: "Abbrechen",
   video_size: "{n} Bilder, {width}×{height}", shrunk: ", verkleinert auf {width}×{height}: für volle Auflösung anhalten und zoomen", every_pixel: ", volle Auflösung",
   coded_size: "eine Belichtung, {width}×{height}{bayer}", coded_of: ", von #{seq}", coded_not_sent: "nicht mit dem Video gesendet",
   coded_not_kept: "zu dieser Aufnahme nicht aufbewahrt",
