@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import logging
 import threading
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
@@ -38,7 +39,6 @@ from sci_stream_drivers.genicam.stream import Connection, ImageFormat, RawFrame,
 
 log = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
 OptionsT = TypeVar("OptionsT", bound=GenicamOptions)
 ConnectionT = TypeVar("ConnectionT", bound=Connection)
 
@@ -64,10 +64,10 @@ class _OpenDevice(Generic[ConnectionT]):
     capabilities: CameraCapabilities
     image_format: ImageFormat
     stream: Stream
-    silence_s: float | None
-    """Seconds without a frame after which a free-running camera is lost; None if it waits for triggers."""
     watch: RestartDetector
     clock: CameraClock
+    silence_s: float | None = None
+    """Seconds without a frame after which a free-running camera is lost; None if it waits for triggers."""
     witnesses: dict[str, Any] = field(default_factory=dict)
     """Values of `_WITNESSES` when it was started."""
 
@@ -145,7 +145,9 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
             capabilities, image = self._described(connection, clock)
             self._counts.clear()
             stream = self._open_stream(connection, image)
-            silence_s = self._longest_silence_s(connection.node_map, capabilities.frame_period_ns)
+            watch = RestartDetector(capabilities.frame_ids)
+            camera = _OpenDevice(connection, release, capabilities, image, stream, watch, CameraClock())
+            self._note_timing(camera)
         except library().transport_errors as error:
             release()
             raise CameraError(
@@ -154,12 +156,11 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
         except BaseException:
             release()
             raise
-        watch = RestartDetector(capabilities.frame_ids)
-        self._camera = _OpenDevice(connection, release, capabilities, image, stream, silence_s, watch, CameraClock())
-        return capabilities
+        self._camera = camera
+        return camera.capabilities
 
     def _described(self, connection: ConnectionT, clock: str | None) -> tuple[CameraCapabilities, ImageFormat]:
-        """Return the capabilities of a configured camera, and the image format of its buffers.
+        """Return the capabilities of a configured camera without its period, and the image format of its buffers.
 
         ``clock`` names the clock that the camera's clock is synchronised with, if it is.
         """
@@ -178,66 +179,62 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
             bayer=pixel_format.bayer,
             frame_ids=frame_ids_of(connection.transport, nodes, options.frame_id_last),
             clock=clock or ("camera" if stamped or "Timestamp" in options.chunks else "none"),
-            frame_period_ns=frame_period_ns(nodes, options),
             chunks=chunk_units(nodes, options.chunks),
             distortions=tuple(map(str, distortions(nodes))),
         )
         return capabilities, image
 
-    def _longest_silence_s(self, nodes: Any, frame_period_ns: int | None) -> float | None:
-        """Return how long a camera that needs no trigger may be without a frame, s; None if it needs one."""
-        trigger = self._options.trigger
-        if feature(nodes, "TriggerMode") == "On" and not (trigger is not None and trigger.software_rate_hz):
-            return None
-        exposure_us = EXPOSURE.read(nodes) or 0.0
-        period_s = max(exposure_us / 1e6, (frame_period_ns or 0) / 1e9)
-        return max(self._options.silence_s, _SILENT_PERIODS * period_s)
+    def _note_timing(self, camera: _OpenDevice[ConnectionT]) -> None:
+        """Read the frame period, as far as the camera controls it, and how long it may be without a frame."""
+        nodes, trigger = camera.connection.node_map, self._options.trigger
+        software_hz = 0.0 if trigger is None else trigger.software_rate_hz
+        is_triggered = feature(nodes, "TriggerMode") == "On" and not software_hz
+        rate_hz = software_hz or (None if is_triggered else frame_rate_hz(nodes))
+        period_ns = None if rate_hz is None else round(1e9 / rate_hz)
+        period_s = max((EXPOSURE.read(nodes) or 0.0) / 1e6, (period_ns or 0) / 1e9)
+        camera.silence_s = None if is_triggered else max(self._options.silence_s, _SILENT_PERIODS * period_s)
+        camera.capabilities = replace(camera.capabilities, frame_period_ns=period_ns)
+
+    @contextlib.contextmanager
+    def _answering(self) -> Iterator[tuple[_OpenDevice[ConnectionT], Any]]:
+        """Provide the open camera and its features; raise `CameraLost` if it does not respond."""
+        camera = self._opened()
+        with lost_if_failing(f"The camera {camera.connection.name} does not respond"):
+            yield camera, camera.connection.node_map
 
     def settings(self) -> list[Parameter]:
         """Return exposure, gain and rate, if the camera supports them; see `sci_stream.ports.AdjustableCamera`."""
-        connection = self._opened().connection
-        with lost_if_failing(f"The camera {connection.name} does not respond"):
-            return settings(connection.node_map)
+        with self._answering() as (_, nodes):
+            return settings(nodes)
 
     def set(self, name: str, value: Value) -> CameraCapabilities:
         """Set one of `settings`; see `sci_stream.ports.AdjustableCamera.set`."""
-        camera = self._opened()
-        connection = camera.connection
-        nodes = connection.node_map
-        # Against the current range: on many cameras the range of one feature depends on the value of another.
-        checked = checked_changes(self.settings(), {name: value}, connection.name)
-        with lost_if_failing(f"The camera {connection.name} does not respond"):
-            apply(nodes, FeatureSetting(feature=feature_named(nodes, name), value=checked[name]), connection.name)
-            period_ns = frame_period_ns(nodes, self._options)
-            camera.silence_s = self._longest_silence_s(nodes, period_ns)
-        camera.capabilities = replace(camera.capabilities, frame_period_ns=period_ns)
-        return camera.capabilities
+        with self._answering() as (camera, nodes):
+            # Against the current range: on many cameras the range of one feature depends on the value of another.
+            checked = checked_changes(settings(nodes), {name: value}, camera.connection.name)
+            setting = FeatureSetting(feature=feature_named(nodes, name), value=checked[name])
+            apply(nodes, setting, camera.connection.name)
+            self._note_timing(camera)
+            return camera.capabilities
 
     def timing(self) -> CameraTiming:
         """Return the limits of its exposures; see `sci_stream.ports.TriggeredCamera`."""
-        return self._asked(exposures.timing_of)
+        with self._answering() as (_, nodes):
+            return exposures.timing_of(nodes)
 
     def trigger_now(self) -> CameraTrigger:
         """Return how exposures are started; see `sci_stream.ports.TriggeredCamera`."""
-        return self._asked(exposures.trigger_of)
+        with self._answering() as (_, nodes):
+            return exposures.trigger_of(nodes)
 
     def arm(self, trigger: CameraTrigger) -> CameraTrigger:
         """Change the start and length of exposures; see `sci_stream.ports.TriggeredCamera`."""
-        camera = self._opened()
         if self._running:
             raise RuntimeError("arm() while it is started: call stop() first")
-        options, name = self._options.trigger, camera.connection.name
-        armed = self._asked(lambda nodes: exposures.arm(nodes, trigger, options, name))
-        period_ns = frame_period_ns(camera.connection.node_map, self._options)
-        camera.silence_s = self._longest_silence_s(camera.connection.node_map, period_ns)
-        return armed
-
-    def _asked(self, question: Callable[[Any], _T]) -> _T:
-        connection = self._opened().connection
-        try:
-            return question(connection.node_map)
-        except library().transport_errors as error:
-            raise CameraLost(f"The camera {connection.name} does not respond", got=message_of(error)) from None
+        with self._answering() as (camera, nodes):
+            armed = exposures.arm(nodes, trigger, self._options.trigger, camera.connection.name)
+            self._note_timing(camera)
+            return armed
 
     def calibration(self) -> Calibration | None:
         """Return None: a camera has no knowledge of the masks in front of it."""
@@ -428,13 +425,3 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
         if self._camera is None:
             raise RuntimeError("the camera is not open: call open() first")
         return self._camera
-
-
-def frame_period_ns(nodes: Any, options: GenicamOptions) -> int | None:
-    """Return the frame period if the camera controls it; that of an external trigger is unknown."""
-    if options.trigger is not None and options.trigger.software_rate_hz:
-        return round(1e9 / options.trigger.software_rate_hz)
-    if feature(nodes, "TriggerMode") == "On":
-        return None
-    rate_hz = frame_rate_hz(nodes)
-    return None if rate_hz is None else round(1e9 / rate_hz)

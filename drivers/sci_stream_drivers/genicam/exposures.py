@@ -19,8 +19,8 @@ from sci_stream_drivers.genicam.options import FeatureSetting, TriggerOptions
 from sci_stream_drivers.genicam.standard_features import (
     EXPOSURE,
     FRAME_RATE,
+    RATE_SWITCHES,
     TRIGGER_DELAY,
-    StandardFeature,
     choices_of_feature,
     trigger_line,
 )
@@ -32,23 +32,11 @@ _MAX_COUNT = 255
 _ENDS = ("Counter1End", "Counter0End", "Counter1Active", "Counter0Active")
 
 
-def _limits(nodes: Any, quantity: StandardFeature) -> tuple[float | None, float | None, float]:
-    """Return minimum, maximum and step in µs; None where it is unknown."""
-    name = quantity.find(nodes)
-    if name not in quantity.names:
-        return None, None, 0.0
-    about = describe(nodes.get_node(name), "")
-    scale = {"s": 1e6, "ms": 1e3, "ns": 1e-3}.get(about.unit or "", 1.0)
-    low, high = (None if limit is None else scale * limit for limit in (about.minimum, about.maximum))
-    return low, high, scale * (about.step or 0.0)
-
-
 def timing_of(nodes: Any) -> CameraTiming:
     """Return the limits of a camera. The readout is its shortest period less its present exposure."""
-    low_us, high_us, step_us = _limits(nodes, EXPOSURE)
-    _, delay_us, _ = _limits(nodes, TRIGGER_DELAY)
-    rate_name = FRAME_RATE.find(nodes)
-    fastest_hz = None if rate_name not in FRAME_RATE.names else describe(nodes.get_node(rate_name), "").maximum
+    low_us, high_us, step_us = EXPOSURE.limits(nodes)
+    _, delay_us, _ = TRIGGER_DELAY.limits(nodes)
+    _, fastest_hz, _ = FRAME_RATE.limits(nodes)
     exposure_us = EXPOSURE.read(nodes)
     readout_us = 0.0 if not fastest_hz or exposure_us is None else max(0.0, 1e6 / fastest_hz - exposure_us)
     counts = (describe(nodes.get_node("CounterDuration"), "").maximum or _MAX_COUNT) if _counter(nodes) else 1
@@ -107,10 +95,8 @@ def _free(nodes: Any, trigger: CameraTrigger) -> Iterator[tuple[str, Value]]:
     yield "TriggerMode", "Off"
     rate = FRAME_RATE.find(nodes)
     if trigger.period_us and rate is not None and rate in FRAME_RATE.names:
-        for switch in ("AcquisitionFrameRateEnable", "AcquisitionFrameRateEnabled"):
-            if nodes.has_node(switch):
-                yield switch, True
-        highest_hz = describe(nodes.get_node(rate), "").maximum
+        yield from ((switch, True) for switch in RATE_SWITCHES if nodes.has_node(switch))
+        _, highest_hz, _ = FRAME_RATE.limits(nodes)
         yield rate, min(1e6 / trigger.period_us, highest_hz or 1e9)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from sci_stream.errors import CameraError, ConfigError, did_you_mean
 from sci_stream.parameters import Value
 from sci_stream_drivers.genicam.library import feature, library, message_of
-from sci_stream_drivers.genicam.node_map import access_of, choices_of, kind_of, range_text, value_of
+from sci_stream_drivers.genicam.node_map import access_of, choices_of, is_settable, kind_of, range_text, value_of
 from sci_stream_drivers.genicam.options import FeatureSetting, GenicamOptions, TriggerOptions
 from sci_stream_drivers.genicam.standard_features import CLOCK_SWITCHES, feature_named
 
@@ -210,47 +210,33 @@ def _same(got: Value | None, requested: Value) -> bool:
 
 
 def follow_clock(node_map: Any, options: GenicamOptions, camera: str) -> str | None:
-    """Synchronise the camera's clock with IEEE 1588 as the options specify; return the clock's name if it is.
+    """Synchronise the camera's clock with IEEE 1588 if the options say so; return the clock's name, None if they don't.
 
-    Raises `CameraError` if the clock must be synchronised and cannot, or not in time.
+    Raises `CameraError` if it cannot be synchronised, or not in time.
     """
     if options.ptp == "off":
         return None
-    usable = (n for n in CLOCK_SWITCHES if node_map.has_node(n) and access_of(node_map.get_node(n)) == "RW")
-    switch = next(usable, None)
+    switch = next((name for name in CLOCK_SWITCHES if is_settable(node_map, name)), None)
     if switch is None:
-        problem = CameraError(
-            f"{camera} does not support IEEE 1588",
-            expected=f"the feature {' or '.join(CLOCK_SWITCHES)}",
-            hint='Set ptp = "off", or "try".',
-        )
-    else:
-        value, status = CLOCK_SWITCHES[switch]
-        apply(node_map, FeatureSetting(feature=switch, value=value), camera)
-        state = _settle(node_map, status, options.ptp_timeout_s)
-        if state in _SETTLED:
-            log.info("%s: clock synchronised by IEEE 1588 as %s", camera, state)
-            return "PTP"
-        problem = CameraError(
-            f"{camera}: the clock is not synchronised",
-            expected=f"{status} {' or '.join(_SETTLED)} within {options.ptp_timeout_s:g} s",
-            got=state,
-            hint="Check that there is a grandmaster in this network.",
-        )
-    if options.ptp == "on":
-        raise problem
-    log.warning("%s", problem)
-    return None
+        expected = f"the feature {' or '.join(CLOCK_SWITCHES)}"
+        raise CameraError(f"{camera} does not support IEEE 1588", expected=expected, hint='Set ptp = "off".')
+    value, status = CLOCK_SWITCHES[switch]
+    apply(node_map, FeatureSetting(feature=switch, value=value), camera)
+    deadline_s = time.monotonic() + options.ptp_timeout_s
+    while (state := _clock_state(node_map, status)) not in _SETTLED:
+        if time.monotonic() > deadline_s:
+            raise CameraError(
+                f"{camera}: the clock is not synchronised",
+                expected=f"{status} {' or '.join(_SETTLED)} within {options.ptp_timeout_s:g} s",
+                got=state,
+                hint="Check that there is a grandmaster in this network.",
+            )
+        time.sleep(0.1)
+    log.info("%s: clock synchronised by IEEE 1588 as %s", camera, state)
+    return "PTP"
 
 
-def _settle(node_map: Any, status: str, timeout_s: float) -> str:
-    deadline_s = time.monotonic() + timeout_s
-    settled: Sequence[str] = _SETTLED
-    while True:
-        if node_map.has_node("PtpDataSetLatch"):
-            node_map.get_node("PtpDataSetLatch").execute()
-        state = str(feature(node_map, status, "unknown"))
-        left_s = deadline_s - time.monotonic()
-        if state in settled or left_s <= 0:
-            return state
-        time.sleep(min(0.1, left_s))
+def _clock_state(node_map: Any, status: str) -> str:
+    if node_map.has_node("PtpDataSetLatch"):
+        node_map.get_node("PtpDataSetLatch").execute()
+    return str(feature(node_map, status, "unknown"))

@@ -34,6 +34,11 @@ def access_of(node: Any) -> str:
     return str(library().genapi.EAccessMode(node.get_access_mode()).name)
 
 
+def is_settable(node_map: Any, name: str) -> bool:
+    """Return whether there is a feature of this name that can be read and set now."""
+    return bool(node_map.has_node(name)) and access_of(node_map.get_node(name)) == "RW"
+
+
 def value_of(node: Any) -> Value | None:
     """Return the current value, None if it is not readable."""
     if "R" not in access_of(node) or kind_of(node) in ("command", "category", "other"):

@@ -110,10 +110,7 @@ class GenicamOptions(DriverOptions):
         max_length=16,
         description="Chunk data to add to each frame (ChunkSelector): FrameID, Timestamp, ExposureTime, …",
     )
-    ptp: Literal["off", "try", "on"] = Field(
-        default="off",
-        description="Synchronise the camera's clock with IEEE 1588: on, an error if it cannot; try, if it can.",
-    )
+    ptp: Literal["off", "on"] = Field(default="off", description="Synchronise the camera's clock with IEEE 1588.")
     ptp_timeout_s: Rare[float] = Field(
         default=30.0, gt=0, le=600, description="Longest time to synchronise the clock, s."
     )

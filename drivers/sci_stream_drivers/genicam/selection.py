@@ -1,26 +1,15 @@
-"""List the cameras of a transport layer, and choose one of them."""
+"""Choose one of the cameras of a transport layer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from sci_stream.errors import CameraError, ConfigError
-from sci_stream.model import FoundCamera, FoundInterface
+from sci_stream.model import FoundCamera
 from sci_stream_drivers.genicam.options import CameraSelector
 
 T = TypeVar("T")
-
-
-def interfaces(cameras: Sequence[tuple[FoundCamera, str]], transports: Mapping[str, str]) -> tuple[FoundInterface, ...]:
-    """Return cameras by their protocol, as interfaces; ``transports`` are the names of protocols in GenTL."""
-    by_protocol: dict[str, list[FoundCamera]] = {}
-    for camera, protocol in cameras:
-        by_protocol.setdefault(protocol, []).append(camera)
-    return tuple(
-        FoundInterface(protocol, protocol, transports.get(protocol, protocol), tuple(found))
-        for protocol, found in by_protocol.items()
-    )
 
 
 def selected(cameras: Sequence[tuple[FoundCamera, T]], selector: CameraSelector, hint: str) -> tuple[FoundCamera, T]:

@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 from sci_stream.parameters import Kind, Parameter, Value
 from sci_stream_drivers.genicam.formats import FORMATS, PixelFormat
 from sci_stream_drivers.genicam.library import feature
-from sci_stream_drivers.genicam.node_map import access_of, choices_of, describe, kind_of
+from sci_stream_drivers.genicam.node_map import access_of, choices_of, describe, is_settable, kind_of, unit_of
 
 _NUMBERS = ("integer", "float")
+_MICROSECONDS = {"s": 1e6, "ms": 1e3, "ns": 1e-3}
 _KINDS: dict[str, Kind] = {"integer": "integer", "float": "number", "enumeration": "choice"}
 
 
@@ -50,8 +51,18 @@ class StandardFeature:
 
     def read(self, node_map: Any) -> float | None:
         """Return its value in ``unit``; None if the camera does not give it in that unit."""
-        values = (_in_unit(node_map, name, self.unit) for name in self.names if node_map.has_node(name))
+        values = (_in_unit(node_map, name) for name in self.names if node_map.has_node(name))
         return next((value for value in values if value is not None), None)
+
+    def limits(self, node_map: Any) -> tuple[float | None, float | None, float]:
+        """Return minimum, maximum and step in ``unit``; None where it is unknown."""
+        name = self.find(node_map)
+        if name not in self.names:
+            return None, None, 0.0
+        about = describe(node_map.get_node(name), "")
+        scale = _MICROSECONDS.get(about.unit, 1.0)
+        low, high = (None if limit is None else scale * limit for limit in (about.minimum, about.maximum))
+        return low, high, scale * (about.step or 0.0)
 
 
 EXPOSURE = StandardFeature(
@@ -75,7 +86,7 @@ _RESULTING = (
     "AcquisitionFrameRateLimit",
 )
 # Without it, a free-running camera takes as many frames as it can, whatever its rate says.
-_RATE_SWITCHES = ("AcquisitionFrameRateEnable", "AcquisitionFrameRateEnabled")
+RATE_SWITCHES = ("AcquisitionFrameRateEnable", "AcquisitionFrameRateEnabled")
 TRIGGER_DELAY = StandardFeature("TriggerDelay", "us", ("TriggerDelay", "TriggerDelayAbs"), ("TriggerDelayRaw",))
 
 # Features that synchronise the camera's clock with IEEE 1588, with the value that does, and their state.
@@ -122,20 +133,18 @@ def frame_rate_hz(node_map: Any) -> float | None:
     known = next((float(rate) for rate in resulting if isinstance(rate, int | float) and rate > 0), None)
     if known is not None:
         return known
-    if any(feature(node_map, switch, True) is False for switch in _RATE_SWITCHES):
+    if any(feature(node_map, switch, True) is False for switch in RATE_SWITCHES):
         return None  # disabled: the feature holds a rate that does not apply
     rate = FRAME_RATE.read(node_map)
     return rate if rate is not None and rate > 0 else None
 
 
-def _in_unit(node_map: Any, name: str, unit: str) -> float | None:
-    """Return a feature's number in a unit; its own unit may be another prefix of seconds."""
+def _in_unit(node_map: Any, name: str) -> float | None:
+    """Return a feature's number; times are in µs, whatever the unit of the feature."""
     value = feature(node_map, name)
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
-    scale = {("s", "us"): 1e6, ("ms", "us"): 1e3, ("ns", "us"): 1e-3}
-    stated = str(getattr(node_map.get_node(name), "unit", "") or "")
-    return float(value) * scale.get((stated, unit), 1.0)
+    return float(value) * _MICROSECONDS.get(unit_of(node_map.get_node(name)), 1.0)
 
 
 class Distortion(NamedTuple):
@@ -232,7 +241,7 @@ def suggested_features(node_map: Any) -> list[list[Value]]:
         settings.append(["PixelFormat", max(choices, key=_merit).name])
     for setting in _distorting(node_map):
         switches = _SWITCHED_BY.get(setting.feature, ())
-        if _settable(node_map, setting.feature) and not any(_settable(node_map, switch) for switch in switches):
+        if is_settable(node_map, setting.feature) and not any(is_settable(node_map, switch) for switch in switches):
             settings.append([setting.feature, setting.harmless])
     return settings
 
@@ -254,7 +263,3 @@ def choices_of_feature(node_map: Any, name: str) -> tuple[str, ...]:
     if not node_map.has_node(name) or access_of(node_map.get_node(name)) == "NI":
         return ()
     return choices_of(node_map.get_node(name))
-
-
-def _settable(node_map: Any, name: str) -> bool:
-    return bool(node_map.has_node(name)) and access_of(node_map.get_node(name)) == "RW"

@@ -73,7 +73,7 @@ def test_single_producer_needs_no_list() -> None:
         ({"features": [["Width", 640, 8]]}, 'features[0]: a feature is written ["Name", value]'),
         ({"features": [["Width", [1]]]}, "features[0]"),
         ({"buffers": 3}, "buffers is wrong; expected ≥ 4; got 3"),
-        ({"ptp": "maybe"}, "ptp is wrong; expected 'off', 'try' or 'on'"),
+        ({"ptp": "maybe"}, "ptp is wrong; expected 'off' or 'on'"),
         ({"trigger": {}}, "trigger.source is missing"),
         ({"trigger": {"source": "Line0", "software_rate_hz": 10}}, "software_rate_hz needs source = 'Software'"),
     ],

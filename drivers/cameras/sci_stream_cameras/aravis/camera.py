@@ -18,13 +18,14 @@ from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError, CameraLost, ConfigError
 from sci_stream.model import FoundCamera, FoundProducer
 from sci_stream_cameras.aravis.library import STATUS, SUCCESS, Aravis, AravisError, aravis
+from sci_stream_cameras.interfaces import interfaces
 from sci_stream_drivers.fields import Rare
 from sci_stream_drivers.genicam.camera import GenicamCamera
 from sci_stream_drivers.genicam.chunks import ChunkReader
 from sci_stream_drivers.genicam.features import apply
 from sci_stream_drivers.genicam.library import library, message_of
 from sci_stream_drivers.genicam.options import CameraSelector, FeatureSetting, GenicamOptions
-from sci_stream_drivers.genicam.selection import interfaces, selected
+from sci_stream_drivers.genicam.selection import selected
 from sci_stream_drivers.genicam.stream import ImageFormat, RawFrame
 
 _TRANSPORTS = {"GigEVision": "GEV", "USB3Vision": "U3V"}

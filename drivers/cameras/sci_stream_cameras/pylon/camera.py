@@ -14,12 +14,13 @@ import numpy as np
 from sci_stream.clock import unix_ns
 from sci_stream.errors import CameraError, CameraLost
 from sci_stream.model import FoundCamera, FoundProducer
+from sci_stream_cameras.interfaces import interfaces
 from sci_stream_cameras.pylon.node_map import NodeMap, translated
 from sci_stream_drivers.genicam.camera import GenicamCamera
 from sci_stream_drivers.genicam.chunks import Chunks
 from sci_stream_drivers.genicam.library import feature, library, lost_if_failing, message_of
 from sci_stream_drivers.genicam.options import CameraSelector, GenicamOptions
-from sci_stream_drivers.genicam.selection import interfaces, selected
+from sci_stream_drivers.genicam.selection import selected
 from sci_stream_drivers.genicam.stream import ImageFormat, RawFrame
 
 _EMULATOR = "BaslerCamEmu"
