@@ -263,8 +263,8 @@ class LocalDenoiser(Denoiser, Protocol):
         Parameters
         ----------
         relative
-            The level at each pixel as a multiple of σ, (P, H, W), for all images of a plane; a batch holds equally many
-            images of each plane. None if it is the same everywhere.
+            The level at each pixel as a multiple of σ, (P, H, W), for all images of a plane, of which a batch holds
+            equally many; or (P, 1, 1), the same everywhere in a plane. None if it is the same in all.
         """
         ...
 

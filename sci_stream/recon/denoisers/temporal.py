@@ -12,13 +12,12 @@ two (`cycled_denoisers`), at the cost of either alone::
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import torch
 
-from sci_stream.ports import Denoiser, FinishedByFrames, VideoDenoiser
+from sci_stream.ports import Denoiser, FinishedByFrames, LocalDenoiser, VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
-from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
+from sci_stream.recon.backend.memory import plan_chunks
 
 GROUPS = (2, 4, 8)
 """Frames transformed together, in turn: two for fast motion, eight for slow motion.
@@ -66,50 +65,45 @@ class TemporalDctDenoiser:
 
     def __init__(self, prior: Denoiser, n_frames: int, group: int, device: torch.device) -> None:
         self._prior = prior
-        self._pixels_at_once = PIXELS_PER_CHUNK[device.type]
-        self._groups: list[tuple[slice, torch.Tensor]] = []
-        means: dict[int, list[int]] = {}
-        changes: list[int] = []
+        transform = torch.zeros(n_frames, n_frames, dtype=torch.float64)
+        scale, offset, levels = torch.ones(n_frames, 1), torch.full((n_frames, 1), _MIDDLE), torch.ones(n_frames)
         first = 0
         for length in plan_chunks(n_frames, 1, group):
-            self._groups.append((slice(first, first + length), cosines(length).to(device, torch.float32)))
-            means.setdefault(length, []).append(first)
-            changes += range(first + 1, first + length)
+            transform[first : first + length, first : first + length] = cosines(length)
+            # The mean in an orthonormal transform is √L times as bright as the frames.
+            scale[first], offset[first], levels[first] = length**-0.5, 0.0, length**-0.25
             first += length
-        # The mean in an orthonormal transform is √L times as bright as the frames.
-        bands = [_Band(torch.tensor(rows), length**-0.5, 0.0, length**-0.25) for length, rows in means.items()]
-        bands.append(_Band(torch.tensor(changes, dtype=torch.long), 1.0, _MIDDLE, 1.0))
-        self._bands = [band._replace(rows=band.rows.to(device)) for band in bands if len(band.rows)]
+        back = transform.mT / scale.mT
+        self._to_images = offset.to(device), (transform * scale).to(device, torch.float32)
+        self._to_frames = (-back @ offset.double()).to(device, torch.float32), back.to(device, torch.float32)
+        self._levels = levels.view(-1, 1, 1).to(device)
+        self._rows = [(level, (levels == level).nonzero()[:, 0].to(device)) for level in levels.unique().tolist()]
 
     def __call__(self, x: torch.Tensor, sigma: Sigma, *relative: torch.Tensor) -> torch.Tensor:
         """Denoise (…, B, H, W) float32, not modified; returns a new tensor."""
-        frequencies = torch.empty_like(x)
-        for frames, transform in self._groups:
-            frequencies[..., frames, :, :] = transformed(transform, x[..., frames, :, :])
-        rows_at_once = max(1, self._pixels_at_once * x.shape[-3] // x.numel())
-        for band in self._bands:
-            level = sigma * band.sigma
-            for rows in torch.split(band.rows, rows_at_once):
-                images = frequencies.index_select(-3, rows).mul_(band.scale).add_(band.offset)
-                clean = self._prior(images.flatten(0, -3), level, *relative).view(images.shape)
-                frequencies.index_copy_(x.ndim - 3, rows, clean.sub_(band.offset).div_(band.scale))
-        for frames, transform in self._groups:
-            frequencies[..., frames, :, :] = transformed(transform.mT, frequencies[..., frames, :, :])
-        return frequencies
+        videos = x.reshape(-1, *x.shape[-3:])
+        images = _affine(*self._to_images, videos)
+        if isinstance(self._prior, LocalDenoiser):
+            levels = self._levels * relative[0].unsqueeze(1) if relative else self._levels.expand(len(videos), -1, 1, 1)
+            clean = self._prior(images.flatten(0, 1), sigma, levels.flatten(0, 1)).view(images.shape)
+        else:
+            clean = images.new_empty(images.shape)
+            for level, rows in self._rows:
+                part = images.index_select(1, rows)
+                clean.index_copy_(1, rows, self._prior(part.flatten(0, 1), sigma * level).view(part.shape))
+        del images  # a whole video
+        return _affine(*self._to_frames, clean).view(x.shape)
+
+
+def _affine(offset: torch.Tensor, matrix: torch.Tensor, videos: torch.Tensor) -> torch.Tensor:
+    """Return offset + matrix·frames along time of each video, (P, B, H, W), a new tensor; in one pass over it."""
+    mapped = torch.baddbmm(offset, matrix.expand(len(videos), -1, -1), videos.flatten(-2))
+    return mapped.view(videos.shape)
 
 
 def transformed(matrix: torch.Tensor, frames: torch.Tensor) -> torch.Tensor:
     """Return the product with a matrix (L, L) along time of (…, L, H, W), a new tensor."""
     return torch.matmul(matrix, frames.flatten(-2)).view(frames.shape)
-
-
-class _Band(NamedTuple):
-    """Rows of the transform with the same treatment: image = scale·frequency + offset, denoised at ``sigma``·σ."""
-
-    rows: torch.Tensor
-    scale: float
-    offset: float
-    sigma: float
 
 
 def cosines(length: int) -> torch.Tensor:

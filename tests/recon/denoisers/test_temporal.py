@@ -69,11 +69,28 @@ def test_means_are_scaled_to_frames_and_changes_centred() -> None:
     prior = Listening()
     still = torch.rand(1, 4, 4, generator=torch.Generator().manual_seed(1)).expand(5, 4, 4)
     TemporalDctDenoiser(prior, 5, 2, CPU)(still, 0.1)  # 5 frames in groups of 2, 2 and 1
-    (pairs, of_pairs), (single, of_single), (changes, of_changes) = prior.asked
+    (pairs, of_pairs), (others, of_others) = prior.asked
     torch.testing.assert_close(pairs, still[:2])
-    torch.testing.assert_close(single, still[:1])
-    torch.testing.assert_close(changes, torch.full((2, 4, 4), 0.5))
-    assert (of_pairs, of_single, of_changes) == pytest.approx((0.1 * 2**-0.25, 0.1, 0.1))
+    changes = torch.full((4, 4), 0.5)
+    torch.testing.assert_close(others, torch.stack((changes, changes, still[0])))
+    assert (of_pairs, of_others) == pytest.approx((0.1 * 2**-0.25, 0.1))
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_levels_of_a_batch_equal_those_of_calls_by_level(*, local: bool) -> None:
+    class ByLevel:
+        name = "by level"
+
+        def __init__(self, prior: FfdnetDenoiser) -> None:
+            self._prior = prior
+
+        def __call__(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
+            return self._prior(x, sigma, relative)
+
+    x = torch.rand(2, 5, 12, 14, generator=torch.Generator().manual_seed(1))
+    relative = 0.5 + torch.rand(2, 12, 14, generator=torch.Generator().manual_seed(2)) if local else None
+    one, by_level = (TemporalDctDenoiser(prior, 5, 2, CPU) for prior in (lite(), ByLevel(lite())))
+    torch.testing.assert_close(one(x, 0.1, *([] if relative is None else [relative])), by_level(x, 0.1))
 
 
 def test_cycle_alternates_with_groups_of_increasing_length() -> None:
