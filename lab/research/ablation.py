@@ -32,7 +32,6 @@ from sci_stream.config import ReconstructSection
 from sci_stream.model import Snapshot
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.engine import Engine
 from sci_stream_lab.bench.reality.perturbations import parse_perturbation
@@ -124,7 +123,7 @@ def solved(series: Series, settings: dict[str, Any], iterations: int) -> float:
     """Return the PSNR of the last snapshot, dB."""
     engine = Engine(series.calibration, PRIOR, CPU, dataclasses.replace(SETTINGS, **settings))
     for snapshot in series.snapshots if series.warm else series.snapshots[-1:]:
-        _, report = engine.reconstruct(snapshot, Budget(iterations))
+        _, report = engine.reconstruct(snapshot, iterations)
     assert report.psnr_db is not None
     return report.psnr_db
 

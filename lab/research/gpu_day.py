@@ -361,7 +361,6 @@ def write_trace(path: Path, device: str, _commit: str) -> None:
 
     import torch  # noqa: PLC0415 - the day itself needs no torch
 
-    from sci_stream.recon.algorithms.schedule import Budget  # noqa: PLC0415 - the same
     from sci_stream.recon.backend.device import pick_device  # noqa: PLC0415 - the same
     from sci_stream.recon.denoisers.registry import make_denoiser  # noqa: PLC0415 - the same
     from sci_stream.recon.engine import Engine  # noqa: PLC0415 - the same
@@ -376,10 +375,10 @@ def write_trace(path: Path, device: str, _commit: str) -> None:
     engine = Engine(calibration, make_denoiser(name, on), on, settings)
     engine.warm_up()
     recorded = engine.recordings
-    starts = [engine.reconstruct(shot, Budget(ITERATIONS))[1].start for shot in shots[:2]]
+    starts = [engine.reconstruct(shot, ITERATIONS)[1].start for shot in shots[:2]]
     activities = [torch.profiler.ProfilerActivity.CPU, *([torch.profiler.ProfilerActivity.CUDA] if cuda else [])]
     with torch.profiler.profile(activities=activities) as profile:
-        starts += [engine.reconstruct(shot, Budget(ITERATIONS))[1].start for shot in shots[2:]]
+        starts += [engine.reconstruct(shot, ITERATIONS)[1].start for shot in shots[2:]]
     snapshots = len(shots) - 2
     events = profile.events() or []
     calls = Counter(event.name for event in events)

@@ -19,7 +19,6 @@ from sci_stream.config import ReconstructSection
 from sci_stream.model import Snapshot
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.engine import Engine
 from sci_stream_lab.bench.reality.perturbations import PERTURBATIONS, parse_perturbation
@@ -40,7 +39,7 @@ def last_db(calibration: Calibration, snapshots: Sequence[Snapshot], *, correct:
             assert snapshot.truth is not None
             monitor.check(snapshot, snapshot.truth)  # only the order of the masks is looked for in the video
         engine.correct_masks(monitor.correction)
-    _, report = engine.reconstruct(snapshots[-1], Budget(ITERATIONS))
+    _, report = engine.reconstruct(snapshots[-1], ITERATIONS)
     assert report.psnr_db is not None
     return report.psnr_db
 

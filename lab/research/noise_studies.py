@@ -21,7 +21,6 @@ from scipy.ndimage import gaussian_filter, map_coordinates
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon import engine
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.noise_estimation import NoiseEstimate, estimate_noise
 from sci_stream_lab.bench.reality.perturbations import parse_perturbation
@@ -50,7 +49,7 @@ def solved(calibration: Calibration, snapshots: tuple[Snapshot, ...], estimator:
     solver = Engine(calibration, PRIOR, CPU, SETTINGS)
     for snapshot in snapshots:
         solver.forget()
-        _, report = solver.reconstruct(snapshot, Budget(12))
+        _, report = solver.reconstruct(snapshot, 12)
     assert report.psnr_db is not None
     return report.psnr_db
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.settings import SolverSettings
 
 _NS = 1e9
@@ -79,17 +78,16 @@ class BudgetController:
         self._costs = costs
         self._share = 1.0
 
-    def next_budget(self, *, period_ns: int, backlog: int) -> Budget:
-        """Return the budget for a snapshot with this much time and this many waiting behind it."""
+    def next_budget(self, *, period_ns: int, backlog: int) -> int:
+        """Return the iterations for a snapshot with this much time and this many waiting behind it."""
         full, least = self._settings.iterations, self._settings.min_iterations
         if period_ns <= 0:
             self._share = 1.0
-            return Budget(full)
+            return full
         # Multiplicative decrease, additive increase, as TCP: it converges to the sustainable rate without oscillating.
         if backlog > _TOLERATED_BACKLOG:
             self._share *= 0.5
         else:
             self._share = min(1.0, self._share + 0.125)
-        period_s = period_ns / _NS
-        fitting = self._costs.fitting(_HEADROOM * period_s, range(least, full + 1), least)
-        return Budget(least + int(self._share * (fitting - least)), time_s=period_s)
+        fitting = self._costs.fitting(_HEADROOM * period_ns / _NS, range(least, full + 1), least)
+        return least + int(self._share * (fitting - least))

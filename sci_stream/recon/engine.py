@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,14 +12,13 @@ import numpy.typing as npt
 import torch
 
 from sci_stream.calibration.compatibility import require_matching_snapshot
-from sci_stream.errors import ConfigError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser, LocalDenoiser, MemoryReducible
-from sci_stream.recon.algorithms.admm import admm
 from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, gap, noise_variance_ratio
-from sci_stream.recon.algorithms.schedule import Budget, SigmaSchedule, anytime_progress
+from sci_stream.recon.algorithms.noise_level import Sigma
+from sci_stream.recon.algorithms.schedule import SigmaSchedule
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.cuda_graph import (
     Graphs,
@@ -45,9 +43,6 @@ from sci_stream.reports import SolveReport
 Watch = Callable[[torch.Tensor], None]
 """Called with the video after each iteration; must not write to it."""
 
-SOLVERS = {"gap": gap, "admm": admm}
-"""The algorithms by name."""
-
 # Counts beyond this multiple of full scale are no light: such pixels are left out, as those that are not finite, since
 # squares of floats near the largest overflow.
 _MAX_Y = 1e6
@@ -58,15 +53,13 @@ class Estimate(NamedTuple):
 
     ``planes`` (P, B, h, w); ``video`` (B, H, W) in the engine's dtype; ``finite``, (): False if the solve diverged, and
     ``planes`` is the still image instead; ``facts``, (5,): the residual ‖y − Φv‖₂/‖y‖₂, ``finite``, the place of the
-    reason for the start in `REASONS`, and the noise and its part due to the masks (`SolveReport`), NaN if unknown;
-    ``iterations`` spent.
+    reason for the start in `REASONS`, and the noise and its part due to the masks (`SolveReport`), NaN if unknown.
     """
 
     planes: torch.Tensor
     video: torch.Tensor
     finite: torch.Tensor
     facts: torch.Tensor
-    iterations: int
 
 
 class Engine:
@@ -97,8 +90,6 @@ class Engine:
 
     Raises
     ------
-    ConfigError
-        If the settings name an unknown solver.
     DeviceMemoryError
         If the calibration does not fit into the device's memory.
     """
@@ -115,8 +106,6 @@ class Engine:
         recorder: Recorder | None = None,
         cuda_graphs: bool = True,
     ) -> None:
-        if settings.solver not in SOLVERS:
-            raise ConfigError("Unknown solver", expected=f"one of {', '.join(SOLVERS)}", got=repr(settings.solver))
         self.calibration = calibration
         self.settings = settings
         self.device = device
@@ -132,7 +121,6 @@ class Engine:
         self._transfers = Transfers(device)
         self._video_dtype = video_dtype
         self._between = between
-        self._iteration_s: float | None = None
         self.costs = SolveCosts()
         """Seconds that solves take, measured."""
         self._initializer = Initializer(settings)
@@ -224,14 +212,14 @@ class Engine:
         for iterations in self._rungs * 2 or (self.settings.min_iterations,):
             self.forget()
             for seq in range(2):
-                _, report = self.reconstruct(_moving_pattern(self.calibration, seq), Budget(iterations))
+                _, report = self.reconstruct(_moving_pattern(self.calibration, seq), iterations)
             seconds[iterations] = report.solve_ns / 1e9
         self.forget()
         self.costs = SolveCosts(seconds)
         return self.costs
 
     def reconstruct(
-        self, snapshot: Snapshot, budget: Budget | None = None, *, watch: Watch | None = None
+        self, snapshot: Snapshot, iterations: int | None = None, *, watch: Watch | None = None
     ) -> tuple[npt.NDArray[np.floating[Any]], SolveReport]:
         """Recover the B frames behind a snapshot.
 
@@ -239,8 +227,9 @@ class Engine:
         ----------
         snapshot
             Must belong to the engine's calibration. If it contains the truth, the report has the PSNR.
-        budget
-            Its limits; None for the settings' iterations and no time limit.
+        iterations
+            Most to spend, ≥ 1; None for those of the settings. Where solves are recorded for some numbers of
+            iterations, the next lower one is spent.
         watch
             Called with the estimate of every iteration, (B, H, W) on the device; its time counts.
 
@@ -257,21 +246,21 @@ class Engine:
         DeviceMemoryError
             If the device runs out of memory: `reduce_memory` may help.
         """
-        return self.begin(snapshot, budget, watch=watch).finish()
+        return self.begin(snapshot, iterations, watch=watch).finish()
 
-    def begin(self, snapshot: Snapshot, budget: Budget | None = None, *, watch: Watch | None = None) -> AsyncSolve:
+    def begin(self, snapshot: Snapshot, iterations: int | None = None, *, watch: Watch | None = None) -> AsyncSolve:
         """Start a reconstruction, as `reconstruct`, without waiting for the device where possible.
 
         On a GPU the next one may be started before this one is finished: its snapshot is copied in while this one is
-        solved, and this one's video is copied out while the next is solved. With a time limit this returns after the
-        last iteration is issued. On a CPU the solve is complete when this returns.
+        solved, and this one's video is copied out while the next is solved. On a CPU the solve is complete when this
+        returns.
         """
         require_matching_snapshot(snapshot, self.calibration)
         if self._correction is not None:
             correction, self._correction = self._correction, None
             self.correct_masks(correction)
-        stopwatch, began_s = Stopwatch(self.device), time.perf_counter()
-        budget = self._planned(budget or Budget(self.settings.iterations))
+        stopwatch = Stopwatch(self.device)
+        iterations = self._recorded(iterations or self.settings.iterations)
         on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
         self._solving = True
         try:
@@ -280,21 +269,21 @@ class Engine:
                 y, saturated, saturated_fraction = self._upload(snapshot)
                 past, reason = self._initializer.past(snapshot)
                 tensors = (y, saturated, *(past or (None, None)))
-                if self._graphs is not None and watch is None and budget.iterations in self._rungs:
+                if self._graphs is not None and watch is None and iterations in self._rungs:
                     self._between()
-                    solve = partial(self._solved, budget, None, None)
-                    estimate = self._graphs.call(budget.iterations, solve, *tensors)
+                    solve = partial(self._solved, iterations, lambda: None, None)
+                    planes, video, finite, facts = self._graphs.call(iterations, solve, *tensors)
                 else:
-                    estimate = self._solved(budget, began_s, watch, *tensors)
-                self._initializer.keep(snapshot, estimate.planes, estimate.finite)
+                    planes, video, finite, facts = self._solved(iterations, self._between, watch, *tensors)
+                self._initializer.keep(snapshot, planes, finite)
                 stopwatch.lap()
-                arrival = self._transfers.download(estimate.video, estimate.facts)
+                arrival = self._transfers.download(video, facts)
         finally:
             self._solving = False
         report = partial(
             SolveReport,
-            iterations=estimate.iterations,
-            budget_limited=estimate.iterations < self.settings.iterations,
+            iterations=iterations,
+            budget_limited=iterations < self.settings.iterations,
             saturated_fraction=saturated_fraction,
             masks_at=self._masks.correction.to_text,
         )
@@ -308,21 +297,12 @@ class Engine:
             return ()
         return rungs(self.settings.iterations, self.settings.min_iterations)
 
-    def _planned(self, budget: Budget) -> Budget:
-        """Return a time limit on a GPU as a number of iterations, a recorded one if there are any.
-
-        A GPU takes the same time for each: asking it how far it is would make it wait for the host.
-        """
-        if budget.time_s is None or (self._graphs is None and self.device.type != "cuda"):
-            return budget
-        least = min(self.settings.min_iterations, budget.iterations)
-        counts = self._rungs or range(least, budget.iterations + 1)
-        return Budget(self.costs.fitting(budget.time_s, (n for n in counts if n <= budget.iterations), least))
+    def _recorded(self, iterations: int) -> int:
+        """Return the largest number of iterations, at most this one, that is recorded; itself if none is."""
+        return max((rung for rung in self._rungs if rung <= iterations), default=iterations)
 
     def _record_duration(self, report: SolveReport) -> None:
-        """Store the duration, to plan the next solve, and of an iteration."""
         self.costs.record(report.iterations, report.solve_ns / 1e9)
-        self._iteration_s = report.solve_ns / 1e9 / report.iterations
 
     def _upload(self, snapshot: Snapshot) -> tuple[torch.Tensor, torch.Tensor | None, float]:
         """Start copying a snapshot to the device.
@@ -343,29 +323,22 @@ class Engine:
 
     def _solved(  # noqa: PLR0917 - recorded calls take tensors by position
         self,
-        budget: Budget,
-        began_s: float | None,
+        iterations: int,
+        between: Callable[[], None],
         watch: Watch | None,
         y: torch.Tensor,
         saturated: torch.Tensor | None,
         past: torch.Tensor | None,
         past_finite: torch.Tensor | None,
     ) -> Estimate:
-        """Solve; no number leaves the device, unless the denoiser or a time limit needs one.
-
-        ``began_s``, the clock when the solve began, is None for a recording, which is interrupted by nothing.
-        """
+        """Solve; no number leaves the device, unless the denoiser needs one. Call ``between`` before each iteration."""
         measurement = self.prepare(y, saturated)
         before = None if past is None or past_finite is None else Past(past, past_finite)
-        start = self.initialize(measurement, before, budget.iterations)
+        start = self.initialize(measurement, before, iterations)
         still, reason = start.still, start.reason
-        progress = anytime_progress(
-            budget, min_iterations=self.settings.min_iterations, iteration_s=self._iteration_s, started_s=began_s
-        )
-        live = progress if began_s is None else self._interruptible(progress)
-        iterates = self.solve(measurement, start, live, budget.iterations)
+        iterates = self.solve(measurement, start, iterations, between)
         del start  # a whole video, which only the first iteration needs
-        for taken, estimate in enumerate(iterates, 1):  # noqa: B007 - the last ones are used after the loop
+        for estimate in iterates:
             if watch is not None:
                 watch(self._masks.merged(estimate))
         # A diverged solve returns the still image, and its report says so, instead of NaN.
@@ -375,7 +348,7 @@ class Engine:
         video = self._masks.merged(planes).to(self._video_dtype, copy=True)
         noise, mismatch, residual = measurement.figures(planes)
         facts = torch.stack((residual, finite.to(residual.dtype), reason, noise, mismatch))
-        return Estimate(planes, video, finite, facts, taken)
+        return Estimate(planes, video, finite, facts)
 
     def prepare(self, y: torch.Tensor, saturated: torch.Tensor | None = None) -> Measurement:
         """Find the valid pixels of counts as y, (H, W), and the noise.
@@ -406,19 +379,22 @@ class Engine:
         self,
         measurement: Measurement,
         start: InitialState,
-        progress: Iterable[float],
         iterations: int,
+        between: Callable[[], None] = lambda: None,
     ) -> Iterator[torch.Tensor]:
-        """Return the estimates, (P, B, h, w), of at most this many iterations from the start.
-
-        ``progress`` of each iteration, 0 to 1, gives its σ.
-        """
+        """Return the estimates, (P, B, h, w), of some iterations from the start; ``between`` is called before each."""
         levels = start.levels
         if not self._recordable:  # the denoiser reads each level: the host waits once for both ends
             ends = [torch.as_tensor(sigma) for sigma in (levels.first, levels.last)]
             levels = SigmaSchedule(*torch.stack(ends).cpu().unbind())
+
+        def sigmas() -> Iterator[Sigma]:
+            for sigma in levels.levels(iterations):
+                between()
+                yield sigma
+
         problem = self._problem(measurement, start.error, ending_on_frames(self._priors, iterations))
-        return SOLVERS[self.settings.solver](start.v, problem, map(levels.sigma, progress))
+        return gap(start.v, problem, sigmas())
 
     def _problem(
         self, measurement: Measurement, error: InitialErrorMap | None, priors: tuple[Callable[..., torch.Tensor], ...]
@@ -437,17 +413,10 @@ class Engine:
         return Problem(
             *(measurement.y, measurement.phi, measurement.r_inv, priors),
             relaxation=self.settings.relaxation,
-            gamma=self.settings.gamma,
             noise_ratio=noise_variance_ratio(noise, measurement.r_inv, relative),
             correlated=correlated,
             relative=relative if isinstance(self._denoiser, LocalDenoiser) else None,
         )
-
-    def _interruptible(self, progress: Iterable[float]) -> Iterator[float]:
-        """Yield the progress of each iteration after calling `between`."""
-        for share in progress:
-            self._between()
-            yield share
 
 
 def _moving_pattern(calibration: Calibration, seq: int) -> Snapshot:

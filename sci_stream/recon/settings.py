@@ -19,18 +19,14 @@ _CORRELATED_ITERATIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class SolverSettings:
-    """Solver settings of a snapshot without a time limit.
+    """Solver settings of a snapshot.
 
     Parameters
     ----------
-    solver
-        Name of the algorithm: ``"gap"``, or ``"admm"`` for noisy measurements.
     relaxation
         α of `sci_stream.recon.algorithms.gap.gap`, 0 ≤ α < 2.
-    gamma
-        γ of `sci_stream.recon.algorithms.admm.admm`, ≥ 0, in units of Σφ²: the weight of the prior.
     iterations, min_iterations
-        Iterations without and with a time limit; 1 ≤ min ≤ iterations.
+        Iterations, and the fewest under load; 1 ≤ min ≤ iterations.
     sigma_first, sigma_last
         Noise level of the first and the last iteration, 0–1 scale. With a linear start the first is lower if the start
         is better than that, and solves of few iterations end above ``sigma_last``; see
@@ -61,13 +57,11 @@ class SolverSettings:
         If a value is out of its range.
     """
 
-    solver: str = "gap"
     relaxation: float = 1.0
     iterations: int = 40
     min_iterations: int = 4
     sigma_first: float = 50 / 255
     sigma_last: float = 6 / 255
-    gamma: float = 0.3
     weigh_noise: bool = True
     along_time: bool = False
     linear_start: bool = False
@@ -86,8 +80,6 @@ class SolverSettings:
             raise ConfigError("relaxation is out of range", expected="0 <= relaxation < 2", got=self.relaxation)
         if self.correlated < 0:
             raise ConfigError("correlated is out of range", expected="correlated >= 0", got=self.correlated)
-        if not (0 <= self.gamma < math.inf):
-            raise ConfigError("gamma of ADMM is out of range", expected="gamma >= 0", got=self.gamma)
         if not (math.isfinite(self.sigma_first) and 0 < self.sigma_last <= self.sigma_first <= 1):
             raise ConfigError(
                 "The noise levels of the solver are inconsistent",

@@ -23,35 +23,32 @@ def make_controller(iteration_s: float | None = None) -> tuple[BudgetController,
 def test_snapshot_without_load_gets_all_iterations() -> None:
     controller, costs = make_controller()
     costs.record(40, 1.0)
-    assert controller.next_budget(period_ns=0, backlog=50).iterations == 40
-    assert controller.next_budget(period_ns=0, backlog=0).time_s is None
+    assert controller.next_budget(period_ns=0, backlog=50) == 40
 
 
 def test_iterations_fit_into_the_period_with_headroom() -> None:
     controller, _ = make_controller(0.010)
-    budget = controller.next_budget(period_ns=200 * MS, backlog=0)
-    assert budget.iterations == 17
-    assert budget.time_s == pytest.approx(0.2)
+    assert controller.next_budget(period_ns=200 * MS, backlog=0) == 17
 
 
 def test_long_period_gives_no_more_than_configured() -> None:
-    assert make_controller(0.001)[0].next_budget(period_ns=1000 * MS, backlog=0).iterations == 40
+    assert make_controller(0.001)[0].next_budget(period_ns=1000 * MS, backlog=0) == 40
 
 
 def test_short_period_gives_the_minimum() -> None:
-    assert make_controller(1.0)[0].next_budget(period_ns=10 * MS, backlog=0).iterations == 4
+    assert make_controller(1.0)[0].next_budget(period_ns=10 * MS, backlog=0) == 4
 
 
 def test_load_before_first_measurement_gives_the_minimum() -> None:
     controller, costs = make_controller()
-    assert controller.next_budget(period_ns=100 * MS, backlog=0).iterations == 4
+    assert controller.next_budget(period_ns=100 * MS, backlog=0) == 4
     costs.record(4, 0.004)
-    assert controller.next_budget(period_ns=100 * MS, backlog=0).iterations == 40
+    assert controller.next_budget(period_ns=100 * MS, backlog=0) == 40
 
 
 def test_backlog_reduces_budget_to_the_minimum() -> None:
     controller, _ = make_controller(0.001)
-    spent = [controller.next_budget(period_ns=100 * MS, backlog=9).iterations for _ in range(8)]
+    spent = [controller.next_budget(period_ns=100 * MS, backlog=9) for _ in range(8)]
     assert spent == sorted(spent, reverse=True)
     assert spent[0] < 40
     assert spent[-1] == 4
@@ -59,14 +56,14 @@ def test_backlog_reduces_budget_to_the_minimum() -> None:
 
 def test_single_queued_snapshot_is_no_load() -> None:
     controller, _ = make_controller(0.001)
-    assert controller.next_budget(period_ns=100 * MS, backlog=1).iterations == 40
+    assert controller.next_budget(period_ns=100 * MS, backlog=1) == 40
 
 
 def test_budget_recovers_smoothly_after_backlog() -> None:
     controller, _ = make_controller(0.001)
     for _ in range(8):
         controller.next_budget(period_ns=100 * MS, backlog=9)
-    spent = [controller.next_budget(period_ns=100 * MS, backlog=0).iterations for _ in range(9)]
+    spent = [controller.next_budget(period_ns=100 * MS, backlog=0) for _ in range(9)]
     assert spent == sorted(spent)
     assert max(b - a for a, b in itertools.pairwise(spent)) <= 5
     assert spent[-1] == 40
@@ -96,7 +93,7 @@ def test_one_slow_solve_costs_twenty_snapshots_at_most(start_ms: float, slow_ms:
     period_ms, waiting_ms, spent = (start_ms + 40) / 0.84, 0.0, []
     for snapshot in range(60):
         budget = controller.next_budget(period_ns=int(period_ms * MS), backlog=int(waiting_ms // period_ms))
-        iterations = max(rung for rung in rungs if rung <= budget.iterations)
+        iterations = max(rung for rung in rungs if rung <= budget)
         took_ms = start_ms + iterations + (slow_ms if snapshot == 10 else 0.0)
         costs.record(iterations, took_ms / 1e3)
         waiting_ms = max(0.0, waiting_ms + took_ms - period_ms)
@@ -115,7 +112,7 @@ def test_one_slow_solve_costs_twenty_snapshots_at_most(start_ms: float, slow_ms:
 def test_budgets_stay_between_minimum_and_full(events: list[tuple[int, int, int, int]]) -> None:
     controller, costs = make_controller()
     for period_ns, backlog, iterations, solve_ns in events:
-        assert 4 <= controller.next_budget(period_ns=period_ns, backlog=backlog).iterations <= 40
+        assert 4 <= controller.next_budget(period_ns=period_ns, backlog=backlog) <= 40
         costs.record(iterations, solve_ns / 1e9)
 
 
@@ -126,7 +123,7 @@ def test_queue_drains_if_minimum_iterations_suffice(iteration_ms: float, fixed_m
     waiting_ms = 20 * 120.0
     for _ in range(400):
         budget = controller.next_budget(period_ns=120 * MS, backlog=int(waiting_ms // 120))
-        took_ms = fixed_ms + iteration_ms * budget.iterations
-        costs.record(budget.iterations, took_ms / 1e3)
+        took_ms = fixed_ms + iteration_ms * budget
+        costs.record(budget, took_ms / 1e3)
         waiting_ms = max(0.0, waiting_ms + took_ms - 120.0)
     assert waiting_ms <= 2 * 120.0

@@ -14,14 +14,12 @@ from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_prior
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
-from sci_stream.recon.algorithms.admm import admm
 from sci_stream.recon.algorithms.gap import Problem, cold_start, gap
 from sci_stream.recon.algorithms.schedule import SigmaSchedule
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings, default_settings
 from sci_stream.tools.replay.solver import as_settings
-from tests.recon.ladder import ladder
 
 CPU = torch.device("cpu")
 PLAIN = SolverSettings(iterations=3, min_iterations=3, weigh_noise=False)
@@ -38,31 +36,24 @@ def _solved(settings: SolverSettings) -> torch.Tensor:
     return torch.from_numpy(video)
 
 
-def test_gap_receives_relaxation_and_admm_gamma() -> None:
-    settings = dataclasses.replace(PLAIN, relaxation=1.4, gamma=0.7)
+def test_gap_receives_relaxation() -> None:
+    settings = dataclasses.replace(PLAIN, relaxation=1.4)
     problem = Problem(Y, PHI, inverse_gram(gram_diag(PHI)), (TvDenoiser(),))
     start = cold_start(Y, PHI, problem.r_inv)
-    sigmas = ladder(SigmaSchedule(settings.sigma_first, settings.sigma_last), 3)
+    sigmas = SigmaSchedule(settings.sigma_first, settings.sigma_last).levels(3)
     *_, accelerated = gap(start, problem._replace(relaxation=1.4), sigmas)
     *_, plain = gap(start, problem._replace(relaxation=0.0), sigmas)
-    *_, weighted = admm(start, problem._replace(gamma=0.7), sigmas)
     torch.testing.assert_close(_solved(settings), accelerated)
     torch.testing.assert_close(_solved(dataclasses.replace(settings, relaxation=0.0)), plain)
-    torch.testing.assert_close(_solved(dataclasses.replace(settings, solver="admm")), weighted)
-
-
-def test_unknown_solver_is_refused() -> None:
-    with pytest.raises(ConfigError, match="one of gap, admm; got 'ista'"):
-        _solved(dataclasses.replace(PLAIN, solver="ista"))
 
 
 def test_section_of_an_experiment_sets_any_solver_setting() -> None:
     class Experiment(ReconstructSection):
-        solver: str | None = None
+        relaxation: float | None = None
         linear_start: bool | None = None
 
-    _, settings = make_prior(Experiment(denoiser="tv", solver="admm", sigma_last=0.05), CPU)
-    assert (settings.solver, settings.sigma_last, settings.linear_start) == ("admm", 0.05, True)
+    _, settings = make_prior(Experiment(denoiser="tv", relaxation=1.5, sigma_last=0.05), CPU)
+    assert (settings.relaxation, settings.sigma_last, settings.linear_start) == (1.5, 0.05, True)
     _, from_still = make_prior(Experiment(denoiser="tv", linear_start=False), CPU)
     assert from_still == dataclasses.replace(default_settings(CPU, "tv", linear_start=False), warm_start=True)
 
@@ -79,7 +70,7 @@ def test_auto_denoiser_on_a_large_gpu_is_the_full_network(
 def test_recorded_settings_round_trip() -> None:
     section = ReconstructSection(sigma_first=0.1, iterations=7)
     _, settings = make_prior(section, CPU)
-    settings = dataclasses.replace(settings, solver="admm", gamma=0.5)
+    settings = dataclasses.replace(settings, relaxation=1.5)
     described = json.loads(json.dumps(describe_solver(section, "tv", settings)))
     assert as_settings(described) == settings
 
@@ -87,6 +78,15 @@ def test_recorded_settings_round_trip() -> None:
 def test_recorded_settings_of_earlier_versions_are_read() -> None:
     _, settings = make_prior(ReconstructSection(), CPU)
     described = describe_solver(ReconstructSection(), "tv", settings)
-    earlier = {"lambda_rule": "residual", "xi": 0.7, "sigma_shape": "stepwise", "switch_at": 0.5}
+    earlier = {
+        "solver": "gap",
+        "gamma": 0.3,
+        "lambda_rule": "residual",
+        "xi": 0.7,
+        "sigma_shape": "stepwise",
+        "switch_at": 0.5,
+    }
     assert as_settings({**described, **earlier, "accelerate": True}) == settings
     assert as_settings({**described, **earlier, "accelerate": False}).relaxation == 0.0
+    with pytest.raises(ConfigError, match=r"earlier version.*expected gap; got admm"):
+        as_settings({**described, **earlier, "solver": "admm"})

@@ -21,7 +21,6 @@ from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_p
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
 from sci_stream.optics.mask_errors import MaskCorrection
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.engine import Engine
 from sci_stream.recording.calibration_file import save_calibration
@@ -96,7 +95,7 @@ class Live:
                 writer.write_raw(snapshot)
                 if seq in self.moves:
                     engine.correct_masks(MaskCorrection(self.moves[seq]))
-                video, report = engine.reconstruct(snapshot, Budget(iterations))
+                video, report = engine.reconstruct(snapshot, iterations)
                 report = dataclasses.replace(report, solver=name)
                 times = StageTimes(acquired_ns=snapshot.host_time_ns, finished_ns=time.time_ns())
                 writer.write_reconstruction(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 
@@ -16,9 +15,7 @@ from sci_stream.errors import ConfigError
 class SolverSection(ReconstructSection):
     """``[reconstruct]`` with every field of `sci_stream.recon.settings.SolverSettings`; None: as suits the denoiser."""
 
-    solver: Literal["gap", "admm"] | None = None
     relaxation: float | None = Field(default=None, ge=0, lt=2)
-    gamma: float | None = Field(default=None, ge=0, le=1e6)
     weigh_noise: bool = True
     along_time: bool | None = None
     linear_start: bool | None = None
@@ -49,6 +46,6 @@ def solver_section(
     for assignment in assignments or ():
         key, is_one, text = assignment.partition("=")
         if not is_one:
-            raise ConfigError("Invalid --set", expected="KEY=VALUE, such as gamma=0.1", got=repr(assignment))
+            raise ConfigError("Invalid --set", expected="KEY=VALUE, such as relaxation=1.0", got=repr(assignment))
         options[key.strip()] = parse_value(text.strip())
     return validate_options(SolverSection, options, "[reconstruct]")

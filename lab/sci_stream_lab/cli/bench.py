@@ -98,7 +98,6 @@ def bench_quality(
     ] = None,
     weights: Weights = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Iterations; the prior's default if not given.")] = None,
-    solver: Annotated[str | None, typer.Option(help="gap or admm.")] = None,
     assignments: Assignments = None,
     device: Device = "auto",
     json_path: JsonPath = None,
@@ -113,7 +112,7 @@ def bench_quality(
     from sci_stream_lab.bench.solver_section import solver_section
 
     names = denoiser or ["auto"]
-    sections = [solver_section(name, weights, assignments, iterations=iterations, solver=solver) for name in names]
+    sections = [solver_section(name, weights, assignments, iterations=iterations) for name in names]
     if len(sections) == 1:
         _show(bench(data, sections[0], device, echo, plot_path, full_scale_dn=full_scale_dn), json_path)
         return

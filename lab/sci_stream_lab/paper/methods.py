@@ -20,7 +20,6 @@ from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Denoiser, VideoDenoiser
 from sci_stream.recon.algorithms.gap import cold_start
-from sci_stream.recon.algorithms.schedule import Budget, SigmaSchedule
 from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.mask_stack import MaskStack
@@ -148,8 +147,7 @@ class LinearStart:
         )
         prior, *others = (_make(name, device, weights) for name in self.priors)
         for then in others:
-            schedule = SigmaSchedule(settings.sigma_first, settings.sigma_last)
-            prior = SequenceDenoiser(prior, then, switch_sigma=float(schedule.sigma(0.5)))
+            prior = SequenceDenoiser(prior, then, switch_sigma=(settings.sigma_first * settings.sigma_last) ** 0.5)
         return _by_engine(Engine(calibration, prior, device, settings))
 
 
@@ -168,7 +166,7 @@ class Live:
 
 def _by_engine(engine: Engine) -> tuple[Solve, int]:
     def solve(snapshot: Snapshot, watch: Watch) -> None:
-        engine.reconstruct(snapshot, Budget(engine.settings.iterations), watch=watch)
+        engine.reconstruct(snapshot, engine.settings.iterations, watch=watch)
 
     return solve, engine.settings.iterations
 

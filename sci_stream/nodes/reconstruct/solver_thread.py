@@ -34,7 +34,6 @@ from sci_stream.nodes.reconstruct.solver_settings import (
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SOLVER_KEY, Parameter, Value
 from sci_stream.ports import Denoiser
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.device import describe_device, idle_cuda, is_lost, memory_in_use, pick_device
 from sci_stream.recon.budget import BudgetController, SolveCosts
@@ -319,7 +318,7 @@ class SolverThread:
         budget = (
             self._controller.next_budget(period_ns=snapshot.period_ns, backlog=snapshot.backlog + self._jobs.qsize())
             if self._section.adapt_budget
-            else Budget(iterations=engine.settings.iterations)
+            else engine.settings.iterations
         )
         try:
             self._watches[snapshot.calibration_hash].prepare(snapshot)

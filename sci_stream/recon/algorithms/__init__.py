@@ -1,1 +1,1 @@
-"""The paper's algorithms: GAP and ADMM, noise schedules and the rules for lambda."""
+"""The paper's algorithm, GAP, and its schedule of noise levels."""

@@ -45,8 +45,6 @@ class Problem(NamedTuple):
     """D_σ, used in turn from one iteration to the next (`sci_stream.recon.denoisers.temporal`)."""
     relaxation: float = 1.0
     """α ≥ 0 of `gap`."""
-    gamma: float = 0.0
-    """γ ≥ 0 of `sci_stream.recon.algorithms.admm.admm`, in units of Σφ²."""
     noise_ratio: torch.Tensor | None = None
     """(…, H, W), the noise of y as from `noise_variance_ratio`; None to fit y exactly."""
     correlated: CorrelatedResidual | None = None

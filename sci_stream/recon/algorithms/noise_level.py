@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 Sigma = float | torch.Tensor
-"""σ on the 0–1 scale: () in float64, or a number."""
+"""σ on the 0–1 scale: (), or a number."""
 
 
 def on_device(sigma: Sigma, like: torch.Tensor) -> torch.Tensor:

@@ -77,7 +77,7 @@ class TemporalDctDenoiser:
         self._to_images = offset.to(device), (transform * scale).to(device, torch.float32)
         self._to_frames = (-back @ offset.double()).to(device, torch.float32), back.to(device, torch.float32)
         self._levels = levels.view(-1, 1, 1).to(device)
-        self._rows = [(level, (levels == level).nonzero()[:, 0].to(device)) for level in levels.unique().tolist()]
+        self._rows = [(level, (levels == level).nonzero()[:, 0].to(device)) for level in sorted(set(levels.tolist()))]
 
     def __call__(self, x: torch.Tensor, sigma: Sigma, *relative: torch.Tensor) -> torch.Tensor:
         """Denoise (…, B, H, W) float32, not modified; returns a new tensor."""

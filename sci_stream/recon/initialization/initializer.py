@@ -117,7 +117,7 @@ class Initializer:
         still = cold_start(y, phi, r_inv if clipped is None else clipped)
         # Not all frames of ȳ, which are alike: it is kept for the whole solve.
         image = still[:, :1].clone()
-        first, reason = y.new_full((), settings.sigma_first, dtype=torch.float64), y.new_zeros(())
+        first, reason = y.new_full((), settings.sigma_first), y.new_zeros(())
         if past is None and not settings.linear_start:
             return InitialState(still, None, _levels(settings, first, iterations), reason, image)
         errors = linear.leave_one_out(y, r_inv, measurement.noise)
@@ -134,7 +134,7 @@ class Initializer:
             reason = torch.where(past.finite, verdict(prediction.figures), float(REASONS.index("diverged")))
             warm = reason == REASONS.index("warm")
             v = torch.where(warm, prediction.start.video, v)
-            first = torch.where(warm, _first_sigma(settings, warm_error, _WARM_SIGMA_PER_ERROR), first.to(y.dtype))
+            first = torch.where(warm, _first_sigma(settings, warm_error, _WARM_SIGMA_PER_ERROR), first)
             error = InitialErrorMap(*(torch.where(warm, *pair) for pair in zip(warm_error, error, strict=True)))
         # From ȳ alone, motion and texture cannot be distinguished: its error means nothing.
         known = error if settings.linear_start else None
@@ -149,8 +149,8 @@ def _first_sigma(settings: SolverSettings, error: InitialErrorMap, per_error: fl
 
 
 def _levels(settings: SolverSettings, first: torch.Tensor, iterations: int) -> SigmaSchedule:
-    """Return the levels of a solve from the first σ on, in float64: the last is lower, or both are the first."""
-    last, first = settings.sigma_last, first.double()
+    """Return the levels of a solve from the first σ on: the last is lower, or both are the first."""
+    last = settings.sigma_last
     if settings.linear_start:
         last *= max(1.0, _ENDS_LOW_AFTER / iterations) ** 0.5
     return SigmaSchedule(first, first.clamp_max(last))

@@ -19,7 +19,6 @@ from sci_stream.errors import CalibrationError, FileFormatError, InputError, Sto
 from sci_stream.model import Json, Reconstruction, Snapshot, SnapshotId, StageTimes
 from sci_stream.nodes.runtime.process import versions
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine
 from sci_stream.recording.calibration_file import load_calibration
@@ -354,7 +353,7 @@ class _Run:
         engine.correct_masks(self._solver.masks_of(seq))
         recorded = int(row["iterations"]) if self._solver.as_recorded else 0
         started_ns = unix_ns()
-        video, report = engine.reconstruct(snapshot, Budget(recorded or setup.settings.iterations))
+        video, report = engine.reconstruct(snapshot, recorded or setup.settings.iterations)
         if self._solver.withholds(seq):
             video, report = withhold(video, report, snapshot, self._calibration)
         return Reconstruction(

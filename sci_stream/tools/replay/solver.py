@@ -211,6 +211,13 @@ def as_settings(described: Settings) -> SolverSettings:
     # Earlier versions had other λ rules, which were no better than the schedule, and a switch for α = 0.
     if described.get("accelerate") is False:
         known["relaxation"] = 0.0
+    if described.get("solver", "gap") != "gap":
+        raise ConfigError(
+            "The recording was solved by an algorithm of an earlier version",
+            expected="gap",
+            got=described["solver"],
+            hint="Choose another --denoiser to solve it by GAP.",
+        )
     try:
         return SolverSettings(**known)  # type: ignore[arg-type] # checked on construction
     except (TypeError, ValueError) as error:

@@ -26,7 +26,6 @@ from sci_stream.nodes.reconstruct.solver_thread import (
     SolverThread,
 )
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.engine import Engine
 
@@ -181,9 +180,9 @@ def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     under_way: list[SlowToArrive] = []
     begin = Engine.begin
 
-    def begun(engine: Engine, snapshot: Snapshot, budget: Budget | None = None, **more: Any) -> AsyncSolve:
+    def begun(engine: Engine, snapshot: Snapshot, iterations: int | None = None, **more: Any) -> AsyncSolve:
         if snapshot.id.series == "warm-up":
-            return begin(engine, snapshot, budget, **more)
+            return begin(engine, snapshot, iterations, **more)
         log.append(f"begin {snapshot.id.seq}")
         between, count = engine._between, 0
 
@@ -196,7 +195,7 @@ def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         engine._between = counting
         try:
-            pending = begin(engine, snapshot, budget)
+            pending = begin(engine, snapshot, iterations)
         finally:
             engine._between = between
         log.append(f"begun {snapshot.id.seq}")

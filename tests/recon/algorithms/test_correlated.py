@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from sci_stream.optics.calibration import BayerPhase
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings, default_settings
@@ -22,7 +21,7 @@ PAPER = dataclasses.replace(DEFAULT, correlated=0)
 
 def solved(footage: Film, how: SolverSettings, iterations: int) -> tuple[np.ndarray, float]:
     engine = Engine(footage.calibration, make_denoiser("ffdnet-lite", CPU), CPU, how)
-    video, report = engine.reconstruct(footage.snapshots[0], Budget(iterations))
+    video, report = engine.reconstruct(footage.snapshots[0], iterations)
     assert report.psnr_db is not None
     return video, report.psnr_db
 

@@ -11,7 +11,6 @@ import torch
 
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import BayerPhase, Calibration
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
@@ -49,7 +48,7 @@ def solved(denoiser: str, *, bayer: BayerPhase | None = None, **how: bool) -> tu
     calibration, snapshot = filmed(bayer)
     settings = dataclasses.replace(default_settings(CPU, denoiser), **how)
     engine = Engine(calibration, make_denoiser(denoiser, CPU), CPU, settings)
-    video, report = engine.reconstruct(snapshot, Budget(8))
+    video, report = engine.reconstruct(snapshot, 8)
     assert report.psnr_db is not None
     return video, report.psnr_db
 

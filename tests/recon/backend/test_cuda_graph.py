@@ -16,7 +16,6 @@ import torch
 from sci_stream.errors import CaptureError
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.ports import RecordableDenoiser
-from sci_stream.recon.algorithms.admm import admm
 from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, cold_start, gap
 from sci_stream.recon.algorithms.noise_level import on_device, sigma_map
 from sci_stream.recon.algorithms.schedule import SigmaSchedule
@@ -35,7 +34,6 @@ from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import load_ffdnet
 from tests.recon.backend.stand_in import Device
 from tests.recon.backend.test_memory import Tracker
-from tests.recon.ladder import ladder
 
 CPU = torch.device("cpu")
 PHI = torch.rand(2, 4, 18, 15, generator=torch.Generator().manual_seed(9))
@@ -60,7 +58,7 @@ def spread_evenly(residual: torch.Tensor, _measured: torch.Tensor) -> torch.Tens
 
 
 def solver(
-    denoise: RecordableDenoiser, phi: torch.Tensor, algorithm: Callable[..., Any] = gap, **how: Any
+    denoise: RecordableDenoiser, phi: torch.Tensor, **how: Any
 ) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """Return a solve that depends on y and the first σ."""
     r_inv = inverse_gram(gram_diag(phi))
@@ -70,7 +68,7 @@ def solver(
 
     def solve(y: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
         problem = Problem(y, phi, r_inv, (prior,), **how)
-        *_, last = algorithm(cold_start(y, phi, r_inv), problem, ladder(SigmaSchedule(first, first / 4), 5))
+        *_, last = gap(cold_start(y, phi, r_inv), problem, SigmaSchedule(first, first / 4).levels(5))
         found: torch.Tensor = last
         return found
 
@@ -86,8 +84,6 @@ def solver(
         {"relaxation": 0.0},
         {"noise_ratio": torch.full((2, 18, 15), 0.001)},
         {"correlated": CorrelatedResidual(spread_evenly, torch.full((2, 18, 15), 0.3), 3)},
-        {"algorithm": admm, "gamma": 0.3},
-        {"algorithm": admm, "gamma": 0.3, "noise_ratio": torch.full((2, 18, 15), 0.001)},
     ],
 )
 def test_recorded_solve_equals_the_plain_one(make: Callable[[], RecordableDenoiser], how: dict[str, Any]) -> None:

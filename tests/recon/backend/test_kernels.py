@@ -13,7 +13,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.schedule import Budget, anytime_progress
 from sci_stream.recon.backend import memory
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.registry import make_denoiser
@@ -85,7 +84,7 @@ def test_warm_snapshot_takes_few_kernels(engine: Engine) -> None:
         measurement = engine.prepare(y)
     with Kernels() as counts["start"]:
         start = engine.initialize(measurement, past, ITERATIONS)
-    iterates = engine.solve(measurement, start, anytime_progress(Budget(ITERATIONS)), ITERATIONS)
+    iterates = engine.solve(measurement, start, ITERATIONS)
     next(iterates)  # with the model of its errors, which follows from the masks
     with Kernels() as counts["correlated"]:
         next(iterates)

@@ -15,7 +15,6 @@ from torch.utils._pytree import tree_leaves
 
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks, solve_bytes
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
@@ -107,7 +106,7 @@ def test_solve_in_chunks_equals_one_piece(bayer: BayerPhase | None) -> None:
             FfdnetDenoiser(weights, torch.device("cpu"), pixels_per_chunk=chunk),
             torch.device("cpu"),
             settings,
-        ).reconstruct(snapshot, Budget(6))[0]
+        ).reconstruct(snapshot, 6)[0]
         for chunk in (1, 10**9)
     )
     np.testing.assert_allclose(small, whole, atol=1e-5)
@@ -129,5 +128,5 @@ def test_largest_published_measurement_is_solved_in_24_gb() -> None:
     for precision in (Precision.HALF, Precision.FLOAT32):
         denoise = FfdnetDenoiser(random_weights(15, 64), device, precision)
         engine = Engine(calibration, denoise, device, SolverSettings(iterations=4), video_dtype=torch.float16)
-        assert np.isfinite(engine.reconstruct(snapshot, Budget(4))[0]).all()
+        assert np.isfinite(engine.reconstruct(snapshot, 4)[0]).all()
     assert torch.cuda.max_memory_reserved(device) < 24e9

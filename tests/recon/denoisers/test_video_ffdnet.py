@@ -9,7 +9,6 @@ import torch
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import FinishedByFrames, MemoryReducible, RecordableDenoiser, VideoDenoiser
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.registry import make_denoiser
@@ -177,7 +176,7 @@ def test_reconstruct_any_b_and_size_beats_the_still_image(
         truth=truth,
     )
     engine = Engine(calibration, make_denoiser("video-lite", CPU), CPU, default_settings(CPU, "video-lite"))
-    video, report = engine.reconstruct(snapshot, Budget(6))
+    video, report = engine.reconstruct(snapshot, 6)
     assert video.shape == truth.shape
     still = snapshot.counts / masks.sum(0)
     assert report.psnr_db is not None

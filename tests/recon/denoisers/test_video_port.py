@@ -9,7 +9,6 @@ import torch
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import VideoDenoiser
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.registry import IdentityDenoiser
 from sci_stream.recon.denoisers.temporal import WholeVideoDenoiser, cycled_denoisers
 from sci_stream.recon.engine import Engine
@@ -71,7 +70,7 @@ def test_engine_solves_with_a_video_denoiser(n_frames: int, size: int, bayer: st
     engine = Engine(calibration, prior, CPU, default_settings(CPU, "ffdnet-lite"))
     counts = np.rint(1000 * phi.sum(0) * 0.5).astype(np.uint16)
     snapshot = Snapshot(SnapshotId("s", 0, 0), counts, calibration.hash, n_frames, host_time_ns=0)
-    result, report = engine.reconstruct(snapshot, Budget(4))
+    result, report = engine.reconstruct(snapshot, 4)
     assert float(np.median(result)) == pytest.approx(0.5, abs=0.01)
     planes, side = (1, size) if phase is None else (4, size // 2)
     assert prior.seen == [(planes, n_frames, side, side)] * report.iterations

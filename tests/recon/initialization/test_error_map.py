@@ -12,7 +12,6 @@ import torch
 
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.initialization.error_map import InitialErrorMap, start_error
@@ -101,9 +100,7 @@ def solved(video: np.ndarray, how: SolverSettings, iterations: int) -> float:
     counts = (phi * video).sum(0).astype(np.float32)
     truth = np.ascontiguousarray(video, np.float32)
     snapshot = Snapshot(SnapshotId("test", 0, 0), counts, calibration.hash, len(phi), 0, truth=truth)
-    _, report = Engine(calibration, make_denoiser("ffdnet-lite", CPU), CPU, how).reconstruct(
-        snapshot, Budget(iterations)
-    )
+    _, report = Engine(calibration, make_denoiser("ffdnet-lite", CPU), CPU, how).reconstruct(snapshot, iterations)
     assert report.psnr_db is not None
     return report.psnr_db
 
@@ -119,7 +116,7 @@ def test_warm_start_keeps_fine_texture() -> None:
     for warm in (False, True):
         how = dataclasses.replace(DEFAULT, warm_start=warm)
         engine = Engine(calibration, make_denoiser("ffdnet-lite", CPU), CPU, how)
-        reports = [engine.reconstruct(snapshot, Budget(12))[1] for snapshot in snapshots]
+        reports = [engine.reconstruct(snapshot, 12)[1] for snapshot in snapshots]
         mean_db[warm] = np.mean([report.psnr_db for report in reports[1:]])
     assert mean_db[True] > mean_db[False] - 0.1
 
@@ -128,6 +125,6 @@ def test_watch_sees_each_estimate() -> None:
     calibration, (snapshot,) = film("fast", width_px=32, height_px=32, n_frames=4)
     engine = Engine(calibration, make_denoiser("ffdnet-lite", CPU), CPU, DEFAULT)
     seen: list[torch.Tensor] = []
-    video, _ = engine.reconstruct(snapshot, Budget(3), watch=seen.append)
+    video, _ = engine.reconstruct(snapshot, 3, watch=seen.append)
     assert np.array_equal(seen[-1].numpy(), video)
     assert all(not torch.equal(one, other) for one, other in itertools.pairwise(seen))

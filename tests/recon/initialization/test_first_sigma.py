@@ -11,7 +11,6 @@ import torch
 
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings, default_settings
@@ -62,7 +61,7 @@ def solved(video: np.ndarray, settings: SolverSettings, iterations: int) -> tupl
         sigmas.append(sigma)
         return network(x, sigma)
 
-    _, report = Engine(calibration(), noted, CPU, settings).reconstruct(snapshot_of(video), Budget(iterations))
+    _, report = Engine(calibration(), noted, CPU, settings).reconstruct(snapshot_of(video), iterations)
     assert report.psnr_db is not None
     return report.psnr_db, sigmas
 
@@ -70,9 +69,9 @@ def solved(video: np.ndarray, settings: SolverSettings, iterations: int) -> tupl
 @pytest.mark.parametrize("video", [smooth(0.5), smooth(3), textured()], ids=["slow", "fast", "texture"])
 def test_sigma_stays_within_the_set_limits(video: np.ndarray) -> None:
     _, sigmas = solved(video, FRAMES_ONLY, 16)
-    assert 1 / 255 <= sigmas[0] <= SETTINGS.sigma_first + 1e-9
-    assert sigmas[-1] <= SETTINGS.sigma_last + 1e-9
-    assert all(after <= before + 1e-9 for before, after in itertools.pairwise(sigmas))
+    assert 1 / 255 <= sigmas[0] <= SETTINGS.sigma_first + 1e-7
+    assert sigmas[-1] <= SETTINGS.sigma_last + 1e-7
+    assert all(after <= before + 1e-7 for before, after in itertools.pairwise(sigmas))
 
 
 def test_better_start_has_lower_sigma() -> None:

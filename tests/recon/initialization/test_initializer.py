@@ -13,7 +13,6 @@ import torch
 
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.registry import IdentityDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.engine import Engine
@@ -44,7 +43,7 @@ def scene(seq: int, *, seed: int = 0) -> Video:
 
 
 def solve(engine: Engine, snapshot: Snapshot, iterations: int = 6, **changes: Any) -> SolveReport:
-    return engine.reconstruct(dataclasses.replace(snapshot, **changes), Budget(iterations))[1]
+    return engine.reconstruct(dataclasses.replace(snapshot, **changes), iterations)[1]
 
 
 @pytest.fixture
@@ -128,7 +127,7 @@ def test_warm_up_leaves_no_video(engine: Engine, shots: list[Snapshot]) -> None:
 def test_modified_result_does_not_affect_next_start(engine: Engine, shots: list[Snapshot]) -> None:
     undisturbed = Engine(engine.calibration, TvDenoiser(), CPU, WARM)
     solve(undisturbed, shots[0])
-    video, _ = engine.reconstruct(shots[0], Budget(6))
+    video, _ = engine.reconstruct(shots[0], 6)
     video[:] = 0.0
     assert solve(engine, shots[1]).psnr_db == solve(undisturbed, shots[1]).psnr_db
 

@@ -16,7 +16,6 @@ from sci_stream.config import ReconstructSection
 from sci_stream.errors import FileFormatError
 from sci_stream.model import Snapshot
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.metrics import psnr, ssim
@@ -176,7 +175,7 @@ def bench(
             "measurement can be measured with --full-scale-dn.",
         )
     if plot is not None:
-        _plot(examples, f"{prior.name}, {settings.solver} on {describe_device(device)}", plot)
+        _plot(examples, f"{prior.name} on {describe_device(device)}", plot)
     table = ResultTable(f"{prior.name} on {describe_device(device)}", _COLUMNS, tuple(sets))
     return QualityResult(
         name="quality",
@@ -224,7 +223,7 @@ def _measure_set(engine: Engine, footage: Footage, progress: Progress) -> SetQua
 
 
 def _measure(engine: Engine, snapshot: Snapshot) -> ShotQuality:
-    video, report = engine.reconstruct(snapshot, Budget(engine.settings.iterations))
+    video, report = engine.reconstruct(snapshot, engine.settings.iterations)
     similarity = ssim(torch.from_numpy(video), torch.from_numpy(truth_of(snapshot)))
     return ShotQuality(psnr_of(report), similarity, report.iterations, report.solve_ns / 1e9)
 
@@ -235,7 +234,7 @@ def _example(engine: Engine, footage: Footage) -> _Example:
     truth = torch.from_numpy(truth_of(shot))
     video, _ = engine.reconstruct(
         shot,
-        Budget(engine.settings.iterations),
+        engine.settings.iterations,
         watch=lambda estimate: course.append(psnr(estimate.cpu(), truth)),
     )
     middle = len(video) // 2

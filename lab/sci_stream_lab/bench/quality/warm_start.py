@@ -24,7 +24,6 @@ from sci_stream.errors import FileFormatError
 from sci_stream.model import Snapshot
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.ports import Denoiser
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.initialization.initializer import InitialState, Past
@@ -238,7 +237,7 @@ class _Comparison:
         reference_db = None
         reaches = dict[str, int | None](cold=None, warm=None)
         if self.reference:
-            budget = Budget(self.reference)
+            budget = self.reference
             reference_db = mean(psnr_of(cold.reconstruct(shot, budget)[1]) for shot in footage.snapshots[1:])
             self.progress(f"{footage.name}, {self.reference} iterations cold: {reference_db:.2f} dB")
             enough_db = reference_db - _AS_GOOD_DB
@@ -306,14 +305,14 @@ def _run(footage: Footage, engines: _Engines, count: int) -> RunComparison:
 
 def _pair(snapshot: Snapshot, engines: _Engines, count: int) -> ShotComparison:
     still, cold, warm = engines
-    _, still_report = still.reconstruct(snapshot, Budget(count))
-    _, cold_report = cold.reconstruct(snapshot, Budget(count))
+    _, still_report = still.reconstruct(snapshot, count)
+    _, cold_report = cold.reconstruct(snapshot, count)
     cold_start_s = cold.start_s
-    _, warm_report = warm.reconstruct(snapshot, Budget(count))
+    _, warm_report = warm.reconstruct(snapshot, count)
     warm_s = warm_report.solve_ns / 1e9
     equal_report = cold_report
     if warm_report.start is Start.WARM:
-        _, equal_report = cold.reconstruct(snapshot, Budget(4 * count, time_s=warm_s))
+        _, equal_report = cold.reconstruct(snapshot, cold.costs.fitting(warm_s, range(1, 4 * count + 1), 1))
     return ShotComparison(
         still_db=psnr_of(still_report),
         cold_db=psnr_of(cold_report),

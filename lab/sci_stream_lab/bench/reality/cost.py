@@ -12,7 +12,6 @@ from sci_stream.config import CalibrationSection
 from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics.forward import gram_diag, inverse_gram
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.noise_estimation import estimate_noise
@@ -68,7 +67,7 @@ def bench_cost(spec: SolverSpec, snapshots: int = 3 * FIRST, size: int = 256) ->
         began_s = time.process_time()
         estimate_noise(y, phi, r_inv)
         estimated_s = time.process_time()
-        video, _ = engine.reconstruct(snapshot, Budget(spec.iterations))
+        video, _ = engine.reconstruct(snapshot, spec.iterations)
         solved_s = time.process_time()
         watch.check(snapshot, video)
         rows.append((estimated_s - began_s, solved_s - estimated_s, time.process_time() - solved_s))

@@ -19,7 +19,6 @@ from sci_stream.nodes.reconstruct.calibration_watch import CalibrationWatch
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics import bayer
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.metrics import psnr
@@ -56,7 +55,7 @@ class Reconstructor:
     def __init__(self, spec: SolverSpec) -> None:
         self._device = pick_device(spec.device)
         self._prior, self._settings = make_prior(spec.section, self._device)
-        self._budget = Budget(spec.iterations)
+        self._budget = spec.iterations
 
     def series(self, calibration: Calibration, snapshots: Sequence[Snapshot]) -> float:
         """Solve a series with the defaults; return the PSNR of its last snapshot, dB."""

@@ -17,7 +17,6 @@ from sci_stream.errors import ConfigError, DeviceError
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Denoiser
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.transfers import Stopwatch
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
@@ -272,7 +271,7 @@ def _scene(
 
 def _solve_s(engine: Engine, snapshot: Snapshot, iterations: int, times: int) -> float:
     """Return the median seconds of a solve by the device clock."""
-    budget = Budget(iterations)
+    budget = iterations
     if engine.recordings:  # of a whole solve there is one for a number of iterations
         least = min(engine.settings.min_iterations, iterations)
         engine.change_settings(dataclasses.replace(engine.settings, iterations=iterations, min_iterations=least))
@@ -282,7 +281,7 @@ def _solve_s(engine: Engine, snapshot: Snapshot, iterations: int, times: int) ->
 
 def _stream_s(engine: Engine, snapshots: list[Snapshot], count: int) -> float:
     """Return the seconds per snapshot of a stream, started one ahead as in a reconstruct node."""
-    budget = Budget(engine.settings.iterations)
+    budget = engine.settings.iterations
 
     def begin(seq: int) -> AsyncSolve:
         # Consecutive numbers: with warm starts each one begins from the video before.

@@ -16,7 +16,6 @@ from sci_stream.errors import ConfigError
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Denoiser
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.metrics import psnr
@@ -193,7 +192,7 @@ def _instrument(engine: Engine, shots: Sequence[Snapshot], iterations: int) -> S
     for shot in shots:
         unscored = dataclasses.replace(shot, truth=None)  # the time to compute PSNR is no part of a solve's
         began, cpu_began = time.perf_counter(), time.process_time()
-        video, _ = engine.reconstruct(unscored, Budget(iterations))
+        video, _ = engine.reconstruct(unscored, iterations)
         seconds.append(time.perf_counter() - began)
         cpu_seconds.append(time.process_time() - cpu_began)
         scores.append(psnr(torch.from_numpy(video.astype(np.float32)), torch.from_numpy(truth_of(shot))))

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.schedule import Budget
 from sci_stream.recon.denoisers.video_ffdnet import VideoFfdnetDenoiser
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.recon.engine import Engine
@@ -164,6 +163,6 @@ def _solve_psnr_db(video: Video, denoiser: VideoFfdnetDenoiser, device: torch.de
     settings = default_settings(device, "video-lite")
     engine = Engine(calibration := Calibration(phi=masks), denoiser, device, settings, cuda_graphs=False)
     snapshot = calibration.snapshot("validation", 0, (masks * video).sum(0), video)
-    _, report = engine.reconstruct(snapshot, Budget(_VALIDATION_ITERATIONS))
+    _, report = engine.reconstruct(snapshot, _VALIDATION_ITERATIONS)
     assert report.psnr_db is not None
     return report.psnr_db

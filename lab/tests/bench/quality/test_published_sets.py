@@ -129,8 +129,8 @@ def _command(published: Path, *options: str) -> dict[str, Any]:
 
 
 def test_bench_command_accepts_reconstruct_settings(published: Path) -> None:
-    settings = _command(published, "--solver", "admm", "--set", "gamma=0.2", "--set", "along_time=false")
-    assert (settings["solver"], settings["gamma"], settings["along_time"]) == ("admm", 0.2, False)
+    settings = _command(published, "--set", "relaxation=1.2", "--set", "along_time=false")
+    assert (settings["relaxation"], settings["along_time"]) == (1.2, False)
     assert settings["iterations"] == 3
 
 
