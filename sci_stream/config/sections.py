@@ -151,6 +151,13 @@ class PolicySection(Section):
         le=100_000,
         description="Snapshots queued for the reconstruct nodes; a longer queue means a longer delay.",
     )
+    max_wait_s: Rare[float] = Field(
+        default=0.0,
+        ge=0,
+        le=3600,
+        description="live: once a snapshot has waited this long for a node, s, the newest goes first and the others "
+        "are dropped; 0: two solves, at least 0.2 s.",
+    )
     ring_mib: int = Field(
         default=512,
         ge=1,

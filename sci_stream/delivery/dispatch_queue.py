@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -114,6 +115,20 @@ class DispatchQueue(Generic[T]):
                 break
             self._waiting.remove(oldest)
             out.append(oldest)
+        return out
+
+    def drop_stale(self, is_stale: Callable[[T], bool]) -> list[Entry[T]]:
+        """If a node has credit and the oldest snapshot is stale, drop all but the newest, one for each node.
+
+        Returns those that are dropped; redelivered ones are not. The nodes then get consecutive snapshots again, which
+        start warm, where dropping the stale ones alone would leave a gap before each.
+        """
+        if not any(node.free > 0 for node in self._nodes.values()):
+            return []
+        entries = [entry for entry in self._waiting if entry.attempts == 0]
+        out = entries[: -len(self._nodes)] if entries and is_stale(entries[0].item) else []
+        dropped = {entry.seq for entry in out}
+        self._waiting = [entry for entry in self._waiting if entry.seq not in dropped]
         return out
 
     def assign(self) -> tuple[str, Entry[T]] | None:

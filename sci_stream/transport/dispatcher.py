@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
 from sci_stream.clock import unix_ns
-from sci_stream.delivery.dispatch_queue import DispatchQueue
+from sci_stream.delivery.dispatch_queue import DispatchQueue, Entry
 from sci_stream.delivery.ledger import DropReason
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
@@ -32,6 +32,11 @@ log = logging.getLogger(__name__)
 # while, longer each time. Patience is this many times the slowest result so far, and at least so long.
 _PATIENCE, _LEAST_PATIENCE_S = 20.0, 20.0
 _BARRED_FIRST_S, _BARRED_MAX_S = 30.0, 3600.0
+# The usual time of a solve is an exponential mean; of solves of milliseconds, the pauses of an operating system are
+# many, and no person sees a fifth of a second.
+_SMOOTHING, _LEAST_WAIT_S = 0.2, 0.2
+# With slow solves, a node gets its next snapshot only when it has done this share of its present one.
+_SLOW_SOLVE_S, _PREFETCH_AT = 0.1, 0.7
 # Limit per call, so that a flooding peer cannot block the node.
 _MESSAGES_PER_CALL = 1024
 
@@ -60,7 +65,8 @@ class Dispatcher(RouterServer[ReconstructPeer]):
     A node joins with a HELLO with credit and leaves by GOODBYE, by timeout or by a broken connection, which is detected
     at once. The first HELLO is answered with the calibration; a node sends credit 0 until it has loaded the
     calibration, and again when it accepts no more snapshots. A node that holds snapshots and settles none for
-    ``solve_timeout_s`` is lost, too, however lively its heartbeats.
+    ``solve_timeout_s`` is lost, too, however lively its heartbeats. When a snapshot has waited ``max_wait_s`` for a
+    node, or for 0 as long as two solves take, the newest goes first (`DispatchQueue.drop_stale`); None: never.
     """
 
     address, send_queue, receive_queue = "dispatch", 64, 256
@@ -69,10 +75,12 @@ class Dispatcher(RouterServer[ReconstructPeer]):
     """Queued and dispatched snapshots."""
     _: KW_ONLY
     solve_timeout_s: float = math.inf
+    max_wait_s: float | None = None
     period_ns: int = field(default=0, init=False)
     _calibrations: dict[str, Sequence[bytes | memoryview]] = field(default_factory=dict, init=False)
     _series: str = field(default="", init=False)
     _slowest_s: float = field(default=0.0, init=False)
+    _solve_s: float = field(default=0.0, init=False)
     _barred: dict[bytes, tuple[float, float]] = field(default_factory=dict, init=False)
 
     @property
@@ -149,6 +157,10 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         """Set the credit of each node."""
         for identity, peer in self.peers.items():
             credit = peer.hello.credit
+            # A snapshot that waits in a node is no longer the newest when its solve begins.
+            is_early = now_s - peer.progress_s < _PREFETCH_AT * self._solve_s
+            if self.max_wait_s is not None and self._solve_s > _SLOW_SOLVE_S and is_early:
+                credit = min(credit, 1)
             if not peer.is_proven:
                 until_s, _ = self._barred.get(identity, (0.0, 0.0))
                 credit = min(credit, int(now_s >= until_s))
@@ -159,7 +171,9 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         # A failure is progress too: the node works.
         if isinstance(message, Done) and (peer := self.peers.get(identity)) is not None:
             if message.ok and self.queue.holds(name):
-                self._slowest_s = max(self._slowest_s, now_s - peer.progress_s)
+                took_s = now_s - peer.progress_s
+                self._slowest_s = max(self._slowest_s, took_s)
+                self._solve_s += (_SMOOTHING if self._solve_s else 1.0) * (took_s - self._solve_s)
                 peer.is_proven = True
                 self._barred.pop(identity, None)
             peer.progress_s = now_s
@@ -213,7 +227,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         return settled
 
     def _hand_out(self) -> list[Settled]:
-        settled: list[Settled] = []
+        settled = [Settled(entry.seq, DropReason.QUEUE_FULL) for entry in self._drop_stale()]
         while (assigned := self.queue.assign()) is not None:
             name, entry = assigned
             snapshot = dataclasses.replace(
@@ -227,3 +241,10 @@ class Dispatcher(RouterServer[ReconstructPeer]):
             if not self.send(identity, encode(snapshot)):
                 settled += self._lose(identity, "connection broken")
         return settled
+
+    def _drop_stale(self) -> list[Entry[Snapshot]]:
+        wait_s = self.max_wait_s or (max(2 * self._solve_s, _LEAST_WAIT_S) if self._solve_s else math.inf)
+        if self.max_wait_s is None or wait_s == math.inf:
+            return []
+        oldest_ns = unix_ns() - round(wait_s * 1e9)
+        return self.queue.drop_stale(lambda snapshot: snapshot.host_time_ns < oldest_ns)

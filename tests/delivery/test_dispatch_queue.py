@@ -32,6 +32,18 @@ def test_full_queue_drops_oldest_snapshot() -> None:
     assert [entry.seq for entry in queue.offer(2, "s")] == [0]
 
 
+def test_stale_snapshots_give_way_to_the_newest_once_a_node_asks() -> None:
+    queue: DispatchQueue[str] = DispatchQueue(capacity=10, block=4)
+    for seq, age in enumerate(["stale", "stale", "fresh", "fresh"]):
+        queue.offer(seq, age, promised=seq == 0)
+    queue.join("a", 0)
+    assert queue.drop_stale("stale".__eq__) == []
+    queue.join("a", 1)
+    assert [entry.seq for entry in queue.drop_stale("stale".__eq__)] == [1, 2], "all but the newest and the promised"
+    assert queue.drop_stale("stale".__eq__) == []
+    assert drain(queue) == [("a", 0)]
+
+
 def test_promised_snapshot_is_never_dropped_but_redelivered() -> None:
     queue: DispatchQueue[str] = DispatchQueue(capacity=2, block=1)
     assert queue.offer(0, "s", promised=True) == []

@@ -74,7 +74,7 @@ def small_rig() -> dict[str, Any]:
             "adapt_budget": False,
             "threads": 1,
         },
-        "policy": {"queue_snapshots": 500},
+        "policy": {"queue_snapshots": 500, "max_wait_s": 3600.0},
         "network": {
             "dispatch": f"tcp://127.0.0.1:{dispatch}",
             "results": f"tcp://127.0.0.1:{results}",

@@ -118,7 +118,7 @@ class _Plan:
 def _run_round(plan: _Plan, draw: random.Random, place: Path) -> KillRound:
     tables: dict[str, Any] = {
         "camera": {"options": {"width_px": 32, "height_px": 32, "snapshot_rate_hz": 20.0, "truth": False}},
-        "policy": {"mode": plan.policy, "queue_snapshots": 10_000, "spool": str(place / "spool")},
+        "policy": {"mode": plan.policy, "queue_snapshots": 10_000, "max_wait_s": 3600.0, "spool": str(place / "spool")},
         "reconstruct": {"denoiser": "identity", "iterations": 1, "nodes": 2},
         "network": {"heartbeat_s": 0.5},
         "record": {"enabled": plan.recording != "off"},

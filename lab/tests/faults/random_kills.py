@@ -92,7 +92,7 @@ def bench(
     """
     with tempfile.TemporaryDirectory(prefix="sci-stream-faults-", dir=folder) as scratch:
         tables: RigTables = {
-            "policy": {"mode": policy, "queue_snapshots": 10_000},
+            "policy": {"mode": policy, "queue_snapshots": 10_000, "max_wait_s": 3600.0},
             "reconstruct": {"nodes": nodes, "adapt_budget": False},
             "network": {"heartbeat_s": _HEARTBEAT_S},
         }

@@ -94,6 +94,7 @@ class AcquireNode:
             configure=self._network.serve,
             known=rig.reconstruct_names,
             solve_timeout_s=rig.reconstruct.solve_timeout_s,
+            max_wait_s=rig.policy.max_wait_s if Policy(rig.policy.mode) is Policy.LIVE else None,
         )
         hello = Hello("acquire", "acquire", incarnation, versions=versions())
         self._link = SinkClient(self._network.connect("sink", hello))

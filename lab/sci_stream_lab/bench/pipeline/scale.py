@@ -154,7 +154,7 @@ def bench(
 
 def _rig(folder: Path, total: int, *, rate_hz: float) -> Path:
     tables: RigTables = {
-        "policy": {"mode": "live", "queue_snapshots": total, "wait_for_nodes_s": 0.0},
+        "policy": {"mode": "live", "queue_snapshots": total, "max_wait_s": 3600.0, "wait_for_nodes_s": 0.0},
         "reconstruct": {
             "nodes": 0,
             "denoiser": SLEEPING,

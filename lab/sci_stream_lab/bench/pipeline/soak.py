@@ -204,7 +204,7 @@ def bench(
 
 def _write_rig(folder: Path, rate_hz: float, denoiser: str, *, record: bool) -> Path:
     tables: RigTables = {
-        "policy": {"queue_snapshots": 64},
+        "policy": {"queue_snapshots": 64, "max_wait_s": 3600.0},
         # A snapshot is done only once it is recorded: with few in flight, the disk would limit the rate.
         "reconstruct": {"denoiser": denoiser, "credit": 32},
         "record": {"enabled": record},

@@ -203,7 +203,7 @@ def run_part(
     ``record`` is the [record] table of the rig, which has policy ``record`` then; None to record nothing.
     """
     tables: RigTables = {
-        "policy": {"mode": "live" if record is None else "record", "queue_snapshots": 4 * WINDOW},
+        "policy": {"mode": "live" if record is None else "record", "queue_snapshots": 4 * WINDOW, "max_wait_s": 3600.0},
         "reconstruct": {"credit": WINDOW},
         "record": record or {"enabled": False},
     }

@@ -56,7 +56,7 @@ def run_live(
     solver = {"denoiser": denoiser, "iterations": iterations, "min_iterations": min(4, iterations)}
     reconstruct = {**solver, "devices": [device], "adapt_budget": False, "threads": torch.get_num_threads()}
     with tempfile.TemporaryDirectory(prefix="sci-stream-live-") as folder:
-        tables: RigTables = {"reconstruct": reconstruct, "policy": {"queue_snapshots": 64}}
+        tables: RigTables = {"reconstruct": reconstruct, "policy": {"queue_snapshots": 64, "max_wait_s": 3600.0}}
         path = small_rig(Path(folder), rate_hz=rate_hz, size_px=size.width, tables=tables, camera=camera)
         with supervised(path, snapshots=snapshots) as rig:
             summary = rig.join(_END_S + 2 * snapshots / rate_hz)
