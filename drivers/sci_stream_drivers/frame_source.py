@@ -74,7 +74,7 @@ class RecordedSource:
     Parameters
     ----------
     path
-        First segment, or the ``.nxs`` file over all of them; a later segment for that one alone.
+        First segment; a later segment for that one alone.
 
     Raises `FileFormatError` if the file is not a recording, is damaged, or contains no raw snapshots.
     """

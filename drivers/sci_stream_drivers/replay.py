@@ -20,7 +20,7 @@ from sci_stream_drivers.pacing import Pacer
 class ReplayOptions(DriverOptions):
     """Options of the replay camera."""
 
-    path: Path = Field(description="A published .mat file (v5 or v7.3); a recording: its first .h5 file or its .nxs.")
+    path: Path = Field(description="A published .mat file (v5 or v7.3); a recording: its first .h5 file.")
     snapshot_rate_hz: float = Field(
         default=0.0, ge=0, le=100_000, description="Snapshots per second; 0: as fast as they can be read."
     )

@@ -178,7 +178,6 @@ def repair(file: RecordingPath) -> None:
     """Write clean copies of the segments left by a crash; the originals are kept."""
     from sci_stream.recording.repair import repair_recording
     from sci_stream.recording.segments import existing_segments
-    from sci_stream.recording.virtual_dataset import write_virtual_recording
 
     repaired = 0
     segments = list(existing_segments(file)) or [file]
@@ -190,8 +189,6 @@ def repair(file: RecordingPath) -> None:
             echo(f"{done.path} is clean: {_account(done.ledger)}; original: {done.original}")
     if not repaired:
         echo(f"nothing to repair: {file} was closed properly")
-    if len(segments) > 1:
-        echo(f"{write_virtual_recording(file)} holds all {len(segments)} segments")
 
 
 @app.command()

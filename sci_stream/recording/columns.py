@@ -179,14 +179,9 @@ def create_columns(group: h5py.Group, info: SeriesInfo) -> None:
         node = group.create_dataset(
             column.name, (0,), column.dtype, maxshape=(None,), chunks=(BLOCK_ROWS,), fillvalue=column.fill
         )
-        describe_column(node, column)
-
-
-def describe_column(node: h5py.Dataset, column: Column) -> None:
-    """Describe a column with NeXus attributes."""
-    node.attrs["long_name"] = column.meaning
-    if column.units:
-        node.attrs["units"] = column.units
+        node.attrs["long_name"] = column.meaning
+        if column.units:
+            node.attrs["units"] = column.units
 
 
 def read_rows(file: h5py.File, *, has_video: bool, only_outcomes: bool = False) -> dict[str, Array]:

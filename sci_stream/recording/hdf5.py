@@ -15,7 +15,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,13 +48,10 @@ _FEW_ATTEMPTS = "sci_stream_few_attempts"
 _MAX_OBJECTS = 100_000
 
 
-def open_for_reading(
-    path: Path, what: str, *, virtual: Callable[[h5py.File], Collection[str]] = lambda _file: (), trusted: bool = False
-) -> h5py.File:
+def open_for_reading(path: Path, what: str, *, trusted: bool = False) -> h5py.File:
     """Open an HDF5 file for reading, even while it is being written or after its writer was killed.
 
-    ``what`` is its kind in error messages. ``virtual`` returns the names of the files next to it that its virtual
-    datasets may show parts of. A ``trusted`` file has been opened and checked before.
+    ``what`` is its kind in error messages. A ``trusted`` file has been opened and checked before.
 
     Raises
     ------
@@ -66,7 +63,7 @@ def open_for_reading(
         # Opened for the check alone: HDF5 keeps the metadata that it has seen, and data that a live writer
         # appends between the check and the first read would be missing from some datasets.
         with _open(path, what) as file, reading(path, f"a {what}"):
-            _require_self_contained(file, path, virtual(file))
+            _require_self_contained(file, path)
     return _open(path, what)
 
 
@@ -106,8 +103,8 @@ def _limit_attempts() -> Callable[[int, int], int] | None:
     return cast(Callable[[int, int], int], function)
 
 
-def _require_self_contained(file: h5py.File, path: Path, virtual: Collection[str]) -> None:
-    """Raise if any object of a file has its data elsewhere, except for virtual datasets over the files ``virtual``."""
+def _require_self_contained(file: h5py.File, path: Path) -> None:
+    """Raise if any object of a file has its data elsewhere."""
     links: list[tuple[bytes, int]] = []
 
     def collect(name: bytes, info: Any) -> bool | None:
@@ -124,11 +121,11 @@ def _require_self_contained(file: h5py.File, path: Path, virtual: Collection[str
         # Soft links stay within the file, whose every hard link is checked. By h5py's low-level objects, which take a
         # third of the time of the others.
         if kind == h5py.h5l.TYPE_HARD and isinstance(node := h5py.h5o.open(file.id, name), h5py.h5d.DatasetID):
-            require_own_data(node, where, virtual)
+            require_own_data(node, where)
 
 
-def require_own_data(node: h5py.h5d.DatasetID, where: str, virtual: Collection[str] = ()) -> None:
-    """Raise if the data of a dataset lie in files other than its own and ``virtual``, or a chunk expands to a bomb.
+def require_own_data(node: h5py.h5d.DatasetID, where: str) -> None:
+    """Raise if the data of a dataset lie in other files, or a chunk expands to a bomb.
 
     Of datasets that only a reference names; all others are checked when their file is opened.
     """
@@ -138,9 +135,8 @@ def require_own_data(node: h5py.h5d.DatasetID, where: str, virtual: Collection[s
     layout = creation.get_layout()
     if layout == h5py.h5d.VIRTUAL:
         sources = {source.file_name for source in h5py.Dataset(node).virtual_sources()} - {"."}  # the file itself
-        if not sources <= set(virtual):
-            other = min(sources - set(virtual))
-            raise _refers_to_another_file(where, f"a virtual dataset over {other!r}")
+        if sources:
+            raise _refers_to_another_file(where, f"a virtual dataset over {min(sources)!r}")
     if layout != h5py.h5d.CHUNKED:
         return
     chunk_bytes = math.prod(creation.get_chunk()) * node.get_type().get_size()

@@ -76,20 +76,15 @@ class Layout:
     parent: dict[str, Json] | None = None
 
 
-def describe_file(file: h5py.File, info: SeriesInfo, first_seq: int, parent: Mapping[str, Json] | None) -> None:
-    """Mark an empty file as a recording and describe its series."""
+def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
+    """Mark an empty file as a recording of a series, and create everything except rows and calibration."""
     write_mark(file, RECORDING_FORMAT, RECORDING_VERSION)
-    file.attrs["first_seq"] = first_seq
+    file.attrs["first_seq"] = layout.first_seq
     file.attrs["NX_class"] = "NXroot"
     write_text(file, "series_info", info_to_json(info))
     write_text(file, "rig_toml", info.rig_toml)
-    if parent is not None:
-        write_text(file, "parent", json.dumps(dict(parent), indent=1, sort_keys=True))
-
-
-def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
-    """Create everything except rows and calibration in an empty file."""
-    describe_file(file, info, layout.first_seq, layout.parent)
+    if layout.parent is not None:
+        write_text(file, "parent", json.dumps(layout.parent, indent=1, sort_keys=True))
     file.create_dataset("ledger", (LEDGER_BYTES,), "u1", chunks=(LEDGER_BYTES,), maxshape=(LEDGER_BYTES,))
     shape = (info.height_px, info.width_px)
     if layout.raw is not None:
@@ -106,16 +101,10 @@ def _create_frames(
     node = file.create_dataset(
         name, (0, *shape), dtype, maxshape=(None, *shape), chunks=chunk, fillvalue=0, **compression.filters()
     )
-    describe_frames(node)
-
-
-def describe_frames(node: h5py.Dataset) -> None:
-    """Describe ``raw`` or ``video`` with NeXus attributes."""
-    raw = node.name.endswith("raw")
-    node.attrs["units"] = "DN" if raw else "1"
-    node.attrs["long_name"] = "coded snapshots (DN)" if raw else "reconstructed video (0-1)"
+    node.attrs["units"] = "DN" if name == "raw" else "1"
+    node.attrs["long_name"] = "coded snapshots (DN)" if name == "raw" else "reconstructed video (0-1)"
     node.attrs["interpretation"] = "image"
-    if not raw and node.dtype == np.uint16:
+    if name == "video" and dtype == np.uint16:
         node.attrs["scaling_factor"] = VIDEO_U16_STEP
 
 

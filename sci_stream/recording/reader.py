@@ -53,9 +53,6 @@ Settings = dict[str, int | float | str]
 # As in the messages (`sci_stream.wire`).
 _MAX_SEQ = 2**48
 _FRAME_DTYPES = {"raw": ("u1", "u2", "f4"), "video": ("f2", "f4", "u2")}
-# HDF5 keeps every source file of a virtual dataset open, and silently returns zeros for files that it cannot open:
-# a file over several segments is reopened after this many reads.
-_READS_OF_VIRTUAL = 64
 
 _lock = threading.RLock()
 _open: Recording | None = None
@@ -81,7 +78,6 @@ class Recording:
         self._identity: tuple[int, int] | None = None  # device and inode, once its content has been checked
         self._frames: dict[str, h5py.Dataset] = {}
         self._dtypes: dict[str, np.dtype[Any]] = {}
-        self._reads = 0
         self._closed = False
         try:
             self.refresh()
@@ -130,7 +126,7 @@ class Recording:
 
     def _opened(self) -> h5py.File:
         first = self._identity is None
-        file = open_for_reading(self.path, "recording", virtual=self._find_segments, trusted=not first)
+        file = open_for_reading(self.path, "recording", trusted=not first)
         try:
             status = os.fstat(file.id.get_vfd_handle())
             identity = status.st_dev, status.st_ino
@@ -144,10 +140,6 @@ class Recording:
             file.close()
             raise
         return file
-
-    def _find_segments(self, file: h5py.File) -> tuple[str, ...]:
-        self._segment_names = _checked_segments(self.path, file)
-        return self._segment_names
 
     def _suspend(self) -> None:
         """Close the file until its next use."""
@@ -170,9 +162,8 @@ class Recording:
         with _lock:
             self._suspend()
             with self._file() as file:
-                # Where video is stored, a snapshot counts as reconstructed if and only if its video is. Of several
-                # segments, one may store no video.
-                has_video = "video" in self._frames and not self._segment_names
+                # Where video is stored, a snapshot counts as reconstructed if and only if its video is.
+                has_video = "video" in self._frames
                 self._rows = read_rows(file, has_video=has_video, only_outcomes=self._only_outcomes)
                 self._writing = is_open_for_writing(self.path)
                 self._ledger = _ledger_document(file)
@@ -188,9 +179,8 @@ class Recording:
 
     @property
     def disk_bytes(self) -> int:
-        """Size on disk; for a virtual dataset over segments, including the existing segments."""
-        others = map(self.path.with_name, self._segment_names)
-        return sum(path.stat().st_size for path in (self.path, *others) if path.exists())
+        """Size on disk."""
+        return self.path.stat().st_size if self.path.exists() else 0
 
     @property
     def rows(self) -> Mapping[str, Array]:
@@ -296,9 +286,6 @@ class Recording:
         row = seq - self.first_seq
         if not 0 <= row < len(self._rows["state"]) or not self._rows["state"][row] & FRAME_FLAGS[name]:
             raise KeyError(f"snapshot {seq} has no {name} in {self.path}")
-        self._reads += 1
-        if self._segment_names and self._reads % _READS_OF_VIRTUAL == 0:
-            self._suspend()
         with self._file():
             return read_dataset(self._frames[name], (row, *part))
 
@@ -387,34 +374,3 @@ def _is_ledger(stored: object) -> TypeGuard[LedgerCounts]:
         return False
     counts = [stored.get(name, 0) for name in ("acquired", "reconstructed", "raw_only", "camera_missed", "in_flight")]
     return all(type(count) is int for count in [*counts, *dropped.values()])
-
-
-def _checked_segments(path: Path, file: h5py.File) -> tuple[str, ...]:
-    """Return the names of the segments that a file shows as one recording; () for a segment.
-
-    Raises
-    ------
-    FileFormatError
-        If one is missing (HDF5 would return zeros for it), lies in another folder, is of another series, or refers to
-        other files itself.
-    """
-    if "segments" not in file.attrs:
-        return ()
-    names = tuple(str(name) for name in np.atleast_1d(file.attrs["segments"]))
-    series = read_info(file).series
-    if not all(name.endswith(".h5") and Path(name).name == name for name in names):
-        raise FileFormatError(f"{path} shows files that are no segments", expected="names of .h5 files", got=names)
-    missing = [name for name in names if not path.with_name(name).is_file()]
-    if missing:
-        raise FileFormatError(
-            f"Segments of {path} are missing",
-            expected=f"{len(names)} segments",
-            got=f"{len(missing)} missing, such as {missing[0]}",
-            hint="Keep the files of a recording together.",
-        )
-    for name in names:
-        with open_for_reading(path.with_name(name), "recording") as segment:
-            check_mark(segment, RECORDING_FORMAT, RECORDING_VERSION)
-            if (other := read_info(segment).series) != series:
-                raise FileFormatError(f"{name} is not a segment of {path}", expected=f"series {series}", got=other)
-    return names

@@ -95,8 +95,8 @@ class RecordedSeries:
     """A recorded series, open for reading; a context manager.
 
     Only its table is in memory: `raw` and `video` are read when indexed. For a recording in several segments, name
-    the first one or the ``.nxs`` file over them to read all of it, a later one to read that one only. A recording
-    that is being written, or was left by a crash, is read up to its last flush.
+    the first one to read all of it, a later one to read that one only. A recording that is being written, or was left
+    by a crash, is read up to its last flush.
 
     Raises
     ------
@@ -116,6 +116,8 @@ class RecordedSeries:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        if self.path.suffix == ".nxs":  # earlier versions wrote a file of virtual datasets over all segments
+            self.path = self.path.with_suffix(".h5")
         self._stack = ExitStack()
         try:
             first = self._stack.enter_context(Recording(self.path))

@@ -94,7 +94,7 @@ def test_repeatedly_killed_sink_loses_nothing(tmp_path: Path) -> None:
     assert 1 <= len(unfinished) <= 6
     said = sci_stream("repair", first, cwd=tmp_path)
     assert said.status == 0, said.output
-    found = json.loads(sci_stream("inspect", first.with_suffix(".nxs"), "--json", cwd=tmp_path).output)
+    found = json.loads(sci_stream("inspect", first, "--json", cwd=tmp_path).output)
     assert found["state"] == "complete"
     assert found["stored"]["raw"] == found["stored"]["video"] == 400
     assert found["gaps"] == {"raw": [], "video": []}

@@ -54,7 +54,6 @@ def test_hostile_files_are_refused_in_words(tmp_path: Path, seed: int, mutations
             "pipe",
             "/dev/zero",
             "folder",
-            ".nxs",
         )
         if report["name"].startswith(made) and "saved ledger" not in report["name"]:
             assert report["outcome"] == "refused", report

@@ -10,7 +10,6 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,7 @@ import numpy as np
 import torch
 
 from sci_stream.recording.hdf5 import LIBVER
-from sci_stream.recording.virtual_dataset import write_virtual_recording
 from tests.hostile_files.readers import READERS, Reader, make_recording, make_tiff
-from tests.series_fixtures import Series, make_series
 
 Craft = Callable[[Path], Iterator[tuple[str, Path, str]]]
 """Writes files made to do harm into a folder; yields name, path and the reader that gets them."""
@@ -144,23 +141,7 @@ def crafted(folder: Path) -> Iterator[tuple[str, Path, str]]:
 
 
 def _crafted_hdf5(folder: Path, secret: Path) -> Iterator[tuple[str, Path, str]]:
-    """Yield HDF5 files of other kinds that show other files, and one recording over false segments each."""
-    for number, names in enumerate((["../secret.h5"], [str(secret.with_suffix(".h5"))], ["other.h5"], ["shows.h5"])):
-        path = folder / f"whole-{number}" / "run.h5"
-        path.parent.mkdir()
-        make_recording(path)
-        path = write_virtual_recording(path)
-        _recording_with(path.with_name("shows.h5"), _elsewhere("external storage", secret, "raw"))
-        other = make_series()
-        make_recording(path.with_name("other.h5"), Series(replace(other.info, series="another"), other.calibration))
-        with h5py.File(path, "r+") as file:
-            shape = file["raw"].shape
-            del file["raw"]
-            layout = h5py.VirtualLayout(shape, np.uint16)
-            layout[...] = h5py.VirtualSource(names[0], "raw", shape=shape, dtype=np.uint16)
-            file.create_virtual_dataset("raw", layout)
-            file.attrs["segments"] = names
-        yield f".nxs over {names[0]}", path, "recording"
+    """Yield HDF5 files of other kinds that show other files."""
     parts = {"measurement of MATLAB 7.3": "meas", "calibration": "phi"}
     for kind, name in parts.items():
         yield from with_data_elsewhere(folder, secret, kind, READERS[kind], name)

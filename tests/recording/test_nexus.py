@@ -12,10 +12,9 @@ import pytest
 
 import sci_stream
 from sci_stream.config import parse_rig
-from sci_stream.errors import ConfigError, FileFormatError
+from sci_stream.errors import ConfigError
 from sci_stream.imaging.rendering import render
 from sci_stream.recording.repair import repair_recording
-from sci_stream.recording.virtual_dataset import write_virtual_recording
 from sci_stream.recording.writer import RecordingWriter
 
 RIG = """
@@ -126,7 +125,7 @@ def test_sixteen_bit_video_keeps_highlights_and_has_its_scale(tmp_path: Path, se
         np.testing.assert_allclose(values, video)
 
 
-def test_repaired_and_virtual_recordings_keep_metadata(tmp_path: Path, series) -> None:
+def test_repaired_recordings_keep_metadata(tmp_path: Path, series) -> None:
     info = dataclasses.replace(series.info, rig_toml=RIG)
     parent = {"file": "first.h5", "series": "run-0"}
     writer = RecordingWriter(tmp_path / "run.h5", info, series.calibration, video_dtype="uint16", parent=parent)
@@ -137,26 +136,13 @@ def test_repaired_and_virtual_recordings_keep_metadata(tmp_path: Path, series) -
     after.flush()
     after._close_file()  # as a crash leaves it: without its end
     assert repair_recording(after.path) is not None
-    whole = write_virtual_recording(tmp_path / "run.h5")
-    for path in (tmp_path / "run.h5", after.path, whole):
+    for path in (tmp_path / "run.h5", after.path):
         with sci_stream.open(path) as recording, h5py.File(path) as file:
             assert recording.parent == parent
             assert file["video"].dtype == np.uint16
             assert text(file["entry/user/name"]) == "Ada"
-    with sci_stream.open(whole) as recording:
+    with sci_stream.open(tmp_path / "run.h5") as recording:
         np.testing.assert_allclose(recording.video[1], series.video(1), atol=1e-4)
-
-
-def test_segments_of_different_types_are_not_joined(tmp_path: Path, series) -> None:
-    first = RecordingWriter(tmp_path / "run.h5", series.info, series.calibration)
-    first.write_reconstruction(series.reconstruction(0))
-    first.close(continued="run_001.h5")
-    second = RecordingWriter(tmp_path / "run.h5", series.info, series.calibration, video_dtype="uint16")
-    second.write_reconstruction(series.reconstruction(1))
-    second.close({"closed": True})
-    with pytest.raises(FileFormatError, match="store video of different types; got float16, uint16"):
-        write_virtual_recording(tmp_path / "run.h5")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.h5", "run_001.h5"]
 
 
 def test_rgb_renders_pictures_on_demand(tmp_path: Path, series) -> None:

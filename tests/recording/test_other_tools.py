@@ -10,26 +10,21 @@ import numpy as np
 import pytest
 
 from sci_stream.recording.layout import Compression
-from sci_stream.recording.virtual_dataset import write_virtual_recording
 from sci_stream.recording.writer import RecordingWriter
 
 
-@pytest.fixture(params=["finished", "compressed", "live", "segments"])
+@pytest.fixture(params=["finished", "compressed", "live"])
 def recording(request, tmp_path: Path, series):
     """A recording of two snapshots, in every state in which it may be opened."""
     path = tmp_path / "run.h5"
     compression = Compression.BITSHUFFLE_LZ4 if request.param == "compressed" else Compression.NONE
     writer = RecordingWriter(path, series.info, series.calibration, compression=compression)
     writer.write_reconstruction(series.reconstruction(0))
-    if request.param == "segments":
-        after = writer.next_segment()
-        writer.close(continued=after.path.name)
-        writer = after
     writer.write_reconstruction(series.reconstruction(1))
     writer.flush()
     if request.param != "live":
         writer.close({"acquired": 2, "closed": True})
-    yield write_virtual_recording(path) if request.param == "segments" else path
+    yield path
     writer.close()
 
 

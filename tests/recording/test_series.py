@@ -1,4 +1,4 @@
-"""Recorded series as arrays, from any number of segments and through the virtual dataset."""
+"""Recorded series as arrays, from any number of segments."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 import sci_stream
 from sci_stream.errors import FileFormatError
-from sci_stream.recording import reader
 from sci_stream.recording.columns import COLUMNS
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.segments import segment_path
 from sci_stream.recording.series import FrameStack, RecordedSeries
-from sci_stream.recording.virtual_dataset import write_virtual_recording
 from sci_stream.recording.writer import RecordingWriter
 
 LEDGER = {"acquired": 9, "closed": True}
@@ -71,34 +69,12 @@ def test_open_gives_arrays_over_all_segments(recorded: Path, series) -> None:
             recording.video_of(6)
 
 
-def test_virtual_dataset_is_a_recording(recorded: Path, series) -> None:
-    whole = write_virtual_recording(recorded)
-    assert whole == recorded.with_suffix(".nxs")
-    with sci_stream.open(whole) as recording:
-        assert len(recording.segments) == 1
-        check_all(recording, series)
-
-
-def test_h5py_reads_a_moved_virtual_dataset(recorded: Path, tmp_path: Path, series) -> None:
-    write_virtual_recording(recorded)
-    moved = tmp_path / "elsewhere"
-    moved.mkdir()
-    for path in [*tmp_path.glob("run*")]:
-        path.rename(moved / path.name)
-    with h5py.File(moved / "run.nxs") as file:
-        assert np.array_equal(file["raw"][4], series.counts(4))
-        assert np.array_equal(file["video"][4], series.video(4))
-        assert not file["raw"][7].any(), "nothing was stored of snapshot 7"
-        assert file["entry/video/data"].shape == (9, 3, 16, 24)
-
-
 def open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts open files as Linux shows them")
-def test_more_segments_than_open_files_are_read(tmp_path: Path, series, monkeypatch) -> None:
-    monkeypatch.setattr(reader, "_READS_OF_VIRTUAL", 4)
+def test_more_segments_than_open_files_are_read(tmp_path: Path, series) -> None:
     path = tmp_path / "run.h5"
     writer = RecordingWriter(path, series.info, series.calibration)
     seqs = range(12)
@@ -108,9 +84,8 @@ def test_more_segments_than_open_files_are_read(tmp_path: Path, series, monkeypa
             writer, last = writer.next_segment(), writer
             last.close(continued=writer.path.name)
     writer.close(LEDGER)
-    whole = write_virtual_recording(path)
     before = open_files()
-    for name in (path, whole):
+    for name in (path, path.with_suffix(".nxs")):  # which earlier versions wrote over all segments
         with sci_stream.open(name) as recording:
             for _ in range(2):  # also segments that were closed meanwhile
                 for seq in seqs:
@@ -133,25 +108,10 @@ def test_replaced_segment_is_detected(tmp_path: Path, series) -> None:
             _ = one.calibration
 
 
-def test_virtual_dataset_with_missing_segments_is_refused(recorded: Path) -> None:
-    whole = write_virtual_recording(recorded)
-    recorded.with_name("run_001.h5").unlink()
-    with pytest.raises(FileFormatError, match=r"1 missing, such as run_001\.h5.*Keep the files"):
-        sci_stream.open(whole)
-
-
 def test_later_segment_opens_alone(recorded: Path) -> None:
     with sci_stream.open(recorded.with_name("run_002.h5")) as recording:
         assert recording.video.seqs.tolist() == [3, 4, 5, 8]
         assert len(recording.raw) == 2
-
-
-def test_virtual_dataset_over_a_crashed_segment_is_refused(recorded: Path, series) -> None:
-    writer = RecordingWriter(recorded, series.info, series.calibration)
-    writer.flush()
-    with pytest.raises(FileFormatError, match=r"run_003\.h5 was not closed cleanly.*sci-stream repair"):
-        write_virtual_recording(recorded)
-    writer.close()
 
 
 def test_segment_of_another_series_is_ignored(recorded: Path, tmp_path: Path, series) -> None:
@@ -243,7 +203,7 @@ def test_missing_column_reads_as_unwritten(recorded: Path, series) -> None:
         assert not recording.table["masks_corrected"].any()
 
 
-def test_chunk_data_are_columns_of_the_virtual_dataset(tmp_path: Path, series) -> None:
+def test_chunk_data_are_columns_of_all_segments(tmp_path: Path, series) -> None:
     path = tmp_path / "run.h5"
     one = RecordingWriter(path, replace(series.info, chunks={"ExposureTime": "us"}), series.calibration)
     one.write_raw(replace(series.snapshot(0), chunks={"ExposureTime": 7.5, "Format": "Mono12"}))
@@ -252,10 +212,8 @@ def test_chunk_data_are_columns_of_the_virtual_dataset(tmp_path: Path, series) -
     one.close(continued=two.path.name)
     two.write_reconstruction(replace(series.reconstruction(2), chunks={"ExposureTime": True}))
     two.close(LEDGER)
-    whole = write_virtual_recording(path)
-    for name in (path, whole):
-        with RecordedSeries(name) as recording:
-            np.testing.assert_array_equal(recording.table["chunk_ExposureTime"], [7.5, np.nan, 1.0])
-            assert recording.info.chunks == {"ExposureTime": "us"}
+    with RecordedSeries(path) as recording:
+        np.testing.assert_array_equal(recording.table["chunk_ExposureTime"], [7.5, np.nan, 1.0])
+        assert recording.info.chunks == {"ExposureTime": "us"}
     with h5py.File(path) as file:
         assert file["rows/chunk_ExposureTime"].attrs["units"] == "us"

@@ -130,7 +130,7 @@ def result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield " · ".join(figures)
     recording = summary["recording"]
     if recording.get("file"):
-        yield f"recording: {recording.get('whole') or recording['file']}"
+        yield f"recording: {recording['file']}"
     if recording.get("unreadable"):
         yield f"THE RECORDING IS NOT COMPLETE: {recording['unreadable']}"
 

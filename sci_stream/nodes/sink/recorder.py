@@ -38,9 +38,8 @@ _NO_SPACE = os.strerror(errno.ENOSPC)
 class RecordingStatus:
     """State of the recording of a series; not ``enabled`` if nothing was ever recorded.
 
-    ``whole`` is the virtual dataset over all segments, once written. ``rows`` and ``bytes`` count the segments since
-    the recording was last started. ``unreadable`` says why recorded snapshots could not be read back at the end of the
-    series.
+    ``rows`` and ``bytes`` count the segments since the recording was last started. ``unreadable`` says why recorded
+    snapshots could not be read back at the end of the series.
     """
 
     enabled: bool = False
@@ -48,7 +47,6 @@ class RecordingStatus:
     reason: str = ""
     warning: str = ""
     file: str | None = None
-    whole: str | None = None
     segment: int = 0
     rows: int = 0
     bytes: int = 0
@@ -268,7 +266,6 @@ class Recorder:
                 reason=recording.reason,
                 warning=recording.warning,
                 file=str(recording.writer.path),
-                whole=None if recording.whole is None else str(recording.whole),
                 segment=recording.writer.segment,
                 rows=recording.rows_written,
                 bytes=recording.bytes_written,

@@ -14,22 +14,19 @@ from sci_stream.config import RecordSection
 from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.delivery.throughput import ThroughputMeter
-from sci_stream.errors import InputError, SciStreamError, StorageError
+from sci_stream.errors import InputError, StorageError
 from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SettingChange
 from sci_stream.recording.journal import Journal
 from sci_stream.recording.layout import Compression
-from sci_stream.recording.segments import DAMAGE, free_bytes, recording_path
-from sci_stream.recording.virtual_dataset import write_virtual_recording
+from sci_stream.recording.segments import free_bytes, recording_path
 from sci_stream.recording.writer import RecordingWriter
 from sci_stream.wire.codec import payload_bytes
 from sci_stream.wire.messages import Dropped
 
 _LOG = logging.getLogger(__name__)
 MIB = 1 << 20
-# Segment limit of a virtual dataset: its rows, 300 bytes each, are held in memory while it is written.
-_MAX_ROWS_JOINED = 2_000_000
 # A next segment that cannot be created (too many open files, folder missing) is tried again after this time.
 _RETRY_SEGMENT_S = 5.0
 # Size of a queued item apart from its arrays, so that items without arrays are bounded too.
@@ -146,7 +143,6 @@ class SeriesRecording:
         self._began_s = time.monotonic()
         self._rate.update(self._began_s, 0)
         self.ledger: LedgerCounts | None = None
-        self.whole: Path | None = None
         self._closed_bytes = 0
         self._closed_rows = 0
         self._segment_began_s = self._began_s
@@ -340,8 +336,6 @@ class SeriesRecording:
             self.writer.close(ledger)
         except StorageError as failure:
             error = failure
-        if error is None and ledger is not None and self.state is RecorderState.RECORDING:
-            self._join_segments()
         self._journal.append("series_ended", {"ledger": cast(Json, ledger)})
         try:
             self._journal.close()
@@ -354,12 +348,3 @@ class SeriesRecording:
         self.reason = "" if error is None else str(error)
         if error is not None:
             _LOG.error("cannot finish the recording: %s", error)
-
-    def _join_segments(self) -> None:
-        """Write the virtual dataset over all segments. A failure is harmless: ``repair`` creates it later."""
-        if self.writer.segment == 0 or self.rows_written > _MAX_ROWS_JOINED:
-            return
-        try:
-            self.whole = write_virtual_recording(self._path)
-        except (SciStreamError, *DAMAGE) as error:
-            _LOG.warning("cannot write the virtual dataset over all segments: %s", error)

@@ -24,7 +24,6 @@ from sci_stream.recon.engine import Engine
 from sci_stream.recording.calibration_file import load_calibration
 from sci_stream.recording.columns import START, recorded_chunks
 from sci_stream.recording.series import RecordedSeries
-from sci_stream.recording.virtual_dataset import write_virtual_recording
 from sci_stream.recording.writer import RecordingWriter
 from sci_stream.reports import SolveReport, Start
 from sci_stream.tools.replay.solver import ReplaySolver, SolverChanges, SolverSetup, replay_solver
@@ -308,11 +307,6 @@ class _Run:
                 return
             ledger.end(before + self.done)
             writer.close(ledger.counts())
-        if writer.segment:
-            try:
-                write_virtual_recording(out)
-            except FileFormatError as error:
-                log.warning("cannot write the virtual dataset over all segments: %s", error)
 
     def _solve_preceding(self, first: int) -> None:
         """Solve the directly preceding snapshots, so that the first one starts as in an uninterrupted run."""

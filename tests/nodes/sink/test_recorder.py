@@ -22,7 +22,7 @@ from sci_stream.nodes.sink.recorder import Recorder
 from sci_stream.nodes.sink.series_recording import LedgerNote, Written
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.segments import free_bytes
-from sci_stream.recording.series import open_recording
+from sci_stream.recording.series import RecordedSeries, open_recording
 from sci_stream.recording.writer import RecordingWriter
 from sci_stream.wire.messages import Dropped
 from tests.journals import read_journal
@@ -173,7 +173,6 @@ def test_recording_can_stop_and_restart_in_a_series(tmp_path: Path, series) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "run-1.h5",
         "run-1.journal.jsonl",
-        "run-1.nxs",
         "run-1_001.h5",
     ]
 
@@ -351,7 +350,7 @@ def test_full_real_disk_leaves_a_clean_prefix(small_disk: Path, series) -> None:
         assert all(np.array_equal(recording.raw(s), series.counts(s)) for s in recording.raw_seqs)
 
 
-def test_segments_by_size_have_a_virtual_dataset(tmp_path: Path, series) -> None:
+def test_segments_by_size_make_one_recording(tmp_path: Path, series) -> None:
     size = series.counts(0).nbytes
     recorder = started(record_section(tmp_path, video=False, segment_bytes=3 * size), series, batch_items=1)
     for seq in range(8):
@@ -361,15 +360,14 @@ def test_segments_by_size_have_a_virtual_dataset(tmp_path: Path, series) -> None
     recorder.close(LEDGER)
     status = recorder.status()
     assert (status.segment, status.rows, status.bytes) == (2, 8, 8 * size)
-    assert status.whole == str(tmp_path / "run-1.nxs")
     with Recording(tmp_path / "run-1.h5") as first, Recording(tmp_path / "run-1_001.h5") as second:
         assert first.raw_seqs == [0, 1, 2]
         assert first.continued == "run-1_001.h5"
         assert first.ledger is not None, "the ledger so far, for a first segment that is read alone"
         assert second.raw_seqs == [3, 4, 5]
-    with Recording(tmp_path / "run-1.nxs") as whole:
-        assert whole.raw_seqs == list(range(8))
-        assert all(np.array_equal(whole.raw(seq), series.counts(seq)) for seq in range(8))
+    with RecordedSeries(tmp_path / "run-1.h5") as whole:
+        assert whole.raw.seqs.tolist() == list(range(8))
+        assert all(np.array_equal(whole.raw_of(seq), series.counts(seq)) for seq in range(8))
         assert whole.ledger == LEDGER
         assert whole.notes == {"solvers": {"reconstruct-0": {}}}
     events = [event["event"] for event in read_journal(tmp_path / "run-1.journal.jsonl")]
