@@ -85,6 +85,37 @@ def masks_advise(
         )
 
 
+@masks_app.command("hold")
+def masks_hold(
+    rig: RigPath,
+    pattern: Annotated[
+        str, typer.Argument(help="white, dark, the number of a mask, or cycle: all, with pulses.")
+    ] = "white",
+) -> None:
+    """Hold a pattern or run the masks, with white level, focus and contrast on a page, until Ctrl-C: to align."""
+    from sci_stream.config import load_rig
+    from sci_stream.nodes.runtime.modulators import make_coded_camera
+    from sci_stream.ports import Pattern
+    from sci_stream.tools.calibrate import hold
+    from sci_stream.web.calibration_page import CalibrationPage
+
+    start_logging("masks")
+    if not pattern.isdecimal() and pattern not in {"white", "dark", "cycle"}:
+        raise ConfigError("Unknown pattern", expected="white, dark, cycle, or the number of a mask", got=repr(pattern))
+    held = int(pattern) if pattern.isdecimal() else None if pattern == "cycle" else cast(Pattern, pattern)
+    loaded = load_rig(rig)
+    page = CalibrationPage(loaded.preview)
+    echo(f"white level, focus and contrast: {page.url}")
+    try:
+        hold(make_coded_camera(loaded), held, page.show)
+    except KeyboardInterrupt:
+        echo("stopped: the camera is closed")
+    except ValueError as error:
+        raise ConfigError("Unknown pattern", got=error) from None
+    finally:
+        page.close()
+
+
 @app.command()
 def modulate(
     rig: RigPath,

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.errors import CalibrationError, CameraError, ConfigError, FileFormatError
 from sci_stream.file_guard import writing
 from sci_stream.files.numpy_file import read_npz
-from sci_stream.model import Array, CameraCapabilities
+from sci_stream.model import Array, CameraCapabilities, CameraFrame
 from sci_stream.modulation.timing import CameraTrigger
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.optics.calibration import Calibration
@@ -95,6 +95,30 @@ def calibrate(
         session = _Session(camera, capabilities, plan, ask=ask, progress=progress, show=show)
         with session.running():
             return session.calibrate()
+    finally:
+        camera.stop()
+        camera.close()
+
+
+def hold(camera: Camera, pattern: Pattern | None, show: Show) -> None:
+    """Hold a pattern, or run the cycle, and show the newest frames until KeyboardInterrupt; then close the camera.
+
+    Raises `ConfigError` if the rig commands no modulator that can.
+    """
+    if not isinstance(camera, ModulatedCamera):
+        raise ConfigError("The rig commands no modulator", expected="[modulator] driver", hint="See the rig guide.")
+    try:
+        capabilities = camera.open()
+        session = _Session(
+            camera, capabilities, CalibrationPlan(), ask=lambda _: None, progress=lambda *_: None, show=show
+        )
+        with nullcontext() if pattern is None else session.running():
+            if pattern is None:
+                camera.start()
+            else:
+                session.hold(pattern, "")
+            while True:
+                session.show_next("The masks run" if pattern is None else f"Pattern {pattern} is held")
     finally:
         camera.stop()
         camera.close()
@@ -201,6 +225,11 @@ class _Session:
         """Return the mean of a held pattern; that of an interrupted calibration, unless ``again``."""
         if not again and (before := self._taken.get(str(pattern))) is not None:
             return before
+        self.hold(pattern, words)
+        return self._taken.put(str(pattern), self._average(words))
+
+    def hold(self, pattern: Pattern, words: str) -> None:
+        """Let the modulator hold a pattern, or ask for it, and start the camera."""
         # Stopped meanwhile: its buffers would hold frames of the pattern before.
         self._camera.stop()
         if self._modulator is not None:
@@ -208,7 +237,13 @@ class _Session:
         else:
             self._ask(words)
         self._camera.start()
-        return self._taken.put(str(pattern), self._average(words))
+
+    def show_next(self, words: str) -> CameraFrame | None:
+        """Return and show the next frame, None if there is none yet."""
+        frame = self._camera.read(_READ_S)
+        if frame is not None:
+            self._show(words, frame.counts, self._saturation_dn, self._dark_dn)
+        return frame
 
     def _by_phase(self, order: range) -> tuple[FrameMean, FrameMean, list[FrameMean]]:
         """Take a moving mask in exposures of a B-th of a cycle, each later than the one before by as much.
@@ -267,7 +302,7 @@ class _Session:
         received_s = time.monotonic()
         self._progress(words, 0, plan.frames)
         while mean.n < plan.frames:
-            frame = camera.read(_READ_S)
+            frame = self.show_next(words)
             if frame is None:
                 if camera.exhausted or time.monotonic() - received_s > plan.timeout_s:
                     raise CameraError(
@@ -279,7 +314,6 @@ class _Session:
                     )
                 continue
             received_s = time.monotonic()
-            self._show(words, frame.counts, self._saturation_dn, self._dark_dn)
             if frame.host_time_ns < began_ns:
                 continue  # it was buffered while the pattern was being set up
             if to_settle:

@@ -14,13 +14,14 @@ import torch
 from sci_stream.calibration.measurement import Measured
 from sci_stream.calibration.quality import Verdict, assess, worst
 from sci_stream.errors import CalibrationError, CameraError, ConfigError, StorageError
-from sci_stream.model import CameraCapabilities, CameraFrame, Snapshot, SnapshotId
+from sci_stream.model import Array, CameraCapabilities, CameraFrame, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
+from sci_stream.ports import Pattern
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
 from sci_stream.recording.calibration_file import load_calibration, load_measured, save_calibration
-from sci_stream.tools.calibrate import CalibrationPlan, calibrate
+from sci_stream.tools.calibrate import CalibrationPlan, calibrate, hold
 from sci_stream.tools.calibration_report import write_report
 from sci_stream_drivers.simulated import SimulatedOptions
 from tests.tools.modulated import masks, modulated
@@ -38,6 +39,22 @@ def silent(words: str, done: int, total: int) -> None: ...
 
 def take(n_frames: int = 8, **options: object) -> tuple[Calibration, Measured]:
     return calibrate(modulated(masks(n_frames), options), PLAN, no_operator, silent)
+
+
+@pytest.mark.parametrize(("pattern", "source"), [("white", "free"), (None, "line")])
+def test_masks_are_held_or_run_until_interrupted(pattern: Pattern | None, source: str) -> None:
+    both, shown_dn = modulated(masks(4)), []
+
+    def show(_words: str, counts: Array, _saturation_dn: float, _dark_dn: float) -> None:
+        assert both.camera.trigger_now().source == source
+        shown_dn.append(float(counts.mean()))
+        if len(shown_dn) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hold(both, pattern, show)
+    assert min(shown_dn) > 500
+    assert both.plan is None, "closed"
 
 
 class Operated:

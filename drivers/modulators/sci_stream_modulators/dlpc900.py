@@ -57,7 +57,11 @@ class Dlpc900Modulator(BaseModulator[Dlpc900Options]):
         self._device = require_optional(
             "hid", "dlpc900", "The modulator driver dlpc900", "sci-stream-modulators"
         ).device()
-        self._device.open(_VENDOR, _PRODUCT, self.options.serial or None)
+        try:
+            self._device.open(_VENDOR, _PRODUCT, self.options.serial or None)
+        except OSError as error:
+            hint = "Is it connected and on, and may this user open it (deploy/host/90-sci-stream.rules)?"
+            raise CameraError("No DLPC900 can be opened", got=error, hint=hint) from None
         patch, _, minor, major = self._ask(FIRMWARE)[:4]
         self._command(RUN, bytes([STOP]))
         self._command(MODE, bytes([ON_THE_FLY]))

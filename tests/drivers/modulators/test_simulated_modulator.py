@@ -136,6 +136,16 @@ def test_advance_of_an_earlier_series_does_not_hold_in_the_next() -> None:
     assert (again.chunks[ADVANCE], again.chunks[CORRECTIONS]) == (0, 2)
 
 
+def test_corrections_are_switched_off_by_the_rig() -> None:
+    both = modulated(camera={"noise": False}, modulator={"faults": {"lost_pulses": [1]}}, correct=False)
+    frames(both, 2)
+    for _ in range(4):
+        both.observe({CORRECTIONS: 0, STATE: 0, FIRST_MASK: 1})
+    (late,) = frames(both, 1)
+    assert error_of(both, late, rolled=1) < 0.005
+    assert (late.chunks[ADVANCE], late.chunks[CORRECTIONS]) == (0, 0)
+
+
 def test_readout_is_that_of_the_planned_exposure() -> None:
     both = modulated(modulator={"pulse": "per_cycle"})
     timing, now = both.camera.timing, both.camera.trigger_now
