@@ -39,7 +39,7 @@ class CalibrationWatch:
 
     def __init__(self, section: CalibrationSection, engine: Engine) -> None:
         self._section = section
-        self._engine = engine
+        self.engine = engine
         self._monitor = self._new_monitor()
         self._unmeasured = float(np.mean(engine.calibration.gram_diag == 0))
         if self._unmeasured > _MAX_UNMEASURED:
@@ -56,7 +56,7 @@ class CalibrationWatch:
         """First mask of the last exposure, if a modulator's state came with it and the video shows it."""
 
     def _new_monitor(self) -> CalibrationMonitor | None:
-        every, engine = self._section.health_every, self._engine
+        every, engine = self._section.health_every, self.engine
         correct = self._section.correct_shift
         return CalibrationMonitor(engine.calibration, engine.device, every=every, correct=correct) if every else None
 
@@ -68,13 +68,13 @@ class CalibrationWatch:
         self._monitor.measure(snapshot)
         correction = self._monitor.correction
         if correction != before:
-            self._engine.correct_masks(correction)
+            self.engine.correct_masks(correction)
         if before.own.is_none and not correction.own.is_none:
             log.info(
                 "correcting errors of single masks: shifts of %.2f px, gains of %.1f %%, black level of %.1f DN",
                 correction.jitter_px,
                 100 * correction.gain_error,
-                correction.black * self._engine.calibration.full_scale_dn,
+                correction.black * self.engine.calibration.full_scale_dn,
             )
 
     def check(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
@@ -103,7 +103,7 @@ class CalibrationWatch:
         if self._placed not in ((), placed):
             # Shift and gains of the masks are others now, and the earlier estimates do not hold.
             self._monitor = self._new_monitor()
-            self._engine.correct_masks(NO_CORRECTION)
+            self.engine.correct_masks(NO_CORRECTION)
         self._placed = placed
 
     def evidence(self, snapshot: Snapshot, health: CalibrationHealth | None) -> dict[str, Value]:
@@ -144,7 +144,7 @@ class CalibrationWatch:
             "masks_corrected": int(health.corrected),
             "mask_jitter_px": round(correction.jitter_px, 4),
             "mask_gain_error": round(correction.gain_error, 4),
-            "black_level_dn": round(correction.black * self._engine.calibration.full_scale_dn, 2),
+            "black_level_dn": round(correction.black * self.engine.calibration.full_scale_dn, 2),
         }
         return {**always, **known, **corrected}
 

@@ -89,7 +89,6 @@ class SolverThread:
     def __init__(self, section: ReconstructSection, device: str, calibration: CalibrationSection | None = None) -> None:
         self._given = self._section = section
         self._calibration_section = calibration or CalibrationSection()
-        self._watches: dict[str, CalibrationWatch] = {}
         self._watch_status: dict[str, int | float | str] = {}
         self._device = pick_device(device)
         if reason := idle_cuda(device):
@@ -104,7 +103,7 @@ class SolverThread:
         self._denoised = 0
         self._under_way: _UnderWay | None = None
         self._wake: Callable[[], None] = lambda: None
-        self._engines: OrderedDict[str, Engine] = OrderedDict()
+        self._watches: OrderedDict[str, CalibrationWatch] = OrderedDict()  # each with its engine, by calibration
         self._last_engine: Engine | None = None
         self._adopting: set[str] = set()
         self._jobs: queue.SimpleQueue[Calibration | Snapshot | _Change | None] = queue.SimpleQueue()
@@ -149,7 +148,7 @@ class SolverThread:
 
     def has(self, calibration_hash: str) -> bool:
         """Return whether snapshots with this calibration can be submitted."""
-        return calibration_hash in self._engines or calibration_hash in self._adopting
+        return calibration_hash in self._watches or calibration_hash in self._adopting
 
     def adopt(self, calibration: Calibration) -> None:
         """Load a calibration to the device; `Ready` follows."""
@@ -246,15 +245,15 @@ class SolverThread:
             section = changed_section(self._given, self._section, self._denoiser.name, job.changes)
             denoiser, settings = make_prior(section, self._device)
             if denoiser.name == self._denoiser.name:
-                for engine in self._engines.values():
+                for watch in self._watches.values():
                     # Only the number of iterations differs.
-                    engine.change_settings(suited(section, settings, engine.calibration))
+                    watch.engine.change_settings(suited(section, settings, watch.engine.calibration))
                 if self._last_engine is not None:
                     self._controller = BudgetController(self._last_engine.settings, self._last_engine.costs)
             else:
                 made = [
-                    self._make_engine(calibration, denoiser, suited(section, settings, calibration))
-                    for calibration in (engine.calibration for engine in self._engines.values())
+                    self._make_engine(watch.engine.calibration, denoiser, section, settings)
+                    for watch in self._watches.values()
                 ]
                 self._denoiser, self._settings = denoiser, settings
                 for engine in made:
@@ -276,13 +275,15 @@ class SolverThread:
         self._solver_id = solver_id(solver)
         return {f"{SOLVER_KEY}{name}": value for name, value in {"id": self._solver_id, **solver}.items()}
 
-    def _make_engine(self, calibration: Calibration, denoiser: Denoiser, settings: SolverSettings) -> Engine:
+    def _make_engine(
+        self, calibration: Calibration, denoiser: Denoiser, section: ReconstructSection, settings: SolverSettings
+    ) -> Engine:
         """Return an engine that is ready."""
         engine = Engine(
             calibration,
             denoiser,
             self._device,
-            settings,
+            suited(section, settings, calibration),
             video_dtype=self._dtype,
             between=self._between_iterations,
             cuda_graphs=self._section.cuda_graphs,
@@ -295,21 +296,20 @@ class SolverThread:
     def _install(self, engine: Engine) -> None:
         if engine.fault:
             log.warning("%s: %s", self.device_name, engine.fault)
-        self._engines[engine.calibration.hash] = engine
         self._watches[engine.calibration.hash] = CalibrationWatch(self._calibration_section, engine)
 
     def _adopt(self, calibration: Calibration) -> Ready:
-        settings = suited(self._section, self._settings, calibration)
-        self._install(self._make_engine(calibration, self._denoiser, settings))
+        self._install(self._make_engine(calibration, self._denoiser, self._section, self._settings))
         self._adopting.discard(calibration.hash)
-        while len(self._engines) > _MAX_ENGINES:
-            del self._watches[self._engines.popitem(last=False)[0]]
+        while len(self._watches) > _MAX_ENGINES:
+            self._watches.popitem(last=False)
         return Ready(calibration.hash, self.device_name)
 
     def _begin(self, snapshot: Snapshot) -> None:
         """Start the solve of a snapshot and pass on the previous result."""
         started_ns = unix_ns()
-        engine = self._engines[snapshot.calibration_hash]
+        watch = self._watches[snapshot.calibration_hash]
+        engine = watch.engine
         if self._last_engine is not engine:
             if self._last_engine is not None:
                 engine.forget("calibration")
@@ -321,7 +321,7 @@ class SolverThread:
             else engine.settings.iterations
         )
         try:
-            self._watches[snapshot.calibration_hash].prepare(snapshot)
+            watch.prepare(snapshot)
         except Exception:  # it is solved without
             log.exception("the masks cannot be measured with snapshot %d", snapshot.id.seq)
         while (pending := self._within_memory(engine, snapshot.id, lambda: engine.begin(snapshot, budget))) is None:
@@ -380,9 +380,7 @@ class SolverThread:
             log.exception("the calibration cannot be checked with snapshot %d", done.snapshot.id.seq)
             health = None
         if watch.withholds:
-            video, report = withhold(
-                video, report, done.snapshot, self._engines[done.snapshot.calibration_hash].calibration
-            )
+            video, report = withhold(video, report, done.snapshot, watch.engine.calibration)
         first = None if watch.first_mask is None else float(watch.first_mask)
         report = dataclasses.replace(report, health=health, solver=self._solver_id, start_mask=first)
         self._watch_status = watch.status()

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sci_stream.config import Rig
+from sci_stream.health import Health, NodeMetrics
 from sci_stream.model import Json
 from sci_stream.nodes.runtime.process import versions
 
 if TYPE_CHECKING:
-    from sci_stream.health import Health
     from sci_stream.health.metrics import Value
     from sci_stream.health.server import HealthServer
 
@@ -37,27 +37,23 @@ class HealthReporter:
     ) -> None:
         section = rig.health
         self._manager = SystemdNotifier()
-        self._health: Health | None = None
+        self._health = Health(NodeMetrics(kind if index is None else f"{kind}-{index}", kind, versions()))
         self._server: HealthServer | None = None
         self._next_s = float("-inf")
-        self._page_refused = page_refused
+        self._page_refused = Counter() if page_refused is None else page_refused
+        self.observe = self._health.metrics.observe
+        self.url = ""
+        """Address of the health server, ``""`` if disabled."""
         if section.enabled:
-            from sci_stream.health import Health, NodeMetrics  # noqa: PLC0415 - rigs without it load no metrics
-            from sci_stream.health.server import HealthServer  # noqa: PLC0415 - nor a web server
+            from sci_stream.health.server import HealthServer  # noqa: PLC0415 - rigs without it load no web server
 
             port = section.port(kind, index or 0)
-            self._health = Health(NodeMetrics(kind if index is None else f"{kind}-{index}", kind, versions()))
             self._server = HealthServer(self._health, section.host, port, section.token or None)
-
-    @property
-    def url(self) -> str:
-        """Address of the health server, ``""`` if disabled."""
-        return "" if self._server is None else self._server.url
+            self.url = self._server.url
 
     def due(self, now_s: float) -> bool:
         """Record that the loop is alive; return whether the next `report` is due."""
-        if self._health is not None:
-            self._health.mark_alive()
+        self._health.mark_alive()
         if now_s < self._next_s:
             return False
         self._next_s = now_s + _PERIOD_S
@@ -66,11 +62,6 @@ class HealthReporter:
     def report_soon(self) -> None:
         """Make the next `report` due at once, because something visible changed."""
         self._next_s = float("-inf")
-
-    def observe(self, name: str, value: float, label: str = "") -> None:
-        """Add a value to a histogram; see `NodeMetrics.observe`."""
-        if self._health is not None:
-            self._health.metrics.observe(name, value, label)
 
     def report(
         self,
@@ -82,9 +73,8 @@ class HealthReporter:
         idle: bool,
     ) -> None:
         """Publish the status; see `Health.report` and `SystemdNotifier.report`."""
-        if self._health is not None and self._server is not None:
-            refused = self._server.refused + (self._page_refused or Counter())
-            self._health.report(not_ready, status, {"http_refused": dict(refused), **metrics})
+        refused = self._page_refused if self._server is None else self._page_refused + self._server.refused
+        self._health.report(not_ready, status, {"http_refused": dict(refused), **metrics})
         self._manager.report(not_ready or "ready", progress=progress, idle=idle)
 
     def close(self) -> None:
