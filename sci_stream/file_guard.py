@@ -73,10 +73,7 @@ def in_words(error: BaseException) -> str:
 def require_regular(path: Path, what: str, *, error: type[InputError] = FileFormatError) -> int:
     """Return the size of a file. Reading a pipe waits for a writer, reading a device may never end.
 
-    Raises
-    ------
-    FileFormatError
-        If it is missing or is not a regular file.
+    Raises `FileFormatError` if it is missing or is not a regular file.
     """
     try:
         status = path.stat()
@@ -97,10 +94,7 @@ def require_regular(path: Path, what: str, *, error: type[InputError] = FileForm
 def read_small(path: Path, what: str, max_bytes: int, *, error: type[InputError] = FileFormatError) -> bytes:
     """Return the content of a regular file of limited size.
 
-    Raises
-    ------
-    FileFormatError
-        If it is missing, not a regular file, too large, or cannot be read.
+    Raises `FileFormatError` if it is missing, not a regular file, too large, or cannot be read.
     """
     size = require_regular(path, what, error=error)
     if size > max_bytes:
@@ -112,10 +106,7 @@ def read_small(path: Path, what: str, max_bytes: int, *, error: type[InputError]
 def require_memory(n_bytes: int, where: object, *, error: type[InputError] = FileFormatError) -> None:
     """Refuse to read more than fits into a part of this machine's memory.
 
-    Raises
-    ------
-    FileFormatError
-        If it does not fit; ``where`` names the file or the part of it that declares this size.
+    Raises `FileFormatError` if it does not fit; ``where`` names the file or the part of it that declares this size.
     """
     most = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * _MEMORY_FRACTION)
     if n_bytes > most:
@@ -129,10 +120,7 @@ def require_memory(n_bytes: int, where: object, *, error: type[InputError] = Fil
 def require_ratio(n_bytes: int, stored_bytes: int, where: object, *, error: type[InputError] = FileFormatError) -> None:
     """Refuse content that declares far more than is stored of it.
 
-    Raises
-    ------
-    FileFormatError
-        If ``n_bytes`` of images could not be stored in ``stored_bytes``.
+    Raises `FileFormatError` if ``n_bytes`` of images could not be stored in ``stored_bytes``.
     """
     if n_bytes > SMALL_BYTES and n_bytes > stored_bytes * _MAX_EXPANSION:
         raise error(
@@ -158,10 +146,8 @@ def _kind_of(mode: int) -> str:
 def complete_output(out: Path, *, replace: bool) -> Iterator[Path]:
     """Provide a hidden path that takes the name ``out`` once it is written, and is removed on an error.
 
-    Raises
-    ------
-    StorageError
-        If ``out`` exists and is not to be replaced, its folder does not exist, or it cannot be written.
+    Raises `StorageError` if ``out`` exists and is not to be replaced, its folder does not exist, or it cannot be
+    written.
     """
     if out.exists() and not replace:
         raise StorageError(f"{out} exists", hint="Choose another name, or --force to replace it.")

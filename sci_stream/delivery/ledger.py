@@ -115,10 +115,7 @@ class Ledger(LedgerState):
     def settle(self, seq: int, outcome: Outcome, reason: str = "") -> bool:
         """Give ``seq`` its outcome; return False, counting a duplicate, if it has one already.
 
-        Raises
-        ------
-        ValueError
-            If a drop comes without a reason.
+        Raises ValueError if a drop comes without a reason.
         """
         if outcome is Outcome.DROPPED and not reason:
             raise ValueError("a dropped snapshot needs a reason")

@@ -105,10 +105,7 @@ class NodeMetrics(Collector):
     def report(self, values: Mapping[str, Value]) -> None:
         """Replace the published values: a number, or numbers by label value.
 
-        Raises
-        ------
-        KeyError
-            If a metric is not in the catalogue.
+        Raises KeyError if a metric is not in the catalogue.
         """
         if unknown := [name for name in values if name not in CATALOGUE or CATALOGUE[name].buckets]:
             raise KeyError(f"not in the catalogue, or histograms, which are observed: {unknown}")
@@ -117,10 +114,7 @@ class NodeMetrics(Collector):
     def observe(self, name: str, value: float, label: str = "") -> None:
         """Add a value to a histogram.
 
-        Raises
-        ------
-        KeyError
-            If the histogram is not in the catalogue.
+        Raises KeyError if the histogram is not in the catalogue.
         """
         spec = CATALOGUE[name]
         if name not in self._histograms:

@@ -33,10 +33,7 @@ class HealthServer:
     ``port`` 0 is a free one; ``token`` is required in ``Authorization: Bearer …``, None for none. ``/healthz`` and
     ``/readyz`` without their reasons are public, because container supervisors send no token.
 
-    Raises
-    ------
-    TransportError
-        If the address is in use or not of this machine.
+    Raises `TransportError` if the address is in use or not of this machine.
     """
 
     def __init__(self, health: Health, host: str, port: int, token: str | None = None) -> None:

@@ -104,10 +104,7 @@ class ToneSettings:
     def changed(self, changes: Changes) -> Self:
         """Return a copy with some settings changed, given as plain values by a page or a file.
 
-        Raises
-        ------
-        InputError
-            If a name is unknown or a value is out of range.
+        Raises `InputError` if a name is unknown or a value is out of range.
         """
         values: dict[str, Any] = {**self.as_dict(), **changes}
         try:

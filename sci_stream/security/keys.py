@@ -32,12 +32,8 @@ class KeyPair:
 def make_key_pair(path: Path) -> str:
     """Create a key pair in ``path`` (secret, for this user only) and ``path`` + ``.pub``; return the public key.
 
-    Raises
-    ------
-    ConfigError
-        If a key exists: replacing it would lock this host out everywhere.
-    StorageError
-        If the files cannot be written.
+    Raises `ConfigError` if a key exists: replacing it would lock this host out everywhere; `StorageError` if the files
+    cannot be written.
     """
     if path.exists():
         raise ConfigError(
@@ -60,10 +56,7 @@ def make_key_pair(path: Path) -> str:
 def read_key_pair(path: Path) -> KeyPair:
     """Read a key pair.
 
-    Raises
-    ------
-    ConfigError
-        If it is missing, damaged, readable by others, or of another user.
+    Raises `ConfigError` if it is missing, damaged, readable by others, or of another user.
     """
     try:
         status = path.stat()
@@ -96,10 +89,7 @@ def read_key_pair(path: Path) -> KeyPair:
 def read_allowed(path: Path) -> dict[bytes, str]:
     """Read a list of allowed keys, one ``KEY NAME`` per line; return names by key. Empty if the file is missing.
 
-    Raises
-    ------
-    ConfigError
-        If a line is not a key, or if other users can write the file: they could allow themselves.
+    Raises `ConfigError` if a line is not a key, or if other users can write the file: they could allow themselves.
     """
     allowed: dict[bytes, str] = {}
     try:
@@ -151,12 +141,7 @@ def _require_own(path: Path, status: os.stat_result) -> None:
 def allow_key(path: Path, key: str, name: str) -> bool:
     """Add a public key to a list, creating it if missing; return False if it contains the key already.
 
-    Raises
-    ------
-    ConfigError
-        If the key is invalid, or the list is damaged.
-    StorageError
-        If the list cannot be written.
+    Raises `ConfigError` if the key is invalid, or the list is damaged; `StorageError` if the list cannot be written.
     """
     if PUBLIC_KEY.fullmatch(key) is None:
         raise ConfigError(

@@ -30,12 +30,7 @@ def encode(message: Message) -> list[bytes | memoryview]:
 
     Payloads are views of the message's own arrays: do not modify these until the frames have been sent.
 
-    Raises
-    ------
-    ValueError
-        If a receiver would refuse the message; names the field, the expected and the given value.
-    TypeError
-        If it is not a message.
+    Raises ValueError, with the field and both values, if a receiver would refuse the message; TypeError if it is none.
     """
     kind = _BY_TYPE.get(type(message))
     if kind is None:

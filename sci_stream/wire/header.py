@@ -68,10 +68,7 @@ def refuse(reason: Reason, what: str, *, expected: object = None, got: object = 
 def pack_header(fields: Mapping[str, JsonValue]) -> bytes:
     """Return a header as msgpack, starting with the schema version.
 
-    Raises
-    ------
-    ValueError
-        If it exceeds the default `Limits` of a receiver.
+    Raises ValueError if it exceeds the default `Limits` of a receiver.
     """
     packed: bytes = msgpack.packb({"v": SCHEMA_VERSION, **fields})
     limit = Limits().max_header_bytes
@@ -83,10 +80,7 @@ def pack_header(fields: Mapping[str, JsonValue]) -> bytes:
 def unpack_header(frame: memoryview, limits: Limits) -> dict[str, JsonValue]:
     """Return the fields of a header without its version; only the version is checked here.
 
-    Raises
-    ------
-    WireError
-        ``header_size``, ``header_syntax`` or ``version``.
+    Raises `WireError`: ``header_size``, ``header_syntax`` or ``version``.
     """
     if frame.nbytes > limits.max_header_bytes:
         refuse("header_size", "The header is too large", expected=f"≤ {limits.max_header_bytes}", got=frame.nbytes)

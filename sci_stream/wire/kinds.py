@@ -51,12 +51,7 @@ class MessageKind:
     def make(self, fields: dict[str, Any], arrays: Mapping[str, Array | None]) -> Any:
         """Return the message of validated fields and arrays.
 
-        Raises
-        ------
-        FieldError
-            If they are inconsistent.
-        CalibrationError
-            If they make no calibration.
+        Raises `FieldError` if they are inconsistent; `CalibrationError` if they make no calibration.
         """
         if self._identity:
             fields["id"] = SnapshotId(*(fields.pop(field) for field in self._identity))

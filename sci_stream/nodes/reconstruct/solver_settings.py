@@ -37,10 +37,7 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoi
 
     A subclass of the section may have further fields of `SolverSettings`, as in experiments.
 
-    Raises
-    ------
-    ConfigError, WeightsError
-        If the denoiser is unknown or its checkpoint missing or unusable.
+    Raises `ConfigError`, `WeightsError` if the denoiser is unknown or its checkpoint missing or unusable.
     """
     weights = section.weights
     name = chosen_denoiser(section.denoiser, device, weights=weights is not None)
@@ -116,10 +113,7 @@ def changed_section(
     A new denoiser gets its default iterations unless iterations are set too; the rig's weights belong to the rig's
     denoiser. Setting ``iterations`` below ``min_iterations`` lowers both.
 
-    Raises
-    ------
-    ConfigError
-        If the changes are inconsistent.
+    Raises `ConfigError` if the changes are inconsistent.
     """
     new: dict[str, object] = dict(changes)
     if "denoiser" in changes and changes["denoiser"] != prior:

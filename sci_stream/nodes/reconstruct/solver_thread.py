@@ -80,10 +80,8 @@ class SolverThread:
     On a GPU the next solve starts before the previous video has been copied out, so that copies overlap with computing;
     a video is passed on as soon as it arrives. ``device`` is ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
 
-    Raises
-    ------
-    DeviceError, ConfigError, WeightsError
-        If the device is missing, the denoiser unknown or its checkpoint unusable.
+    Raises `DeviceError`, `ConfigError`, `WeightsError` if the device is missing, the denoiser unknown or its checkpoint
+    unusable.
     """
 
     def __init__(self, section: ReconstructSection, device: str, calibration: CalibrationSection | None = None) -> None:

@@ -31,10 +31,7 @@ def load_driver(name: str) -> CameraDriver:
 def load_entry(group: str, name: str, kind: str) -> Any:
     """Return the driver that an entry point of a group names; ``kind`` is the section of the rig file.
 
-    Raises
-    ------
-    ConfigError
-        If there is none of that name, or it cannot be imported.
+    Raises `ConfigError` if there is none of that name, or it cannot be imported.
     """
     for entry in importlib.metadata.entry_points(group=group, name=name):
         try:
@@ -57,10 +54,7 @@ def load_entry(group: str, name: str, kind: str) -> Any:
 def make_camera(rig: Rig) -> Camera:
     """Create the rig's camera, not yet open. Relative paths in its options are relative to the rig file.
 
-    Raises
-    ------
-    ConfigError
-        If the driver is unknown or rejects its options.
+    Raises `ConfigError` if the driver is unknown or rejects its options.
     """
     driver = load_driver(rig.camera.driver)
     return driver(driver_options(rig, "camera", driver.Options))

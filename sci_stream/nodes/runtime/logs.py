@@ -42,10 +42,7 @@ _current = {"series": ""}
 def set_up_logging(node: str, *, verbose: bool, environment: Mapping[str, str] = os.environ) -> None:
     """Log to standard error, one line per message, with the node's name.
 
-    Raises
-    ------
-    ConfigError
-        If the environment names an unknown format.
+    Raises `ConfigError` if the environment names an unknown format.
     """
     wanted = environment.get(FORMAT_VARIABLE) or _FORMATS[0]
     if wanted not in _FORMATS:

@@ -25,10 +25,7 @@ _LINGER_MS = 500
 class NodeNetwork:
     """ZeroMQ context, encryption and poll loop of one node. Close it after the sockets.
 
-    Raises
-    ------
-    ConfigError
-        If the rig is encrypted and this host's key is missing or unusable.
+    Raises `ConfigError` if the rig is encrypted and this host's key is missing or unusable.
     """
 
     def __init__(self, rig: Rig, stop: StopRequest) -> None:

@@ -55,10 +55,7 @@ def private_folder(folder: Path) -> Path:
 def make_private_folder(folder: Path) -> None:
     """Create the folder if it is missing.
 
-    Raises
-    ------
-    OSError
-        If it cannot be created, is not a folder, or belongs to another user.
+    Raises OSError if it cannot be created, is not a folder, or belongs to another user.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.lstat()
@@ -71,10 +68,7 @@ def make_private_folder(folder: Path) -> None:
 def open_own(path: Path, flags: int) -> int:
     """Open a file of this user; a new one is accessible to this user only. Return its descriptor.
 
-    Raises
-    ------
-    OSError
-        If it cannot be opened, is not a regular file, belongs to another user, or can be written by others.
+    Raises OSError if it cannot be opened, is not a regular file, belongs to another user, or can be written by others.
     """
     number = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     status = os.fstat(number)
@@ -154,10 +148,7 @@ _RIG, _CALIBRATION = "rig.toml", "calibration"
 def freeze(rig: Rig, path: Path, folder: Path) -> None:
     """Copy a rig file and its calibration, so that a restarted node reads the same as the others.
 
-    Raises
-    ------
-    OSError
-        If they cannot be copied.
+    Raises OSError if they cannot be copied.
     """
     shutil.copyfile(path, folder / _RIG)
     file = rig.calibration.file
@@ -169,10 +160,7 @@ def freeze(rig: Rig, path: Path, folder: Path) -> None:
 def load_rig_of_run(path: Path) -> Rig:
     """Return a node's rig: as it was when its run began, where there is a supervisor.
 
-    Raises
-    ------
-    ConfigError
-        If the rig file is wrong.
+    Raises `ConfigError` if the rig file is wrong.
     """
     folder = Path(os.environ[FROZEN_VARIABLE]) if FROZEN_VARIABLE in os.environ else None
     if folder is None or not (folder / _RIG).is_file():

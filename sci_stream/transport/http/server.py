@@ -31,10 +31,7 @@ _MAX_INCOMING_BYTES = 1 << 16
 def listen(host: str, port: int, *, what: str, hint: str) -> socket.socket:
     """Return a listening socket; port 0 for any free one.
 
-    Raises
-    ------
-    TransportError
-        If the address is in use or not on this machine; `what` and `hint` are for its text.
+    Raises `TransportError` if the address is in use or not on this machine; `what` and `hint` are for its text.
     """
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
