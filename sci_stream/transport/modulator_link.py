@@ -1,7 +1,7 @@
 """A mask modulator on another host: a server around it, and a client that satisfies `sci_stream.ports.MaskModulator`.
 
 Makers' libraries are mostly for Windows: nothing here, and nothing that it imports, needs POSIX, torch or a camera. One
-call at a time, each with one answer: a line of JSON, and the patterns behind it.
+call at a time: name, argument as JSON and perhaps patterns; one answer: kind of error, and the result as JSON.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import zmq
@@ -28,37 +27,34 @@ from sci_stream.transport.sockets import bind, make_socket
 
 log = logging.getLogger(__name__)
 
-# Loading patterns over USB takes minutes.
-_ANSWER_S = {"open": 60.0, "load": 600.0, "advance": 600.0, "hold": 600.0}
-_SHORT_S = 10.0
+_Argument = TypeVar("_Argument")
+_Answer = TypeVar("_Answer")
 _POLL_MS = 200
 _MAX_BYTES = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A call of the port, with its argument."""
+class _Method(NamedTuple, Generic[_Argument, _Answer]):
+    """A method of the port: argument and answer, and how long it may take. To load patterns over USB takes minutes."""
 
-    name: Literal["open", "load", "arm", "start", "stop", "hold", "advance", "counters", "close"]
-    timing: MaskTiming | None = None
-    pattern: Pattern | None = None
-    steps: Annotated[int, Field(ge=-65536, le=65536)] = 0
-    shape: Annotated[tuple[int, ...], Field(max_length=3)] = ()
+    name: str
+    argument: TypeAdapter[_Argument]
+    answer: TypeAdapter[_Answer]
+    limit_s: float = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """The result, or the kind of error, a key of `_ERRORS`, with its text."""
-
-    error: str = ""
-    text: str = ""
-    capabilities: ModulatorCapabilities | None = None
-    timing: MaskTiming | None = None
-    counts: dict[str, int] | None = None
-
-
-_CALL, _OUTCOME = TypeAdapter(_Call), TypeAdapter(_Outcome)
-# All others are a `CameraError`. Invalid calls raise ValueError, too.
+_NOTHING: TypeAdapter[None] = TypeAdapter(None)
+_TIMING = TypeAdapter(MaskTiming)
+_OPEN = _Method("open", _NOTHING, TypeAdapter(ModulatorCapabilities), 60.0)
+_LOAD = _Method("load", TypeAdapter(Annotated[tuple[int, ...], Field(max_length=3)]), TypeAdapter(str), 600.0)
+_ARM = _Method("arm", _TIMING, _TIMING)
+_HOLD = _Method("hold", TypeAdapter[Pattern | None](Pattern | None), _NOTHING, 600.0)
+_ADVANCE = _Method("advance", TypeAdapter(Annotated[int, Field(ge=-65536, le=65536)]), _NOTHING, 600.0)
+_COUNTERS = _Method("counters", _NOTHING, TypeAdapter(dict[str, int]))
+_START, _STOP, _CLOSE = (_Method(name, _NOTHING, _NOTHING) for name in ("start", "stop", "close"))
+_METHODS: dict[str, _Method[Any, Any]] = {
+    m.name: m for m in (_OPEN, _LOAD, _ARM, _HOLD, _ADVANCE, _COUNTERS, _START, _STOP, _CLOSE)
+}
+# Errors by the kind that an answer names. All others are a `CameraError`. Invalid calls raise ValueError, too.
 _ERRORS: dict[str, type[Exception]] = {"input": InputError, "value": ValueError, "order": RuntimeError}
 
 
@@ -94,7 +90,7 @@ def serve_modulator(
         while not until():
             # With a timeout: on Windows nothing else lets Ctrl-C through.
             if socket.poll(_POLL_MS):
-                socket.send(_OUTCOME.dump_json(_execute(modulator, socket.recv_multipart())))
+                socket.send_multipart(_execute(modulator, socket.recv_multipart()))
     except KeyboardInterrupt:
         log.warning("stopped: the modulator is closed")
     finally:
@@ -104,35 +100,19 @@ def serve_modulator(
         context.destroy(linger=0)
 
 
-def _execute(modulator: MaskModulator, frames: list[bytes]) -> _Outcome:
-    """Execute one call; whatever it raises is in the answer."""
+def _execute(modulator: MaskModulator, frames: list[bytes]) -> list[bytes]:
+    """Execute one call; whatever it raises is in the answer: the kind of error, "" for none, and its text."""
     try:
-        return _carry_out(modulator, _CALL.validate_json(frames[0]), frames[1:])
+        name, argument, *payload = frames
+        method = _METHODS[name.decode()]
+        value = method.argument.validate_json(argument)
+        arguments = () if method.argument is _NOTHING else (_patterns(value, payload) if method is _LOAD else value,)
+        return [b"", method.answer.dump_json(getattr(modulator, method.name)(*arguments))]
     except Exception as error:  # a driver may raise anything; the next call may work
         kind = next((word for word, types in _ERRORS.items() if isinstance(error, types)), "camera")
         if not isinstance(error, (SciStreamError, *_ERRORS.values())):
             log.exception("the modulator driver failed")
-        return _Outcome(kind, str(error)[:2000] or type(error).__name__)
-
-
-def _carry_out(modulator: MaskModulator, call: _Call, payload: list[bytes]) -> _Outcome:
-    answer = _Outcome()
-    match call.name:
-        case "open":
-            answer = _Outcome(capabilities=modulator.open())
-        case "load":
-            answer = _Outcome(text=modulator.load(_patterns(call.shape, payload)))
-        case "arm":
-            answer = _Outcome(timing=modulator.arm(call.timing or MaskTiming()))
-        case "hold":
-            modulator.hold(call.pattern)
-        case "advance":
-            modulator.advance(call.steps)
-        case "counters":
-            answer = _Outcome(counts=dict(modulator.counters()))
-        case "start" | "stop" | "close":
-            getattr(modulator, call.name)()
-    return answer
+        return [kind.encode(), str(error).encode()[:2000] or type(error).__name__.encode()]
 
 
 def _patterns(shape: tuple[int, ...], payload: list[bytes]) -> Array:
@@ -164,72 +144,67 @@ class RemoteModulator:
                 client_config(read_key_pair(security.key), security.modulator_key)(self._socket)
             self._socket.connect(self._endpoint)
         try:
-            answer = self._ask(_Call("open"))
+            return self._ask(_OPEN, None)
         except BaseException:
             self._disconnect()
             raise
-        assert answer.capabilities is not None
-        return answer.capabilities
 
     def load(self, patterns: Array) -> str:
         """Send patterns."""
         content = np.ascontiguousarray(patterns, np.uint8)
-        return self._ask(_Call("load", shape=content.shape), content.tobytes()).text
+        return self._ask(_LOAD, content.shape, content.tobytes())
 
     def arm(self, timing: MaskTiming) -> MaskTiming:
         """Set the timing."""
-        armed = self._ask(_Call("arm", timing=timing)).timing
-        assert armed is not None
-        return armed
+        return self._ask(_ARM, timing)
 
     def start(self) -> None:
         """Start the cycle."""
-        self._ask(_Call("start"))
+        self._ask(_START, None)
 
     def hold(self, pattern: Pattern | None) -> None:
         """Show one pattern."""
-        self._ask(_Call("hold", pattern=pattern))
+        self._ask(_HOLD, pattern)
 
     def advance(self, patterns: int) -> None:
         """Shift the cycle."""
-        self._ask(_Call("advance", steps=patterns))
+        self._ask(_ADVANCE, patterns)
 
     def counters(self) -> Mapping[str, int]:
         """Return the counts."""
-        return self._ask(_Call("counters")).counts or {}
+        return self._ask(_COUNTERS, None)
 
     def stop(self) -> None:
         """Stop the cycle; does not raise."""
-        self._ask_quietly(_Call("stop"))
+        self._ask_quietly(_STOP)
 
     def close(self) -> None:
         """Close it there, and disconnect; does not raise."""
-        self._ask_quietly(_Call("close"))
+        self._ask_quietly(_CLOSE)
         self._disconnect()
 
-    def _ask(self, call: _Call, payload: bytes | None = None) -> _Outcome:
+    def _ask(self, method: _Method[_Argument, _Answer], argument: _Argument, *payload: bytes) -> _Answer:
         if self._socket is None:
             raise RuntimeError("the modulator is not open: call open() first")
-        limit_s = _ANSWER_S.get(call.name, _SHORT_S)
         try:
-            self._socket.send_multipart([_CALL.dump_json(call), *([] if payload is None else [payload])])
-            if not self._socket.poll(round(1000 * limit_s)):
+            self._socket.send_multipart([method.name.encode(), method.argument.dump_json(argument), *payload])
+            if not self._socket.poll(round(1000 * method.limit_s)):
                 raise CameraError(
                     f"The modulator at {self._endpoint} does not answer",
-                    expected=f"an answer to {call.name}() within {limit_s:g} s",
+                    expected=f"an answer to {method.name}() within {method.limit_s:g} s",
                     hint="Does `sci-stream modulate` run there, and do the keys fit ([security] modulator_key)?",
                 )
-            answer = _OUTCOME.validate_json(self._socket.recv())
-        except (zmq.ZMQError, ValidationError) as error:
-            raise CameraError(f"The connection to the modulator at {self._endpoint} failed", got=error) from error
-        if answer.error:
-            raise _ERRORS.get(answer.error, CameraError)(answer.text)
-        return answer
+            error, answer = self._socket.recv_multipart()
+            if error:
+                raise _ERRORS.get(error.decode(errors="replace"), CameraError)(answer.decode(errors="replace"))
+            return method.answer.validate_json(answer)
+        except (zmq.ZMQError, ValidationError) as failure:
+            raise CameraError(f"The connection to the modulator at {self._endpoint} failed", got=failure) from failure
 
-    def _ask_quietly(self, call: _Call) -> None:
+    def _ask_quietly(self, method: _Method[None, None]) -> None:
         if self._socket is not None:
             try:
-                self._ask(call)
+                self._ask(method, None)
             except (SciStreamError, RuntimeError, ValueError) as error:
                 log.warning("%s", error)
 

@@ -88,7 +88,7 @@ def test_client_with_another_key_is_not_served(tmp_path: Path, monkeypatch: pyte
     make_key_pair(own)
     make_key_pair(other)
     server = Served(rig_at(port, own), monkeypatch)
-    monkeypatch.setattr(modulator_link, "_ANSWER_S", {"open": 1.0})
+    monkeypatch.setattr(modulator_link, "_OPEN", modulator_link._OPEN._replace(limit_s=1.0))
     stranger = rig_at(port, own)
     stranger = stranger.model_copy(update={"security": stranger.security.model_copy(update={"key": other})})
     with pytest.raises(CameraError, match="does not answer"):
@@ -103,19 +103,25 @@ def test_hostile_calls_are_refused_and_the_next_one_works(monkeypatch: pytest.Mo
         socket.connect(f"tcp://127.0.0.1:{port}")
         calls = [
             [b"\xff"],
-            [b"{}"],
-            [b'{"name": "__class__"}'],
-            [b'{"name": "load", "shape": [2, 12, 16]}'],
-            [b'{"name": "load", "shape": [-1, -12, 16]}', b"x" * 192],
-            [b'{"name": "advance", "steps": 1e99}'],
-            [b'{"name": "arm", "timing": {"pattern_us": "x"}}'],
+            [b"{}", b"null"],
+            [b"__class__", b"null"],
+            [b"open", b"1"],
+            [b"load", b"[2, 12, 16]"],
+            [b"load", b"[-1, -12, 16]", b"x" * 192],
+            [b"load", b"[1, 1, 1, 1, 1]", b"x"],
+            [b"advance", b"1e99"],
+            [b"arm", b'{"pattern_us": "x"}'],
+            [b"hold", b'"grey"'],
         ]
         for frames in calls:
             socket.send_multipart(frames)
-            answer = json.loads(socket.recv())
-            assert answer["error"], frames
-        socket.send(b'{"name": "open"}')
-        assert json.loads(socket.recv())["capabilities"]["width_px"] == 16
+            kind, text = socket.recv_multipart()
+            assert kind, frames
+            assert text, frames
+        socket.send_multipart([b"open", b"null"])
+        kind, capabilities = socket.recv_multipart()
+        assert not kind
+        assert json.loads(capabilities)["width_px"] == 16
     server.stop()
 
 
@@ -169,7 +175,7 @@ modulator_key = "{public}"
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no lock is taken
     )
     try:
-        monkeypatch.setattr(modulator_link, "_ANSWER_S", {"open": PATIENCE_S})
+        monkeypatch.setattr(modulator_link, "_OPEN", modulator_link._OPEN._replace(limit_s=PATIENCE_S))
         remote = RemoteModulator(rig_at(port, key))
         assert remote.open().width_px == 16
         remote.load(np.zeros((3, 12, 16), np.uint8))
