@@ -4,28 +4,21 @@ VENV   ?= .venv
 ARGS   ?=
 BIN    := $(VENV)/bin
 
-# Modules marked `rig` start rigs or other processes, or wait for sockets and files. Chosen by file: no run imports the others.
-RIGS = $(sort $(shell grep -rl --include='test_*.py' '^pytestmark = .*mark\.rig' tests))
-
-.PHONY: lock audit demo test test-all test-unit test-rigs test-lab test-gentl test-modulators test-cameras test-bridges test-long test-lowest check lint types imports docs gentl install clean
+.PHONY: lock audit demo test test-all test-lab test-gentl test-modulators test-cameras test-bridges test-long test-lowest check lint types imports docs gentl install clean
 
 # Without the tools of developers, which take 2 GB, unless they are installed already.
 demo: $(if $(wildcard $(VENV)/.installed),install,$(VENV)/.demo)  ## Run the whole instrument on the simulated camera until Ctrl-C (ARGS="--snapshots 20 --no-browser")
 	$(BIN)/sci-stream demo $(ARGS)
 
-test: test-unit test-rigs  ## Every test of the instrument but the long ones
-
-test-all: test test-lab test-gentl test-modulators test-cameras test-bridges  ## And those of the other distributions in this repository
-
 # One thread for each process: threads of several processes that wait for each other make solves many times slower.
 # Hundreds of processes import this package: its bytecode is kept, whatever the environment says.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
-test-unit: install  ## Tests of single parts, three at a time
-	$(PYTEST) -n 3 --dist worksteal $(addprefix --ignore=,$(RIGS)) $(ARGS)
+# Tests marked `rig` wait as much as they compute: four at a time keep two cores busy.
+test: install  ## Every test of the instrument but the long ones
+	$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder tests $(ARGS)
 
-test-rigs: install  ## Tests marked rig, which wait as much as they compute, five at a time
-	$(PYTEST) -n 5 --dist loadfile --no-loadscope-reorder $(RIGS) $(ARGS)
+test-all: test test-lab test-gentl test-modulators test-cameras test-bridges  ## And those of the other distributions in this repository
 
 test-lab: install  ## Tests of the laboratory
 	$(PYTEST) -n 3 --dist worksteal lab/tests $(ARGS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from types import MappingProxyType, NoneType, UnionType
@@ -42,8 +43,11 @@ class MapSchema:
     def __init__(self, types: Mapping[str, Any], paths: Mapping[str, str] = MappingProxyType({})) -> None:
         fields = {name: core_schema.typed_dict_field(_schema(kind)) for name, kind in types.items()}
         self.core = core_schema.typed_dict_schema(fields, extra_behavior="forbid", config=CoreConfig(strict=True))
-        self._validator = SchemaValidator(self.core)
         self._steps = [(name, attrgetter(paths.get(name, name)), _conversion(kind)) for name, kind in types.items()]
+
+    @functools.cached_property
+    def _validator(self) -> SchemaValidator:
+        return SchemaValidator(self.core)
 
     def dump(self, value: object) -> dict[str, JsonValue]:
         """Return the fields of a value to send."""
@@ -75,21 +79,27 @@ def optional_type(annotation: Any) -> Any:
     return next((option for option in options if option is not NoneType), None)
 
 
+@functools.cache
+def _map_of(kind: type) -> MapSchema:
+    return MapSchema(types_of(kind))
+
+
 def _conversion(annotation: Any) -> Callable[[Any], Any] | None:
     """Return the conversion of a value before it is sent; None if it is sent as it is."""
     declared = metadata_of(annotation, FieldType)
     if declared is not None:
         return declared.send
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
-        return MapSchema(types_of(annotation)).dump
+        return _map_of(annotation).dump
     if (optional := optional_type(annotation)) is None or (convert := _conversion(optional)) is None:
         return None
     return lambda value: None if value is None else convert(value)
 
 
+@functools.cache  # most types are declared by many messages, and a node makes all schemas when it starts
 def _schema(annotation: Any) -> CoreSchema:
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
-        fields = MapSchema(types_of(annotation)).core
+        fields = _map_of(annotation).core
         return core_schema.no_info_after_validator_function(lambda values: annotation(**values), fields)
     if get_origin(annotation) is list:
         return core_schema.list_schema(_schema(get_args(annotation)[0]))
