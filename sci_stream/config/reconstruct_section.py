@@ -40,6 +40,9 @@ class ReconstructSection(Section):
         examples=[20],
         description="Iterations per snapshot; unset: chosen for the device and the denoiser.",
     )
+    analyses: tuple[str, ...] = Field(
+        default=(), strict=False, max_length=8, description="Analyses of each video, by the names of their plug-ins."
+    )
     adapt_budget: bool = Field(
         default=True, description="Reduce the iterations while snapshots are queued, before any snapshot is dropped."
     )

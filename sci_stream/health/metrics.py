@@ -74,6 +74,7 @@ CATALOGUE: Final[Mapping[str, MetricSpec]] = {
     "recorded_bytes_per_second": MetricSpec("gauge", "Written to this recording in the last second, bytes."),
     "recorder_state": MetricSpec("gauge", "1 for the current state of the recorder.", "state"),
     "alarms": MetricSpec("gauge", "Alarms that have not cleared, by level.", "level"),
+    "chunk": MetricSpec("gauge", "Numbers that the camera and analyses add to the last snapshot, by name.", "name"),
     "nodes": MetricSpec("gauge", "Nodes that report to the sink, by state.", "state"),
     # Reported quantities.
     **{

@@ -49,11 +49,15 @@ class PictureHeader(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class RenderedSnapshot:
-    """A reconstruction as shown: ``frames`` (B, H, W[, 3]), ``coded`` a JPEG, ``header`` of its message."""
+    """A reconstruction as shown: ``frames`` (B, H, W[, 3]), ``coded`` and ``drawn`` JPEGs, ``header`` of its message.
+
+    ``drawn`` is the picture of an analysis.
+    """
 
     header: PictureHeader
     frames: U8
     coded: bytes | None
+    drawn: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class Picture:
     codec: str
     frames: tuple[bytes, ...]
     coded: bytes | None
+    drawn: bytes | None = None
 
     @property
     def number(self) -> int:
@@ -78,13 +83,14 @@ class Picture:
     @property
     def n_bytes(self) -> int:
         """Bytes of all images, plus about those of the header."""
-        return sum(map(len, self.frames)) + len(self.coded or b"") + 2048
+        return sum(map(len, self.frames)) + len(self.coded or b"") + len(self.drawn or b"") + 2048
 
     @cached_property
     def message(self) -> bytes:
         """The binary message."""
-        parts = self.frames if self.coded is None else (*self.frames, self.coded)
-        header = {**self.header, "codec": self.codec, "coded": self.coded is not None, "sizes": [*map(len, parts)]}
+        parts = [*self.frames, *(part for part in (self.coded, self.drawn) if part is not None)]
+        there = {"coded": self.coded is not None, "drawn": self.drawn is not None}
+        header = {**self.header, "codec": self.codec, **there, "sizes": [*map(len, parts)]}
         text = json.dumps(header, separators=(",", ":")).encode()
         return b"".join((_LENGTH.pack(len(text)), text, *parts))
 
@@ -102,8 +108,9 @@ def render_snapshot(
     tone: ToneSettings,
     bit_depth: int | None = None,
     more: Mapping[str, Json] | None = None,
+    drawn: U8 | None = None,
 ) -> RenderedSnapshot:
-    """Render a reconstruction, with ``more`` entries in its header.
+    """Render a reconstruction, with ``more`` entries in its header, and the picture of an analysis.
 
     ``number`` counts images and is acknowledged by viewers; ``published_ns`` is the time at which the reconstruction
     arrived: showing it again in another tone keeps it. ``bit_depth`` is the sensor's, if known.
@@ -122,13 +129,14 @@ def render_snapshot(
         "counts": None if counts is None else counts_histogram(counts, bit_depth),
         **(more or {}),
     }
-    return RenderedSnapshot(cast(PictureHeader, header), frames, coded)
+    picture = None if drawn is None else encode_jpeg(shrink(drawn, _MAX_PX))
+    return RenderedSnapshot(cast(PictureHeader, header), frames, coded, picture)
 
 
 def jpeg_picture(rendered: RenderedSnapshot) -> Picture:
     """Encode every frame as JPEG."""
     frames = tuple(encode_jpeg(frame) for frame in rendered.frames)
-    return Picture(rendered.header, JPEG, frames, rendered.coded)
+    return Picture(rendered.header, JPEG, frames, rendered.coded, rendered.drawn)
 
 
 def description(reconstruction: Reconstruction) -> dict[str, Json]:
@@ -146,6 +154,7 @@ def description(reconstruction: Reconstruction) -> dict[str, Json]:
         "bayer": reconstruction.bayer,
         **live_values(reconstruction.report),
         "dropped_before": reconstruction.dropped_before,
+        "chunks": dict(reconstruction.chunks),
         "node": reconstruction.node,
         "device": reconstruction.device,
     }

@@ -6,6 +6,7 @@ import logging
 import socket
 import threading
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from urllib.parse import quote
@@ -15,9 +16,10 @@ from sci_stream.config import PreviewSection
 from sci_stream.config.fields import is_loopback, network_location
 from sci_stream.errors import InputError
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Json, Reconstruction, SeriesInfo
+from sci_stream.model import Array, Json, Reconstruction, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.nexus import experiment_of
+from sci_stream.reports import SolveReport
 from sci_stream.transport.http import AccessMiddleware, BrowserLogin, HttpAccessControl, HttpServer, listen
 from sci_stream.web import h264
 from sci_stream.web.app import ViewerConnection, make_app, token_page
@@ -41,13 +43,17 @@ def rig_tone(section: PreviewSection) -> ToneSettings:
     return ToneSettings(gains=section.white_gains, **same)
 
 
+Analyse = Callable[[Array, SolveReport], tuple[Mapping[str, float], Array | None]]
+
+
 class WebPreview:
     """Serve the live page in one thread and encode images in another, only while there are viewers.
 
     Both keep only the newest image. `publish` and `set_status` may be called from any thread and never block.
 
-    The page lists the files of the folder ``recordings``. ``ask``
-    requests operations beyond the page, of the sink and of nodes; None if not available.
+    The page lists the files of the folder ``recordings``. ``ask`` requests operations beyond the page, of the sink and
+    of nodes; None if not available. ``analyse`` returns figures of a video and a picture to show, (H, W) or (H, W, 3)
+    uint8, or None.
 
     Raises
     ------
@@ -60,6 +66,7 @@ class WebPreview:
         section: PreviewSection,
         recordings: Path,
         ask: Ask | None = None,
+        analyse: Analyse | None = None,
     ) -> None:
         if not is_loopback(section.host) and not section.token:
             raise InputError(
@@ -68,7 +75,7 @@ class WebPreview:
                 hint="Otherwise anyone on the network could watch.",
             )
         self._section = section
-        self._ask = ask
+        self._ask, self._analyse = ask, analyse
         self._rig_tone = rig_tone(section)
         wants_h264 = section.h264_mbit_per_s > 0 and h264.available()
         self._h264 = h264.SnapshotEncoder(section.h264_mbit_per_s) if wants_h264 else None
@@ -185,12 +192,15 @@ class WebPreview:
         while (view := self.display.next_view()) is not None:
             newest, tone = view
             try:
+                shown = newest.reconstruction
+                drawn = None if self._analyse is None else self._analyse(shown.video, shown.report)[1]
                 rendered = render_snapshot(
-                    newest.reconstruction,
+                    shown,
                     self._encoded,
                     newest.time_ns,
                     tone=tone,
                     bit_depth=self.display.bit_depth,
+                    drawn=drawn,
                 )
                 pictures = self._encoded_pictures(rendered)
             except Exception:  # an image that cannot be encoded must not end the preview
@@ -212,7 +222,7 @@ class WebPreview:
                 self._h264, self._hub.offers_h264 = None, False
                 _LOG.exception("H.264 failed: the page continues with JPEG")
             else:
-                pictures[H264] = Picture(rendered.header, codec, tuple(units), rendered.coded)
+                pictures[H264] = Picture(rendered.header, codec, tuple(units), rendered.coded, rendered.drawn)
         if not pictures or self._hub.wants(JPEG):
             pictures[JPEG] = jpeg_picture(rendered)
         return pictures

@@ -22,7 +22,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, *answers: str) -> None:
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path]]:
-    """Return what the dialogue started: nothing is measured, checked or run here."""
+    """Return the commands that the dialogue started: nothing is measured, checked or run here."""
     ran: list[tuple[str, Path]] = []
     monkeypatch.setattr(cameras, "find_cameras", lambda _places: [])
     monkeypatch.setattr(dialogue, "run", lambda path: ran.append(("run", path)))

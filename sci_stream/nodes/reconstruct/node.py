@@ -237,7 +237,7 @@ class ReconstructNode:
             camera_frame_id=snapshot.camera_frame_id,
             redelivered=snapshot.redelivered,
             dropped_before=snapshot.dropped_before,
-            chunks=snapshot.chunks,
+            chunks={**snapshot.chunks, **solved.figures},
         )
         self._evidence[snapshot.id.series, snapshot.id.seq] = solved.evidence
         try:

@@ -29,6 +29,8 @@ class Solved:
     times: StageTimes
     evidence: Mapping[str, Value] = field(default_factory=dict)
     """About the mask modulator."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """Of the rig's analyses."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from sci_stream.nodes.reconstruct.solver_settings import (
     solver_parameters,
     suited,
 )
+from sci_stream.nodes.runtime.analyses import Analyses
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SOLVER_KEY, Parameter, Value
 from sci_stream.ports import Denoiser
@@ -87,6 +88,7 @@ class SolverThread:
     def __init__(self, section: ReconstructSection, device: str, calibration: CalibrationSection | None = None) -> None:
         self._given = self._section = section
         self._calibration_section = calibration or CalibrationSection()
+        self._analyses = Analyses(section.analyses)
         self._watch_status: dict[str, int | float | str] = {}
         self._device = pick_device(device)
         if reason := idle_cuda(device):
@@ -382,5 +384,6 @@ class SolverThread:
         first = None if watch.first_mask is None else float(watch.first_mask)
         report = dataclasses.replace(report, health=health, solver=self._solver_id, start_mask=first)
         self._watch_status = watch.status()
+        figures, _ = self._analyses(video, report)
         times = StageTimes(started_ns=done.started_ns, finished_ns=unix_ns())
-        self._put(Solved(done.snapshot, video, report, times, watch.evidence(done.snapshot, health)))
+        self._put(Solved(done.snapshot, video, report, times, watch.evidence(done.snapshot, health), figures))

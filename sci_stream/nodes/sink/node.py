@@ -17,6 +17,7 @@ from sci_stream.config import Rig
 from sci_stream.delivery.ledger import Ledger
 from sci_stream.errors import LedgerError, SciStreamError, StorageError
 from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
+from sci_stream.nodes.runtime.analyses import Analyses
 from sci_stream.nodes.runtime.health_reporter import HealthReporter
 from sci_stream.nodes.runtime.logs import log_for_series
 from sci_stream.nodes.runtime.network import NodeNetwork
@@ -119,6 +120,7 @@ class SinkNode:
             solvers=lambda: solvers(self._server.peers.values()),
         )
         self._alarms = Alarms(rig.rig.name, rig.health.webhook)
+        self._analyses = Analyses(rig.reconstruct.analyses)
         self._operators = OperatorCommands(
             self._server.peers,
             self._server.reply,
@@ -131,7 +133,8 @@ class SinkNode:
         if rig.preview.enabled:
             from sci_stream.web.preview import WebPreview  # noqa: PLC0415 - rigs without a page load no web server
 
-            self._preview = WebPreview(rig.preview, rig.record.folder, ask=self._operators.ask)
+            analyse = self._analyses if rig.reconstruct.analyses else None
+            self._preview = WebPreview(rig.preview, rig.record.folder, ask=self._operators.ask, analyse=analyse)
             self._operators.display = self._preview.display
         page_refused = None if self._preview is None else self._preview.refused
         self._health = HealthReporter(rig, "sink", page_refused=page_refused)
@@ -290,6 +293,8 @@ class SinkNode:
         if info.series not in self._ended and (self._series is None or self._series.name != info.series):
             if self._series is not None:
                 self._end_series(f"another series started: {info.series}")
+            # Figures of analyses are recorded like the numbers that a camera adds to its frames.
+            info = replace(info, chunks={**info.chunks, **self._analyses.units})
             self._series = SeriesSession.open(info, calibration, self._rig, self._callbacks, self._ledger_file)
             self._write_summary(self._series, {})  # a series counts from its start, also if nothing ends it
             self._operators.carry_changes(self._series)

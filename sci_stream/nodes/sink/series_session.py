@@ -451,6 +451,8 @@ class SeriesSession:
             latency_ms=statistics.latency_ms(),
             latency_recent_ms=statistics.recent_latency_ms(now_s),
             report=last.report if last else None,
+            chunks=dict(last.chunks) if last else {},
+            units=info.chunks,
             calibration=statistics.health,
             calibration_alerts=statistics.health.alerts(self._rig.calibration.warn_shift_px),
             brightness=_brightness(statistics.last, info.bit_depth),

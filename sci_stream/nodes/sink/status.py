@@ -13,6 +13,7 @@ from sci_stream.model import Json
 from sci_stream.nodes.sink.recorder import RecordingStatus
 from sci_stream.nodes.sink.statistics import CalibrationStatistics
 from sci_stream.parameters import SOLVER_KEY, SettingChange, is_declaration
+from sci_stream.parameters import Value as ParameterValue
 from sci_stream.quantities import gauges, live_values, quantities_of
 from sci_stream.reports import SolveReport
 from sci_stream.transport.results_server import ReportingPeer
@@ -31,7 +32,8 @@ class SeriesStatus:
     ``rates`` are those of the last seconds: ``acquired_per_s`` from the camera and ``reconstructed_per_s``, in
     snapshots, and ``video_fps``; ``latency_ms`` holds p50 and p99 by stage, ``latency_recent_ms`` the median from
     camera to sink over the last ten seconds, None if nothing came; ``report`` and ``brightness`` (mean of the counts,
-    fraction of full scale) are those of the last snapshot; ``open_share`` is the mean transmission of the masks.
+    fraction of full scale) are those of the last snapshot; ``open_share`` is the mean transmission of the masks;
+    ``chunks`` are numbers that the camera and the analyses add to the last snapshot, with their ``units``.
     """
 
     series: str
@@ -50,6 +52,8 @@ class SeriesStatus:
     brightness: float | None
     recording: RecordingStatus
     open_share: float = 0.0
+    chunks: Mapping[str, ParameterValue] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Json]:
         """Return the status as JSON; the quantities of the last report are not nested."""
@@ -168,6 +172,7 @@ def sink_metrics(status: SinkStatus) -> dict[str, Value]:
             "recorded_bytes_per_second": recording.mb_per_s * 1e6,
             "recorder_state": {recording.state: 1.0},
         }
+    figures["chunk"] = {name: float(value) for name, value in series.chunks.items() if not isinstance(value, str)}
     for report in (series.calibration.last, series.report):
         if report is not None:
             figures |= gauges(report)

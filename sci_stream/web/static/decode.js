@@ -31,12 +31,13 @@ export function split(buffer) {
   return { header, parts };
 }
 
-// Decode a message to { header, frames, coded }; coded is null if it was not sent.
+// Decode a message to { header, frames, coded, drawn }; coded, and the picture of an analysis, are null if they were not sent.
 export async function decode(buffer) {
   const { header, parts } = split(buffer);
+  const drawn = header.drawn ? await jpeg(parts.pop()) : null;
   const coded = header.coded ? await jpeg(parts.pop()) : null;
   const frames = header.codec === "jpeg" ? await Promise.all(parts.map(jpeg)) : await (work = work.catch(() => {}).then(() => h264(header, parts)));
-  return { header, frames, coded };
+  return { header, frames, coded, drawn };
 }
 
 const jpeg = (part) => createImageBitmap(new Blob([part], { type: "image/jpeg" }));

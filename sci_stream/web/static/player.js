@@ -90,10 +90,17 @@ function begin(made) {
 
 function release(made) {
   if (!made) return;
+  made.drawn?.close();
   for (const frame of made.frames) frame.close();
 }
 
 function takeCoded(made) {
+  el("analysis-figure").hidden = made.drawn === null;
+  if (made.drawn) {
+    const canvas = el("analysis");
+    fit(canvas, made.drawn.width, made.drawn.height);
+    canvas.getContext("2d").drawImage(made.drawn, 0, 0);
+  }
   if (made.coded) {
     showCoded(made.coded, made.header);
     made.coded = null;

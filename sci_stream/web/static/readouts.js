@@ -15,6 +15,10 @@ export function showHeader(header) {
   put("psnr", shown(quality, header[quality]));
   put("residual", listed(solve.filter(({ key }) => key === beside), header).join(""));
   el("residual").title = [t("residual_title"), ...listed(solve, header)].join("; ");
+  const figures = Object.entries(header.chunks ?? {});
+  el("analyses").hidden = !figures.length;
+  const unit = (name) => state.status.units?.[name] ?? "";
+  showRows("figures", figures.map(([name, value]) => ({ cells: [words(name), `${fixed(value, Number.isInteger(value) ? 0 : 3)} ${unit(name)}`] })));
   put("saturated", shown("saturated_fraction", header.saturated_fraction));
   el("saturated").classList.toggle("alert", header.saturated_fraction > 0.01);
 }

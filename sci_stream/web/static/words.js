@@ -92,6 +92,7 @@ const en = {
   state_open: "being written", state_clean: "complete", state_continued: "continued", state_unfinished: "unfinished", state_unreadable: "unreadable", state_movie: "movie",
   ledger_line: "{acquired} = {reconstructed} reconstructed + {raw_only} raw only + {dropped} dropped", ledger_in_flight: " + {n} in flight", preparing: "preparing {name} …",
   // help
+  analyses: "Figures of the snapshot",
   keyboard: "Keyboard", settings: "Settings", theme: "Theme", theme_dark: "dark", theme_light: "light", language_word: "Language",
   figures_at: "Figures as JSON at",
   encoding: "This browser is sent {codec}.",
@@ -192,6 +193,7 @@ const de = {
   recordings: "Aufzeichnungen", no_recordings: "keine Aufzeichnung im Ordner dieses Rigs", download: "Herunterladen", close: "Schließen",
   state_open: "wird geschrieben", state_clean: "vollständig", state_continued: "fortgesetzt", state_unfinished: "unvollendet", state_unreadable: "unlesbar", state_movie: "Film",
   ledger_line: "{acquired} = {reconstructed} rekonstruiert + {raw_only} nur roh + {dropped} verworfen", ledger_in_flight: " + {n} unterwegs", preparing: "{name} wird vorbereitet …",
+  analyses: "Zahlen der Aufnahme",
   keyboard: "Tastatur", settings: "Einstellungen", theme: "Farben", theme_dark: "dunkel", theme_light: "hell", language_word: "Sprache",
   figures_at: "Zahlen als JSON unter",
   encoding: "Dieser Browser erhält {codec}.",

@@ -1,0 +1,72 @@
+"""Analyses of other packages: figures, and at most one picture, from each video."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from sci_stream.errors import ConfigError
+from sci_stream.model import Array
+from sci_stream.reports import SolveReport
+
+log = logging.getLogger(__name__)
+
+GROUP = "sci_stream.analyses"
+
+
+class Analysis(Protocol):
+    """A function of a video and nothing else, so that each node, and a replay, finds the same."""
+
+    units: Mapping[str, str]
+    """Units of its figures by name."""
+
+    def __call__(self, video: Array, report: SolveReport, /) -> tuple[Mapping[str, float], Array | None]:
+        """Return figures of a video (B, H, W), 0–1, and a picture, (H, W) or (H, W, 3) uint8, or None."""
+        ...
+
+
+class Analyses:
+    """The analyses of a rig, by the names of their entry points in the group ``sci_stream.analyses``.
+
+    Raises
+    ------
+    ConfigError
+        If one is not installed, or cannot be imported.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._analyses = {name: _load(name) for name in names}
+        self._failed: set[str] = set()
+        self.units = {key: unit for one in self._analyses.values() for key, unit in one.units.items()}
+        """Units of all figures by name."""
+
+    def __call__(self, video: Array, report: SolveReport) -> tuple[dict[str, float], Array | None]:
+        """Return the figures of all, and the first picture; an analysis that fails is logged once and left out."""
+        figures: dict[str, float] = {}
+        picture = None
+        for name, analysis in self._analyses.items():
+            try:
+                found, drawn = analysis(video, report)
+                figures |= {key: float(value) for key, value in found.items() if key in analysis.units}
+            except Exception:  # a plug-in may raise anything; the video is good without it
+                if name not in self._failed:
+                    log.exception("the analysis %s failed; further failures are not logged", name)
+                self._failed.add(name)
+            else:
+                picture = drawn if picture is None else picture
+        return figures, picture
+
+
+def _load(name: str) -> Analysis:
+    known = {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
+    if name not in known:
+        expected = f"one of {', '.join(known)}" if known else "none: no package has any"
+        raise ConfigError("Unknown analysis in [reconstruct] analyses", expected=expected, got=repr(name))
+    try:
+        found = known[name].load()
+        analysis: Analysis = found() if isinstance(found, type) else found
+    except Exception as error:  # a module may raise anything when it is imported
+        raise ConfigError(f"Cannot import the analysis {name!r} ({known[name].value})", got=repr(error)) from error
+    return analysis

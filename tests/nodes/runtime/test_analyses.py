@@ -1,0 +1,96 @@
+"""Analyses of other packages: in every recording, on the page and in the metrics."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sci_stream.errors import ConfigError
+from sci_stream.imaging.rendering import decode_jpeg
+from sci_stream.imaging.tone import ToneSettings
+from sci_stream.model import Array
+from sci_stream.nodes.runtime.analyses import GROUP, Analyses
+from sci_stream.nodes.sink.status import sink_metrics
+from sci_stream.recording.reader import Recording
+from sci_stream.reports import SolveReport
+from sci_stream.web.message import jpeg_picture, render_snapshot
+from tests.conftest import RigMaker
+from tests.e2e.kit import ROOT
+from tests.page_messages import split_message
+from tests.series_fixtures import Series
+
+pytestmark = pytest.mark.rig(seconds=5)
+
+
+class Broken:
+    units: Mapping[str, str] = {"broken": ""}
+
+    def __call__(self, _video: Array, _report: SolveReport, /) -> tuple[dict[str, float], None]:
+        raise ValueError("as every time")
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the example's analysis, and one that fails, as the entry points of a package would."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    places = {"count": "analysis_plugin:CountMovingObjects", "broken": f"{__name__}:Broken", "absent": "no_module:none"}
+    entries = [importlib.metadata.EntryPoint(name, place, GROUP) for name, place in places.items()]
+    others: Callable[..., Any] = importlib.metadata.entry_points
+    monkeypatch.setattr(
+        importlib.metadata, "entry_points", lambda **of: entries if of.get("group") == GROUP else others(**of)
+    )
+
+
+def test_two_moving_squares_are_counted_and_drawn(series: Series) -> None:
+    video = np.full((4, 48, 64), 0.2, np.float32)
+    for frame in range(4):
+        for row in (8, 30):
+            video[frame, row : row + 8, 10 + 4 * frame : 18 + 4 * frame] = 0.9
+    figures, picture = Analyses(["broken", "count"])(video, series.reconstruction(0).report)
+    assert figures["moving_objects"] == 2
+    assert "broken" not in figures
+    assert picture is not None
+    assert (picture[12, 20], picture[24, 50]) == (255, 0)
+    assert Analyses([])(video, series.reconstruction(0).report) == ({}, None)
+
+
+def test_picture_of_an_analysis_is_the_last_part_of_the_message(series: Series) -> None:
+    drawn = np.zeros((16, 24), np.uint8)
+    drawn[:, 12:] = 255
+    rendered = render_snapshot(series.reconstruction(0, chunks={"a": 1.5}), 0, 0, tone=ToneSettings(), drawn=drawn)
+    header, parts = split_message(jpeg_picture(rendered).message)
+    assert (header["drawn"], header["coded"], header["chunks"]) == (True, True, {"a": 1.5})
+    assert np.abs(decode_jpeg(parts[-1]).reshape(16, 24, -1)[..., 0].astype(int) - drawn).max() < 40
+
+
+def test_figures_are_recorded_and_in_status_and_metrics(rig_in_process: RigMaker, tmp_path: Path) -> None:
+    rig = rig_in_process({"reconstruct": {"analyses": ["count", "broken"]}}, snapshots=2)
+    rig.reconstruct(2)
+    rig.finish()
+    (file,) = (tmp_path / "recordings").glob("*.h5")
+    with Recording(file) as recording:
+        assert recording.info.chunks == {"moving_objects": "", "moving_share": "1", "broken": ""}
+        shares = recording.rows["chunk_moving_share"]
+        assert len(shares) == 2
+        assert np.all((shares >= 0) & (shares <= 1))
+        assert shares[-1] > 0, "the scene moves"
+        assert np.isnan(recording.rows["chunk_broken"]).all()
+    status = rig.sink._last_status
+    assert status is not None
+    assert status.to_json()["chunks"]["moving_share"] == pytest.approx(shares[-1])
+    figures = sink_metrics(
+        type("Status", (), {"wire_errors": {}, "nodes": (), "alarms": (), "series": status})()  # type: ignore[arg-type]
+    )
+    assert figures["chunk"]["moving_share"] == pytest.approx(shares[-1])  # type: ignore[index]
+
+
+def test_analysis_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match="expected one of count, broken, absent; got 'count_all'"):
+        Analyses(["count_all"])
+    with pytest.raises(ConfigError, match=r"Cannot import the analysis 'absent' \(no_module:none\)"):
+        Analyses(["absent"])
