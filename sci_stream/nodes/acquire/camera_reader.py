@@ -88,8 +88,10 @@ class CameraReader(Generic[T]):
         self._previous_id: int | None = None
         self._repeated_id: int | None = None
         self._frame_s = time.monotonic()
-        self._seq = 0
-        self._epoch = 0
+        self.acquired = 0
+        """Snapshots numbered so far."""
+        self.epoch = 0
+        """Number of camera restarts in this series."""
         self._retries = False
         self._triggers = TriggerMonitor()
         self.capabilities: CameraCapabilities | None = None
@@ -125,7 +127,7 @@ class CameraReader(Generic[T]):
 
     def resume(self, seq: int, epoch: int, missed: int) -> None:
         """Continue the numbering of a resumed series; call before `start`."""
-        self._seq, self._epoch = seq, epoch
+        self.acquired, self.epoch = seq, epoch
         self.counts = Counter(missed=missed)
 
     def start(self) -> None:
@@ -155,16 +157,6 @@ class CameraReader(Generic[T]):
         """Wait until the camera is closed."""
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
-
-    @property
-    def acquired(self) -> int:
-        """Snapshots numbered so far."""
-        return self._seq
-
-    @property
-    def epoch(self) -> int:
-        """Number of camera restarts in this series."""
-        return self._epoch
 
     def take(self) -> Iterator[T]:
         """Take what `keep` has returned since the last call."""
@@ -229,17 +221,8 @@ class CameraReader(Generic[T]):
         while not self._may_start.wait(_REQUESTS_EVERY_S):
             self._apply_requests()
 
-    def _recover(self, error: CameraLost) -> None:
-        """Note that the camera is lost, and reconnect it."""
-        log.warning("camera lost: %s", error)
-        self._note("lost")
-        self.lost = str(error)
-        self._connecting = True
-        self._reopen()
-        self._connecting = False
-
     def _acquire(self) -> None:
-        while not self._stop.is_set() and (self._most == 0 or self._seq < self._most):
+        while not self._stop.is_set() and (self._most == 0 or self.acquired < self._most):
             if time.monotonic() - self._counted_s > _COUNT_S:
                 self._count()
             try:
@@ -313,8 +296,8 @@ class CameraReader(Generic[T]):
         self.chunks = frame.chunks
         # Without memory the frame still gets its number: the ledger must count it, and the camera cannot wait.
         fits = self._budget.take(frame_bytes(frame))
-        self._captured.append(self._keep(Captured(self._seq, self._epoch, missed, frame if fits else None)))
-        self._seq += 1
+        self._captured.append(self._keep(Captured(self.acquired, self.epoch, missed, frame if fits else None)))
+        self.acquired += 1
         self._wake()
 
     def _missed_before(self, frame_id: int) -> int:
@@ -337,10 +320,8 @@ class CameraReader(Generic[T]):
         elif missed > self._max_missed(now_s - self._frame_s):
             missed = _RESET
         if missed == _RESET:
-            self._epoch += 1
-            self._triggers.restart()
-            self._note("counter_resets")
-            log.warning("the camera's frame counter jumped from %s to %d: epoch %d", before, frame_id, self._epoch)
+            self._new_epoch("counter_resets")
+            log.warning("the camera's frame counter jumped from %s to %d: epoch %d", before, frame_id, self.epoch)
             missed = 0
         if missed < 0:
             self._repeated_id = frame_id
@@ -354,33 +335,41 @@ class CameraReader(Generic[T]):
         period_ns = self.capabilities.frame_period_ns
         return _MAX_MISSED + elapsed_s * (4e9 / period_ns if period_ns else _MAX_MISSED_PER_S)
 
-    def _reopen(self) -> None:
-        """Reconnect the camera without a time limit. This starts a new epoch, since ids and clock restart."""
+    def _recover(self, error: CameraLost) -> None:
+        """Reconnect a lost camera without a time limit. This starts a new epoch, since ids and clock restart."""
+        log.warning("camera lost: %s", error)
+        self._note("lost")
+        self.lost = str(error)
         self._count()
         self._driver_before = self.driver_counts
         wait_s, longest_s = self._backoff_s
-        while not self._stop.is_set():
+        self._connecting = True
+        while not self._stop.is_set() and self.lost:
             self._camera.stop()
             self._camera.close()
             self._refuse_all("The camera is lost")
             # Wait before the first attempt too: a device that was just lost is rarely back at once.
             if self._stop.wait(wait_s):
-                return
+                break
             try:
                 self._adopt(self._camera.open())
                 self._camera.start()
-            except CameraError as error:
-                log.info("cannot reconnect the camera yet: %s", error)
+                self.lost = ""
+            except CameraError as failure:
+                log.info("cannot reconnect the camera yet: %s", failure)
                 wait_s = min(2 * wait_s, longest_s)
-                continue
+        self._connecting = False
+        if not self.lost:
             self._note_settings()
-            self._epoch += 1
+            self._new_epoch("reopened")
             self._previous_id = self._repeated_id = None
-            self._triggers.restart()
-            self._note("reopened")
-            self.lost = ""
-            log.warning("camera reconnected: epoch %d", self._epoch)
-            return
+            log.warning("camera reconnected: epoch %d", self.epoch)
+
+    def _new_epoch(self, why: str) -> None:
+        """Count the event; frames are not compared with those before."""
+        self.epoch += 1
+        self._triggers.restart()
+        self._note(why)
 
     def _adopt(self, again: CameraCapabilities) -> None:
         """Replace the capabilities, whose image format must be the same."""

@@ -47,7 +47,7 @@ def load_entry(group: str, name: str, kind: str) -> Any:
         f"Unknown {kind} driver in [{kind}] driver",
         expected=f"one of {', '.join(known) or 'none: is the package installed (pip install -e .)?'}",
         got=repr(name),
-        hint=did_you_mean(name, known),
+        hint=did_you_mean(name, known) or f"Drivers of more devices: pip install sci-stream-{kind}s.",
     )
 
 
