@@ -107,11 +107,10 @@ def read_weights(path: Path) -> None:
 
 def read_spool(path: Path) -> None:
     """Take up the spool of another process."""
-    found = Spool.reopen(path)
-    if found is not None:
-        spool, state = found
-        sum(1 for _ in state.lost)
-        spool.close(over=False)
+    spool = Spool(path.parent, path.stem)
+    if spool.recovered is not None:
+        sum(1 for _ in spool.recovered.lost)
+    spool.close(over=False)
 
 
 # --- valid files
@@ -201,7 +200,8 @@ def make_summary(path: Path) -> None:
 def make_spool(path: Path) -> None:
     """Write a spool with three snapshots."""
     series = make_series()
-    spool = Spool.create(path, series.info, truth=False, limit_bytes=1 << 16)
+    spool = Spool(path.parent, path.stem)
+    spool.begin(series.info, truth=False, limit_bytes=1 << 16)
     for seq in range(3):
         spool.keep(series.snapshot(seq), 0)
     spool.close(over=False)

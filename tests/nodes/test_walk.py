@@ -17,7 +17,7 @@ BESIDE_THE_WAY = {
     *("model", "optics/calibration", "nodes/reconstruct/solver"),  # types
     *("wire/messages", "wire/kinds", "wire/schema", "wire/payload"),  # parts of the codec
     *("nodes/acquire/series_loop", "nodes/acquire/in_flight"),  # the start of a series, accounting of memory
-    *("nodes/acquire/crash_recovery", "nodes/acquire/spool"),  # the spool
+    "nodes/acquire/spool",
     *("nodes/acquire/trigger_monitor", "nodes/reconstruct/calibration_watch", "calibration/monitor"),  # monitors
     *("calibration/compatibility", "recon/initialization/initializer"),  # parts of the solve
     *("transport/pubsub", "delivery/reorder_buffer"),  # display

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sci_stream.model import CameraFrame, Snapshot
-from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
+from sci_stream.nodes.acquire.spool import Spool
 from sci_stream.wire.messages import Dropped
 
 # Reports of drops that may wait for their acknowledgement; further drops wait here, as runs.
@@ -70,9 +70,9 @@ class InFlightSnapshots:
     ``budget`` accounts for their memory; they are spooled for the same time.
     """
 
-    def __init__(self, budget: MemoryBudget, recovery: CrashRecovery) -> None:
+    def __init__(self, budget: MemoryBudget, spool: Spool) -> None:
         self._budget = budget
-        self._recovery = recovery
+        self._spool = spool
         self._held: dict[int, _Held] = {}
         self.released = 0
         """Snapshots released so far."""
@@ -100,7 +100,7 @@ class InFlightSnapshots:
             return None
         held.delivering = False
         if held.raw_pending:
-            self._recovery.spool.delivered(seq)
+            self._spool.delivered(seq)
         self._release(seq, held)
         return held.epoch
 
@@ -113,7 +113,7 @@ class InFlightSnapshots:
 
     def _release(self, seq: int, held: _Held) -> None:
         if not held.delivering and not held.raw_pending:
-            self._recovery.spool.release(seq)  # before the memory is released: free memory implies a free slot
+            self._spool.release(seq)  # before the memory is released: free memory implies a free slot
             self._budget.free(held.nbytes)
             self.released += 1
             del self._held[seq]

@@ -15,9 +15,8 @@ from sci_stream.delivery.ledger import DropReason
 from sci_stream.errors import CameraError, EnvironmentFault
 from sci_stream.model import CameraCapabilities, Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.nodes.acquire.camera_reader import Answer, CameraReader, Captured
-from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
 from sci_stream.nodes.acquire.in_flight import DropReports, InFlightSnapshots, MemoryBudget, frame_bytes
-from sci_stream.nodes.acquire.spool import RecoveredState
+from sci_stream.nodes.acquire.spool import RecoveredState, Spool
 from sci_stream.nodes.acquire.status import AcquirePhase, AcquireReport
 from sci_stream.nodes.runtime.control_handler import ControlHandler
 from sci_stream.nodes.runtime.health_reporter import HealthReporter
@@ -84,7 +83,7 @@ class AcquireNode:
         self._waits = waits
         incarnation = new_instance_id()
         self._series = ""
-        self._recovery = CrashRecovery(rig.policy.spool, rig.rig.name)
+        self._spool = Spool(rig.policy.spool, rig.rig.name)
         self._dispatcher = Dispatcher(
             self._network.context,
             rig.network.listening("dispatch"),
@@ -111,10 +110,10 @@ class AcquireNode:
         self._observe = observe
         self._actions = dict(actions or {})
         self._controls = ControlHandler("acquire", self._link.connection.send, self._reader.change, self._actions)
-        self._in_flight = InFlightSnapshots(self._budget, self._recovery)
+        self._in_flight = InFlightSnapshots(self._budget, self._spool)
         self._drops = DropReports(self._series, self._link.post)
         self._report = AcquireReport(
-            self._reader, self._dispatcher, self._link, self._recovery, self._budget, self._in_flight
+            self._reader, self._dispatcher, self._link, self._spool, self._budget, self._in_flight
         )
         self._reason = ""
         self._health = HealthReporter(rig, "acquire")
@@ -130,7 +129,7 @@ class AcquireNode:
     @property
     def was_ending_already(self) -> bool:
         """Whether a crashed predecessor was already ending this series; the next series did not begin."""
-        return self._recovery.recovered is not None and self._recovery.recovered.ending == _STOPPED
+        return self._spool.recovered is not None and self._spool.recovered.ending == _STOPPED
 
     @property
     def under_way(self) -> int:
@@ -161,7 +160,7 @@ class AcquireNode:
             self._reader.stop()
             self._reader.join(5.0)
             over = self._phase is AcquirePhase.ENDED and self._info is not None
-            self._recovery.close(over=over, last=self._reason == _FINISHED)
+            self._spool.close(over=over, last=self._reason == _FINISHED)
             self._link.connection.close()
             self._dispatcher.close()
             self._health.close()
@@ -203,7 +202,7 @@ class AcquireNode:
                 self._in_flight.confirm_raw(accepted.seq)
             elif accepted.of == "dropped":
                 for dropped in self._drops.acknowledged(accepted.seq):
-                    self._recovery.spool.confirm(dropped)
+                    self._spool.confirm(dropped)
         if safe:
             self._progress_s = now_s
 
@@ -222,7 +221,7 @@ class AcquireNode:
                 if self._stop:
                     self._reader.stop()
                 # A resumed series is closed even if nothing else is left to do for it.
-                wanted = self._recovery.recovered is not None or not self._reader.finished
+                wanted = self._spool.recovered is not None or not self._reader.finished
                 if self._reader.capabilities is not None and wanted:
                     self._begin_series(now_s)
                     self._enter(AcquirePhase.WAITING, now_s)
@@ -258,7 +257,7 @@ class AcquireNode:
         if phase is AcquirePhase.DRAINING:
             # Recorded first: a successor that resumes this series then acquires nothing more for it.
             self._reason = self._reason or str(self._reader.failure or (_STOPPED if self._stop else _FINISHED))
-            self._recovery.spool.end(self._reason)
+            self._spool.end(self._reason)
 
     # --- the series
 
@@ -272,7 +271,7 @@ class AcquireNode:
         if abs(stepped_s) > _NOTEWORTHY_STEP_S:
             log.warning("host clock stepped by %+.1f s since the last series", stepped_s)
         self._series = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + self._link.connection.hello.incarnation
-        self._reader.open(retry=self._recovery.recovered is not None)
+        self._reader.open(retry=self._spool.recovered is not None)
         self._enter(AcquirePhase.OPENING, now_s)
 
     def _begin_series(self, now_s: float) -> None:
@@ -289,12 +288,12 @@ class AcquireNode:
         self._dispatcher.announce(calibration)
         info = series_info(self._series, self._rig, capabilities, calibration)
         limit_bytes = self._rig.policy.ring_mib << 20
-        self._info = self._recovery.begin(info, truth=capabilities.has_truth, limit_bytes=limit_bytes)
+        self._info = self._spool.begin(info, truth=capabilities.has_truth, limit_bytes=limit_bytes)
         self._series = self._info.series
         self._drops = DropReports(self._series, self._link.post)
         log_for_series(self._series)
-        if self._recovery.recovered is not None:
-            self._resume(self._recovery.recovered, now_s)
+        if self._spool.recovered is not None:
+            self._resume(self._spool.recovered, now_s)
 
     def _resume(self, state: RecoveredState, now_s: float) -> None:
         """Resume the series of a crashed predecessor: no acquired snapshot is lost or acquired twice."""
@@ -325,7 +324,7 @@ class AcquireNode:
         waited_s = now_s - self._since_s
         announced = Accepted(self._series, 0, "series_start") not in self._link.outbox
         series_known = announced and self._link.connection.connected
-        recovered = self._recovery.recovered
+        recovered = self._spool.recovered
         # A resumed series loses frames while it waits: one node is enough, and under `record` none is needed.
         needed = self._rig.reconstruct.nodes if recovered is None else int(not self._records_raw)
         nodes_there = self._dispatcher.ready_nodes >= needed
@@ -349,7 +348,7 @@ class AcquireNode:
             running_ns = 0 if recovered is None else recovered.running_ns
             ran_s = (time.monotonic_ns() - running_ns) / 1e9 if running_ns else 0.0
             if ran_s <= 0:
-                self._recovery.spool.run_since(time.monotonic_ns())
+                self._spool.run_since(time.monotonic_ns())
             self._deadline_s = now_s + self._duration_s - max(0.0, ran_s) if self._duration_s else float("inf")
             self._enter(AcquirePhase.RUNNING, now_s)
 
@@ -362,7 +361,7 @@ class AcquireNode:
         if waiting and not late:
             return
         self.running_s = now_s - self._started_s
-        if waiting and self._recovery.spool.slots and not self._link.connection.connected:
+        if waiting and self._spool.slots and not self._link.connection.connected:
             # Dropped snapshots would leave the spool without the sink's knowledge: the next run would find them lost.
             raise EnvironmentFault(
                 "The sink is not connected at the end of the series",
@@ -402,12 +401,12 @@ class AcquireNode:
         assert self._reader.capabilities is not None
         identity = SnapshotId(info.series, captured.epoch, captured.seq)
         if frame is None:
-            self._recovery.spool.number(captured.seq, captured.epoch, missed)
+            self._spool.number(captured.seq, captured.epoch, missed)
             return identity
         snapshot = Snapshot(
             id=identity,
             # Compute the checksum once: the snapshot is spooled and sent, possibly twice.
-            counts=with_checksum(frame.counts) if self._recovery.spool.slots or self._records_raw else frame.counts,
+            counts=with_checksum(frame.counts) if self._spool.slots or self._records_raw else frame.counts,
             calibration_hash=info.calibration_hash,
             n_frames=info.n_frames,
             host_time_ns=frame.host_time_ns,
@@ -420,7 +419,7 @@ class AcquireNode:
             truth=frame.truth,
             chunks=frame.chunks,
         )
-        self._recovery.spool.keep(snapshot, missed)
+        self._spool.keep(snapshot, missed)
         return snapshot
 
     def _accept(self, acquired: Snapshot | SnapshotId, now_s: float) -> None:
@@ -443,7 +442,7 @@ class AcquireNode:
         if epoch is not None and settled.given_up:
             self._report_without_video(settled.seq, epoch, settled.given_up, now_s)
         elif not settled.given_up:
-            self._recovery.spool.confirm(settled.seq)
+            self._spool.confirm(settled.seq)
         if settled.masks and self._observe is not None:
             self._observe(settled.masks)
 
@@ -461,7 +460,7 @@ class AcquireNode:
     def _publish_status(self) -> None:
         """Report the status to the sink and to the health server."""
         if self._progress_s >= self._published_s:
-            self._recovery.progressed()
+            self._spool.progressed()
         self._published_s = time.monotonic()
         report = self._report
         status = report.status(self._phase, self._series, self._health.url)

@@ -114,39 +114,88 @@ def done_path(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 class Spool:
-    """The spool of one series. The camera thread calls `keep` and `number`, the node's loop the rest.
+    """The snapshots of a rig that are not yet acknowledged, across its series and the restarts of its acquire node.
 
-    Made by `create` or `reopen`, whose file is locked while it is open. Without arguments it has no file and no slots,
-    and takes nothing.
+    It takes nothing without a folder, and before `begin`. The camera thread calls `keep` and `number`, the node's loop
+    the rest. The file is locked while it is open; one that is unreadable, e.g. of another release, is quarantined.
+
+    Raises
+    ------
+    StorageError
+        If another acquire node has the spool open, or the folder named by the rig is unusable. An unusable folder of
+        the supervisor only disables the spool.
     """
 
-    def __init__(self, path: Path | None = None, number: int = -1, begin: int = _INFO_AT, slots: int = 0) -> None:
-        self._path, self._number, self._begin, self.slots = path, number, begin, slots
+    def __init__(self, folder: Path | None, rig: str) -> None:
+        self._requested = folder is not None
+        self._path = spool_path(folder, rig)
+        self._done = done_path()
+        self._lock = threading.Lock()
+        self._warned = False
+        self.unspooled = 0
+        """Snapshots that did not fit: they are delivered as usual, but a crash would lose them."""
+        self.recovered: RecoveredState | None = None
+        """State of a crashed predecessor; None if a new series begins."""
+        self._map_file()
+        if self._path is None or not self._path.exists():
+            return
+        try:
+            with _opened(self._path, self._path, os.O_RDWR) as number:
+                begin, slots, info = _read_head(number)
+                self._map_file(number, begin, slots)
+                self.recovered = self._recover(info)
+        except (ValueError, WireError) as error:
+            self._map_file()
+            _quarantine(self._path, str(error))
+
+    def _map_file(self, number: int = -1, begin: int = _INFO_AT, slots: int = 0) -> None:
+        """Use an open file with so many slots from ``begin`` on; none has no slots."""
         self._map = mmap.mmap(number, 0 if slots else _INFO_AT)
+        self._number, self._begin, self.slots = number, begin, slots
         self._slot_bytes = (len(self._map) - begin) // max(1, slots)
         self._bytes: Array = np.frombuffer(self._map, np.uint8)
         self._head = np.frombuffer(self._map, _HEAD, 1)[0]
-        self._lock = threading.Lock()
         self._free = list(range(slots))
         self._allocated = [0] * slots
         self._used: dict[int, int] = {}
         self._first_confirmed = 0
         self._confirmed = IntervalSet()
-        self._warned = False
-        self.unspooled = 0
-        """Snapshots that did not fit: they are delivered as usual, but a crash would lose them."""
 
-    @classmethod
-    def create(cls, path: Path, info: SeriesInfo, *, truth: bool, limit_bytes: int) -> Spool:
-        """Create the spool of a series, replacing an existing one; ``truth`` if snapshots come with ground truth.
+    def begin(self, info: SeriesInfo, *, truth: bool, limit_bytes: int) -> SeriesInfo:
+        """Return the series to run: the recovered one if it matches the camera and calibration, otherwise ``info``.
 
-        ``limit_bytes`` for all snapshots together sets the number of slots at one byte per pixel.
-
-        Raises
-        ------
-        StorageError
-            If the file cannot be created.
+        A spool with other masks or another format is quarantined and named in the log: it is the only copy of its
+        snapshots. ``truth`` if snapshots come with ground truth; ``limit_bytes`` for all together sets the number of
+        slots at one byte per pixel.
         """
+        if self._path is None:
+            return info
+        state = self.recovered
+        if state is not None and not (mismatch := _mismatch(state.info, info)):
+            self._first_confirmed = state.confirmed
+            self._head["numbering"][1] = state.epoch + 1
+            log.warning(
+                "resuming series %s at snapshot %d (epoch %d): %d recovered, %d slots empty or corrupt",
+                *(state.info.series, state.next_seq, state.epoch + 1, len(state.snapshots), state.corrupt_slots),
+            )
+            return state.info
+        if state is not None:
+            self.close(over=False)
+            _quarantine(self._path, f"{state.info.series}: {mismatch}")
+            self.recovered = None
+        try:
+            self._create(self._path, info, truth=truth, limit_bytes=limit_bytes)
+        except StorageError as error:
+            if self._requested:
+                raise
+            # The user did not configure this folder: run without a spool rather than not at all.
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+            log.warning("spool disabled: %s Unacknowledged snapshots are lost if this node crashes.", error)
+        return info
+
+    def _create(self, path: Path, info: SeriesInfo, *, truth: bool, limit_bytes: int) -> None:
+        """Create the file of a series, replacing an existing one. Raises `StorageError`."""
         series = bytes(encode(info)[1])
         pixels = info.height_px * info.width_px
         slots = min(_MAX_SLOTS, 1 + max(1, limit_bytes // pixels))
@@ -165,31 +214,8 @@ class Spool:
             os.posix_fallocate(number, 0, begin)
             os.pwrite(number, head.tobytes(), 0)
             os.pwrite(number, series, _INFO_AT)
-            spool = cls(path, number, begin, slots)
             new.rename(path)
-        return spool
-
-    @classmethod
-    def reopen(cls, path: Path) -> tuple[Spool, RecoveredState] | None:
-        """Reopen the spool of an interrupted series; None if there is none.
-
-        An unreadable spool, e.g. of another release, is quarantined and named in the log.
-
-        Raises
-        ------
-        StorageError
-            If another process has it open, or the file system refuses.
-        """
-        if not path.exists():
-            return None
-        try:
-            with _opened(path, path, os.O_RDWR) as number:
-                begin, slots, info = _read_head(number)
-                spool = cls(path, number, begin, slots)
-                return spool, spool._recover(info)
-        except (ValueError, WireError) as error:
-            quarantine(path, str(error))
-            return None
+            self._map_file(number, begin, slots)
 
     # --- camera thread
 
@@ -210,11 +236,6 @@ class Spool:
         self._head["numbering"] = (seq + 1, epoch, missed)
 
     # --- node loop
-
-    def resume(self, state: RecoveredState) -> None:
-        """Continue the recovered series in its next epoch."""
-        self._first_confirmed = state.confirmed
-        self._head["numbering"][1] = state.epoch + 1
 
     def run_since(self, monotonic_ns: int) -> None:
         """Record the first start of the camera."""
@@ -243,16 +264,26 @@ class Spool:
         self._head["reason"] = reason.encode(errors="replace")
         self._head["is_ending"] = 1
 
-    def close(self, *, over: bool) -> None:
-        """Close the spool; delete the file if the series is ``over``."""
-        if self._path is None:
+    def progressed(self) -> None:
+        """Show a supervisor that is waiting for the end of the series that the sink still confirms."""
+        if self._path is not None:
+            with contextlib.suppress(OSError):
+                os.utime(self._path)
+
+    def close(self, *, over: bool, last: bool = False) -> None:
+        """Close the file; delete it if the series is ``over``. ``last``: no further series is requested."""
+        if over and last and self._done is not None:
+            with contextlib.suppress(OSError):
+                self._done.touch()
+        if self._path is None or not self.slots:
             return
         if over:
             self._path.unlink(missing_ok=True)
-        del self._bytes, self._head
+        number, mapped = self._number, self._map
+        self._map_file()
         with contextlib.suppress(BufferError):
-            self._map.close()
-        os.close(self._number)
+            mapped.close()
+        os.close(number)
 
     def status(self) -> dict[str, int]:
         """Return the numbers of spooled snapshots and of those that did not fit."""
@@ -419,11 +450,20 @@ def _read_head(number: int) -> tuple[int, int, SeriesInfo]:
     return begin, slots, info
 
 
-def quarantine(path: Path, why: str) -> None:
+def _quarantine(path: Path, why: str) -> None:
     """Rename a spool that cannot be resumed, because it is the only copy of its snapshots."""
     aside = path.with_name(f"{path.stem}-{path.stat().st_mtime_ns}.aside")
     path.rename(aside)
     log.error("cannot resume the interrupted series (%s); its spool is kept as %s", why, aside)
+
+
+def _mismatch(recovered: SeriesInfo, now: SeriesInfo) -> str:
+    """Return why a series cannot be resumed, ``""`` if it can."""
+    for name in ("height_px", "width_px", "pixel_format", "n_frames", "calibration_hash", "bayer", "policy"):
+        before, after = getattr(recovered, name), getattr(now, name)
+        if before != after:
+            return f"{name} changed from {before} to {after}"
+    return ""
 
 
 def _pages(nbytes: int) -> int:

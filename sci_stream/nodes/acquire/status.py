@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.nodes.acquire.camera_reader import CameraReader
-from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
 from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget
+from sci_stream.nodes.acquire.spool import Spool
 from sci_stream.transport.dispatcher import Dispatcher
 from sci_stream.transport.sink_client import SinkClient
 
@@ -41,7 +41,7 @@ class AcquireReport:
     reader: CameraReader[Snapshot | SnapshotId]
     dispatcher: Dispatcher
     link: SinkClient
-    recovery: CrashRecovery
+    spool: Spool
     budget: MemoryBudget
     in_flight: InFlightSnapshots
 
@@ -79,7 +79,7 @@ class AcquireReport:
             "series": series,
             "acquired": self.reader.acquired,
             "held": len(self.in_flight),
-            **self.recovery.spool.status(),
+            **self.spool.status(),
             "ring_mib": round(self.budget.used_bytes / 2**20, 1),
             "unsafe": len(self.link.outbox),
             "resent": self.link.outbox.resent,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sci_stream.model import CameraFrame
-from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
 from sci_stream.nodes.acquire.in_flight import InFlightSnapshots, MemoryBudget, frame_bytes
+from sci_stream.nodes.acquire.spool import Spool
 from tests.nodes.acquire.test_spool import info, snapshot, taken_up
 
 
@@ -41,7 +41,7 @@ def test_first_frame_is_always_admitted() -> None:
 
 def test_delivered_snapshot_is_released() -> None:
     budget = MemoryBudget(1000)
-    in_flight = InFlightSnapshots(budget, CrashRecovery(None, "rig"))
+    in_flight = InFlightSnapshots(budget, Spool(None, "rig"))
     budget.take(100)
     in_flight.hold(0, 3, 100, raw_pending=False)
     assert in_flight.delivering
@@ -51,7 +51,7 @@ def test_delivered_snapshot_is_released() -> None:
 
 def test_recorded_snapshot_is_held_until_delivered_and_safe() -> None:
     budget = MemoryBudget(1000)
-    in_flight = InFlightSnapshots(budget, CrashRecovery(None, "rig"))
+    in_flight = InFlightSnapshots(budget, Spool(None, "rig"))
     for seq in (0, 1):
         budget.take(100)
         in_flight.hold(seq, 0, 100, raw_pending=True)
@@ -64,7 +64,7 @@ def test_recorded_snapshot_is_held_until_delivered_and_safe() -> None:
 
 
 def test_repeated_confirmation_counts_once() -> None:
-    in_flight = InFlightSnapshots(MemoryBudget(1000), CrashRecovery(None, "rig"))
+    in_flight = InFlightSnapshots(MemoryBudget(1000), Spool(None, "rig"))
     in_flight.hold(0, 0, 0, raw_pending=True)
     assert in_flight.settle(0) == 0
     assert in_flight.settle(0) is None
@@ -76,7 +76,7 @@ def test_repeated_confirmation_counts_once() -> None:
 @given(st.lists(st.tuples(st.sampled_from(["settle", "safe"]), st.integers(0, 4)), max_size=40))
 def test_memory_is_released_exactly_once(events: list[tuple[str, int]]) -> None:
     budget = MemoryBudget(10_000)
-    in_flight = InFlightSnapshots(budget, CrashRecovery(None, "rig"))
+    in_flight = InFlightSnapshots(budget, Spool(None, "rig"))
     for seq in range(5):
         budget.take(10 + seq)
         in_flight.hold(seq, 0, 10 + seq, raw_pending=seq % 2 == 0)
@@ -91,16 +91,16 @@ def test_memory_is_released_exactly_once(events: list[tuple[str, int]]) -> None:
 
 
 def test_spool_holds_snapshots_as_long_as_memory(tmp_path: Path) -> None:
-    recovery = CrashRecovery(tmp_path, "rig")
-    recovery.begin(info(), truth=False, limit_bytes=1 << 12)
-    in_flight = InFlightSnapshots(MemoryBudget(1000), recovery)
+    spool = Spool(tmp_path, "rig")
+    spool.begin(info(), truth=False, limit_bytes=1 << 12)
+    in_flight = InFlightSnapshots(MemoryBudget(1000), spool)
     for seq in range(3):
-        recovery.spool.keep(snapshot(seq), 0)
+        spool.keep(snapshot(seq), 0)
         in_flight.hold(seq, 0, 0, raw_pending=seq != 2)
     in_flight.settle(0)
     in_flight.confirm_raw(1)
     in_flight.settle(2)
-    recovery.close(over=False)
+    spool.close(over=False)
     left = taken_up(tmp_path / "rig.spool")
     assert ([each.id.seq for each in left.snapshots], left.delivered) == ([0, 1], {0})
 

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from sci_stream.errors import StorageError
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
-from sci_stream.nodes.acquire.crash_recovery import CrashRecovery
 from sci_stream.nodes.acquire.spool import SPOOL_VARIABLE, RecoveredState, Spool, spool_path
 from sci_stream.nodes.runtime.process import PARENT_VARIABLE
 from tests.e2e.kit import ROOT, environment
@@ -49,16 +48,18 @@ def snapshot(seq: int, *, truth: bool = False, epoch: int = 0) -> Snapshot:
 
 
 def new(path: Path, limit_bytes: int = 1 << 12) -> Spool:
-    return Spool.create(path, info(), truth=True, limit_bytes=limit_bytes)
+    path.unlink(missing_ok=True)
+    spool = Spool(path.parent, path.stem)
+    spool.begin(info(), truth=True, limit_bytes=limit_bytes)
+    return spool
 
 
 def taken_up(path: Path) -> RecoveredState:
     """Open the spool as the next process does."""
-    taken = Spool.reopen(path)
-    assert taken is not None
-    spool, left = taken
+    spool = Spool(path.parent, path.stem)
+    assert spool.recovered is not None
     spool.close(over=False)
-    return left
+    return spool.recovered
 
 
 def same(one: Snapshot, other: Snapshot) -> bool:
@@ -106,10 +107,8 @@ def test_next_process_continues_in_the_same_file(tmp_path: Path) -> None:
     for seq in range(3):
         first.keep(snapshot(seq), 0)
     first.close(over=False)
-    taken = Spool.reopen(path)
-    assert taken is not None
-    second, left = taken
-    second.resume(left)
+    second = Spool(tmp_path, "rig")
+    assert second.begin(info(), truth=True, limit_bytes=1) == info()
     second.release(1)
     second.keep(snapshot(3, epoch=1), 0)
     second.close(over=False)
@@ -121,7 +120,7 @@ def test_next_process_continues_in_the_same_file(tmp_path: Path) -> None:
 def test_finished_series_leaves_no_file(tmp_path: Path) -> None:
     new(tmp_path / "rig.spool").close(over=True)
     assert list(tmp_path.iterdir()) == []
-    assert Spool.reopen(tmp_path / "rig.spool") is None
+    assert Spool(tmp_path, "rig").recovered is None
 
 
 def test_full_spool_counts_and_numbering_continues(tmp_path: Path) -> None:
@@ -151,7 +150,7 @@ def test_full_file_system_does_not_end_the_series(tmp_path: Path) -> None:
 def test_spool_is_locked_by_one_process(tmp_path: Path) -> None:
     spool = new(tmp_path / "rig.spool")
     with pytest.raises(StorageError, match="in use"):
-        Spool.reopen(tmp_path / "rig.spool")
+        Spool(tmp_path, "rig")
     spool.close(over=False)
     taken_up(tmp_path / "rig.spool")
 
@@ -173,7 +172,7 @@ def test_foreign_file_is_quarantined_and_named(
     new(path).close(over=False)
     content = damage(path.read_bytes())  # type: ignore[operator]
     path.write_bytes(content)
-    assert Spool.reopen(path) is None, what
+    assert Spool(tmp_path, "rig").recovered is None, what
     (aside,) = tmp_path.iterdir()
     assert aside.read_bytes() == content
     assert aside.name in caplog.text
@@ -267,7 +266,7 @@ def test_spool_in_shared_folder_is_in_own_subfolder(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
     own = tmp_path / f"sci-stream-{os.geteuid()}"
     assert spool_path(tmp_path, "bench", {}) == own / "bench.spool"
-    first = CrashRecovery(tmp_path, "bench")
+    first = Spool(tmp_path, "bench")
     first.begin(info(), truth=False, limit_bytes=1 << 12)
     first.close(over=False)
     assert stat.S_IMODE(own.stat().st_mode) == 0o700
@@ -275,12 +274,12 @@ def test_spool_in_shared_folder_is_in_own_subfolder(tmp_path: Path) -> None:
 
 
 def test_spool_that_others_can_write_is_refused(tmp_path: Path) -> None:
-    first = CrashRecovery(tmp_path, "bench")
+    first = Spool(tmp_path, "bench")
     first.begin(info(), truth=False, limit_bytes=1 << 12)
     first.close(over=False)
     (tmp_path / "bench.spool").chmod(0o666)
     with pytest.raises(StorageError, match="other users can write to the file"):
-        CrashRecovery(tmp_path, "bench")
+        Spool(tmp_path, "bench")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
@@ -290,29 +289,29 @@ def test_spool_of_another_user_is_refused(tmp_path: Path) -> None:
     own.mkdir()
     os.chown(own, 12345, 12345)
     with pytest.raises(StorageError, match="belongs to user 12345"):
-        CrashRecovery(tmp_path, "bench").begin(info(), truth=False, limit_bytes=1 << 12)
+        Spool(tmp_path, "bench").begin(info(), truth=False, limit_bytes=1 << 12)
     os.chown(own, 0, 0)
     (own / "bench.spool").touch(0o600)
     os.chown(own / "bench.spool", 12345, 12345)
     with pytest.raises(StorageError, match="belongs to user 12345"):
-        CrashRecovery(tmp_path, "bench")
+        Spool(tmp_path, "bench")
 
 
 # --- crash recovery in the acquire node
 
 
 def test_series_resumes_only_with_equal_masks_and_format(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    first = CrashRecovery(tmp_path, "rig")
+    first = Spool(tmp_path, "rig")
     assert first.begin(info(), truth=False, limit_bytes=1 << 12) == info()
-    first.spool.keep(snapshot(0), 0)
+    first.keep(snapshot(0), 0)
     first.close(over=False)
 
-    again = CrashRecovery(tmp_path, "rig")
+    again = Spool(tmp_path, "rig")
     later = info(series="s-2", started_ns=9)
     assert again.begin(later, truth=False, limit_bytes=1 << 12) == info(), "the recovered one"
     again.close(over=False)
 
-    other = CrashRecovery(tmp_path, "rig")
+    other = Spool(tmp_path, "rig")
     with_other_masks = info(series="s-3", calibration_hash="1" * 32)
     assert other.begin(with_other_masks, truth=False, limit_bytes=1 << 12) == with_other_masks
     assert other.recovered is None
@@ -324,13 +323,13 @@ def test_series_resumes_only_with_equal_masks_and_format(tmp_path: Path, caplog:
 
 def test_without_a_folder_nothing_is_spooled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SPOOL_VARIABLE, raising=False)
-    none = CrashRecovery(None, "rig")
+    none = Spool(None, "rig")
     assert none.begin(info(), truth=True, limit_bytes=1) == info()
-    none.spool.keep(snapshot(0), 0)
-    none.spool.confirm(0)
-    none.spool.end("stopped")
+    none.keep(snapshot(0), 0)
+    none.confirm(0)
+    none.end("stopped")
     none.close(over=True)
-    assert none.spool.status() == {}
+    assert none.status() == {}
 
 
 def test_completion_marker_is_written_after_the_last_series(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +340,7 @@ def test_completion_marker_is_written_after_the_last_series(tmp_path: Path, monk
             monkeypatch.setenv(PARENT_VARIABLE, "1")
         else:
             monkeypatch.delenv(PARENT_VARIABLE, raising=False)
-        safe = CrashRecovery(None, "rig")
+        safe = Spool(None, "rig")
         safe.begin(info(), truth=False, limit_bytes=1 << 12)
         safe.close(over=over, last=last)
         assert (tmp_path / "done").exists() is (supervised and over and last)
@@ -349,19 +348,19 @@ def test_completion_marker_is_written_after_the_last_series(tmp_path: Path, monk
 
 
 def test_confirmed_bound_advances_in_any_order(tmp_path: Path) -> None:
-    safe = CrashRecovery(tmp_path, "rig")
+    safe = Spool(tmp_path, "rig")
     safe.begin(info(), truth=False, limit_bytes=1 << 12)
     for seq in range(6):
-        safe.spool.number(seq, 0, 0)
+        safe.number(seq, 0, 0)
     for seq in (0, 2, 1, 1, 4):
-        safe.spool.confirm(seq)
+        safe.confirm(seq)
     safe.close(over=False)
-    again = CrashRecovery(tmp_path, "rig")
+    again = Spool(tmp_path, "rig")
     assert again.recovered is not None
     assert list(again.recovered.lost) == [3, 4, 5]
     again.begin(info(), truth=False, limit_bytes=1 << 12)
     for seq in (5, 3, 4):
-        again.spool.confirm(seq)
+        again.confirm(seq)
     again.close(over=False)
     assert list(taken_up(tmp_path / "rig.spool").lost) == []
 
@@ -371,10 +370,10 @@ def test_default_spool_without_room_is_disabled(
 ) -> None:
     (tmp_path / "file").write_text("no folder can be here")
     monkeypatch.setenv(SPOOL_VARIABLE, str(tmp_path / "file" / "spool"))
-    safe = CrashRecovery(None, "rig")
+    safe = Spool(None, "rig")
     wanted = info()
     assert safe.begin(wanted, truth=False, limit_bytes=1 << 20) is wanted
-    assert safe.spool.status() == {}
+    assert safe.status() == {}
     assert "lost if this node crashes" in caplog.text
     with pytest.raises(StorageError, match=r"\[policy\] spool"):
-        CrashRecovery(tmp_path / "file" / "spool", "rig").begin(wanted, truth=False, limit_bytes=1 << 20)
+        Spool(tmp_path / "file" / "spool", "rig").begin(wanted, truth=False, limit_bytes=1 << 20)
