@@ -13,6 +13,7 @@ import numpy as np
 
 from sci_stream.errors import CameraError, InputError, SciStreamError
 from sci_stream.model import CameraCapabilities, CameraFrame
+from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import AdjustableCamera, Camera
@@ -120,6 +121,11 @@ class ManagedCamera:
         """Return the driver's counters since the camera was opened."""
         with self._call("counters"):
             return dict(self._camera.counters())
+
+    def observe(self, evidence: Mapping[str, Value]) -> None:
+        """Take the evidence of a video about the mask modulator; from any thread."""
+        if isinstance(self._camera, ModulatedCamera):
+            self._camera.observe(evidence)
 
     def stop(self) -> None:
         """Stop delivering; log exceptions of the driver."""

@@ -12,10 +12,11 @@ from sci_stream.clock import read_again, unix_ns
 from sci_stream.config import Rig
 from sci_stream.delivery.dispatch_queue import DispatchQueue
 from sci_stream.delivery.ledger import DropReason
-from sci_stream.errors import CameraError, EnvironmentFault
+from sci_stream.errors import EnvironmentFault
 from sci_stream.model import CameraCapabilities, Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.nodes.acquire.camera_reader import Answer, CameraReader, Captured
 from sci_stream.nodes.acquire.in_flight import DropReports, InFlightSnapshots, MemoryBudget, frame_bytes
+from sci_stream.nodes.acquire.managed_camera import ManagedCamera
 from sci_stream.nodes.acquire.spool import RecoveredState, Spool
 from sci_stream.nodes.acquire.status import AcquirePhase, AcquireReport
 from sci_stream.nodes.runtime.control_handler import ControlHandler
@@ -24,8 +25,7 @@ from sci_stream.nodes.runtime.logs import log_for_series
 from sci_stream.nodes.runtime.network import NodeNetwork
 from sci_stream.nodes.runtime.process import StopRequest, freeze_gc, new_instance_id, versions
 from sci_stream.optics.calibration import Calibration
-from sci_stream.parameters import Value, declared
-from sci_stream.ports import Camera
+from sci_stream.parameters import declared
 from sci_stream.transport.client_connection import PeerEvent
 from sci_stream.transport.dispatcher import Dispatcher, Settled
 from sci_stream.transport.sink_client import SinkClient
@@ -56,14 +56,13 @@ class AcquireNode:
     ``camera`` is not yet open, and from now on used only by the camera thread; ``calibration`` comes from the rig's
     file, None to use the camera's own. The series ends after ``snapshots`` or ``duration_s`` seconds, 0 for no limit.
     Operators may request ``actions``, by name (see `ControlHandler`), each when it is possible; ``waits`` returns
-    whether the series still waits for a request to begin; ``overdue`` returns an error if the driver hangs (see
-    `ManagedCamera.overdue`); ``observe`` receives the evidence of each video about the mask modulator.
+    whether the series still waits for a request to begin.
     """
 
     def __init__(
         self,
         rig: Rig,
-        camera: Camera,
+        camera: ManagedCamera,
         calibration: Calibration | None,
         stop: StopRequest,
         *,
@@ -71,8 +70,6 @@ class AcquireNode:
         duration_s: float = 0.0,
         actions: Mapping[str, Callable[[], str]] | None = None,
         waits: Callable[[], bool] = lambda: False,
-        overdue: Callable[[float | None], CameraError | None] = lambda _grace_s: None,
-        observe: Callable[[Mapping[str, Value]], None] | None = None,
     ) -> None:
         self._rig = rig
         self._stop = stop
@@ -106,8 +103,7 @@ class AcquireNode:
             most=snapshots,
             read_timeout_s=rig.camera.read_timeout_s,
         )
-        self._overdue = overdue
-        self._observe = observe
+        self._camera = camera
         self._actions = dict(actions or {})
         self._controls = ControlHandler("acquire", self._link.connection.send, self._reader.change, self._actions)
         self._in_flight = InFlightSnapshots(self._budget, self._spool)
@@ -209,7 +205,7 @@ class AcquireNode:
     def _give_up_hanging_camera(self) -> None:
         """Continue without a camera whose driver does not return; after a stop request the limit is shorter."""
         if not self._reader.finished:
-            error = self._overdue(_STOP_GRACE_S if self._reader.stopping else None)
+            error = self._camera.overdue(_STOP_GRACE_S if self._reader.stopping else None)
             if error is not None:
                 self._reader.abandon(error)
 
@@ -443,8 +439,8 @@ class AcquireNode:
             self._report_without_video(settled.seq, epoch, settled.given_up, now_s)
         elif not settled.given_up:
             self._spool.confirm(settled.seq)
-        if settled.masks and self._observe is not None:
-            self._observe(settled.masks)
+        if settled.masks:
+            self._camera.observe(settled.masks)
 
     @property
     def _offered(self) -> list[str]:

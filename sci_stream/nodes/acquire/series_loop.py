@@ -13,7 +13,6 @@ from sci_stream.errors import InputError
 from sci_stream.nodes.acquire.managed_camera import managed
 from sci_stream.nodes.acquire.node import AcquireNode
 from sci_stream.nodes.acquire.spool import done_path
-from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.nodes.runtime.process import CLOSE_VARIABLE, NEXT_SERIES, StopRequest
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Camera
@@ -52,8 +51,6 @@ def acquire_series(
                 duration_s=duration_s,
                 actions=requests.actions,
                 waits=lambda: requests.held,
-                overdue=managed_camera.overdue,
-                observe=camera.observe if isinstance(camera, ModulatedCamera) else None,
             )
 
         while True:

@@ -10,6 +10,7 @@ import zmq
 
 from sci_stream.config import load_rig
 from sci_stream.model import SeriesInfo
+from sci_stream.nodes.acquire.managed_camera import ManagedCamera
 from sci_stream.nodes.acquire.node import AcquireNode
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.nodes.runtime.process import StopRequest
@@ -24,7 +25,7 @@ def test_series_announced_but_not_confirmed_is_ended_on_a_stop(tmp_path: Path) -
     stop = StopRequest()
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     server = ResultsServer(context, rig.network.results, Welcome("sink", "s", rig.network.heartbeat_s), limits=Limits())
-    node = AcquireNode(rig, make_camera(rig), None, stop)
+    node = AcquireNode(rig, ManagedCamera(make_camera(rig), "simulated"), None, stop)
     thread = threading.Thread(target=node.run, daemon=True)
     thread.start()
     ends: list[SeriesEnd] = []

@@ -22,6 +22,7 @@ import numpy as np
 from sci_stream.clock import unix_ns
 from sci_stream.config import load_rig
 from sci_stream.model import Array, CameraCapabilities, CameraFrame, Snapshot, StageTimes
+from sci_stream.nodes.acquire.managed_camera import ManagedCamera
 from sci_stream.nodes.acquire.node import AcquireNode
 from sci_stream.nodes.reconstruct.node import ReconstructNode
 from sci_stream.nodes.reconstruct.solver import Ready, Result, Solved
@@ -237,7 +238,7 @@ def _run(path: Path, camera: LoopCamera, snapshots: int) -> tuple[RunSummary, fl
     ]
     for process in processes:
         process.start()
-    node = AcquireNode(load_rig(path), camera, None, StopRequest(), snapshots=snapshots)
+    node = AcquireNode(load_rig(path), ManagedCamera(camera, "loop"), None, StopRequest(), snapshots=snapshots)
     camera.under_way = lambda: node.under_way
     pids = {"acquire": os.getpid(), "sink": processes[0].pid or 0, "reconstruct": processes[1].pid or 0}
     meter = CpuTimeMeter(pids)
