@@ -19,7 +19,7 @@ from sci_stream.tools.compare import compare_recordings
 from sci_stream.tools.replay.replay import ReplayPlan, replay
 from tests.conftest import RigMaker
 from tests.e2e.conftest import CommandHere
-from tests.e2e.kit import COMMAND, PATIENCE_S, environment, sci_stream, wait_for, write_rig
+from tests.e2e.kit import COMMAND, PATIENCE_S, environment, wait_for, write_rig
 from tests.rig_in_process import RigInProcess
 from tests.tools.modulated import masks
 
@@ -32,7 +32,7 @@ def test_calibrate_and_check_run_unattended(tmp_path: Path, command_here: Comman
     np.save(tmp_path / "masks.npy", masks(4, 64))
     modulator = {"driver": "simulated", "options": {"width_px": 64, "height_px": 64}, "patterns": "masks.npy"}
     rig = write_rig(tmp_path, {"camera": CAMERA, "modulator": modulator})
-    made = sci_stream("calibrate", rig, "-o", "masks.h5", "--yes", "--frames", "8", cwd=tmp_path)
+    made = command_here("calibrate", rig, "-o", "masks.h5", "--yes", "--frames", "8", cwd=tmp_path)
     assert made.status == 0, made.output
     assert "Traceback" not in made.output
     assert load_calibration(tmp_path / "masks.h5").n_frames == 4

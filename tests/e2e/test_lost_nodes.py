@@ -16,6 +16,7 @@ from sci_stream_drivers.simulated import SimulatedCamera
 from sci_stream_drivers.simulated.options import SimulatedOptions
 from tests.e2e.kit import RunningRig, assert_accounted_for, small_rig, wait_for
 from tests.rig_in_process import RunningRigSolvedHere
+from tests.slow_denoiser import SLOW
 
 pytestmark = pytest.mark.rig(seconds=50)
 
@@ -57,11 +58,10 @@ def test_killed_reconstruct_node_loses_nothing(tmp_path: Path, policy: str) -> N
 
 def test_frozen_node_snapshots_are_redelivered(tmp_path: Path) -> None:
     # Snapshots waiting in the short queue are dropped for newer ones; dispatched ones are not.
-    # A camera faster than one solver on any machine.
     changes = {
         **RUNS_ON,
         "camera": {"options": {"snapshot_rate_hz": 40.0}},
-        "reconstruct": {**RUNS_ON["reconstruct"], "iterations": 20},
+        "reconstruct": {**RUNS_ON["reconstruct"], **SLOW},
         "network": {"heartbeat_s": 0.2},
         "policy": {"queue_snapshots": 4},
     }

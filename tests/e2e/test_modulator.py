@@ -21,7 +21,8 @@ from sci_stream.tools.replay.replay import ReplayPlan, replay
 from sci_stream.transport.modulator_link import serve_modulator
 from sci_stream_drivers.simulated import SimulatedModulator, SimulatedModulatorOptions
 from tests.conftest import RigMaker
-from tests.e2e.kit import sci_stream, write_rig
+from tests.e2e.conftest import CommandHere
+from tests.e2e.kit import assert_accounted_for, write_rig
 from tests.ports import free_ports
 from tests.rig_in_process import RigInProcess
 from tests.tools.modulated import masks
@@ -108,18 +109,19 @@ def test_modulator_on_another_host_is_commanded_and_corrected(rig_in_process: Ri
     assert columns(rig, "chunk_MaskAdvance")["chunk_MaskAdvance"][-1] == -1
 
 
-def test_calibrate_check_and_run_with_two_devices(tmp_path: Path) -> None:
-    rig = write_rig(
-        tmp_path, coded(tmp_path), {"calibration": {"file": "calibration.h5"}, "preview": {"enabled": True}}
-    )
-    made = sci_stream("calibrate", rig, "-o", "calibration.h5", "--yes", "--frames", "8", cwd=tmp_path)
+def test_calibrate_check_and_run_with_two_devices(
+    tmp_path: Path, command_here: CommandHere, rig_in_process: RigMaker
+) -> None:
+    calibrated = {"calibration": {"file": "calibration.h5"}, "preview": {"enabled": True}}
+    path = write_rig(tmp_path, coded(tmp_path), calibrated)
+    made = command_here("calibrate", path, "-o", "calibration.h5", "--yes", "--frames", "8", cwd=tmp_path)
     assert made.status == 0, made.output
-    checked = sci_stream("check", rig, cwd=tmp_path)
+    checked = command_here("check", path, cwd=tmp_path)
     assert checked.status == 0, checked.output
     assert "8 masks of 1000 µs" in checked.output
-    run = sci_stream("run", rig, "--snapshots", "6", cwd=tmp_path)
-    assert run.status == 0, run.output
-    assert "the ledger closes" in run.output
+    rig = rig_in_process({**coded(tmp_path), **calibrated}, snapshots=6)
+    rig.expose(6)
+    assert assert_accounted_for(rig.finish())["acquired"] == 6
 
 
 def test_moving_mask_is_calibrated_by_phase_and_filmed_through(rig_in_process: RigMaker, tmp_path: Path) -> None:

@@ -450,6 +450,7 @@ def test_space_time_cut_is_that_of_the_recording(open_viewer, rig: RunningRig, t
     viewer.until("!document.querySelector('#record').disabled")
     page.keyboard.press("r")
     viewer.until("document.querySelector('#recording-state').textContent === 'recording'")
+    viewer.until(f"{SHOWN_SEQ} > {status(rig)['ledger']['acquired']}", "a recorded snapshot is on the screen")
     page.keyboard.press("c")
     box = page.locator("#video").bounding_box()
     page.mouse.move(box["x"] + 5, box["y"] + box["height"] / 2)

@@ -58,7 +58,7 @@ def contents_while(doing: Callable[[], None], path: Path, monkeypatch: pytest.Mo
     ("raw", "video", "raw_first"),
     [
         pytest.param(True, True, True, id="record"),
-        pytest.param(True, True, False, id="live"),
+        pytest.param(True, True, False, id="live", marks=pytest.mark.slow),
         pytest.param(True, False, False, id="live, no video", marks=pytest.mark.slow),
         pytest.param(False, True, False, id="live, no raw", marks=pytest.mark.slow),
         pytest.param(False, False, False, id="rows alone", marks=pytest.mark.slow),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from sci_stream.errors import ConfigError
@@ -65,10 +63,3 @@ def test_camera_without_counter_or_line_is_refused() -> None:
     without = {**CAMERA, "TriggerSource": ["Software"]}
     with pytest.raises(ConfigError, match="no input line"):
         arm(made_up(without), CameraTrigger("line", 8000.0), None, "camera")
-
-
-def test_limits_of_real_cameras_are_sensible(real_maps: dict[str, Any]) -> None:
-    limits = {name: timing_of(nodes) for name, nodes in real_maps.items()}
-    assert all(timing.min_exposure_us < timing.max_exposure_us for timing in limits.values())
-    # Enumerations of most others depend on registers that a description alone does not have.
-    assert [name for name, timing in limits.items() if timing.max_every > 1] == ["ADGenICam-Basler-a2A2600-20gmBAS"]

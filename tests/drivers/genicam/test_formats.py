@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,7 +10,6 @@ from hypothesis import strategies as st
 from sci_stream.errors import CameraError
 from sci_stream.model import Array, BayerPhase
 from sci_stream_drivers.genicam.formats import FORMATS, PixelFormat, decode, find_pixel_format
-from tests.drivers.genicam.node_maps import RealCameras
 
 
 def encode(counts: Array, form: PixelFormat, *, padding_bytes: int = 0, big_endian: bool = False) -> Array:
@@ -123,14 +120,3 @@ def test_unsupported_format_error_lists_supported_ones() -> None:
         assert words in str(caught.value)
     with pytest.raises(CameraError, match="This camera offers RGB8, YUV422_8: none of them"):
         find_pixel_format("RGB8", offered=("RGB8", "YUV422_8"))
-
-
-def test_formats_of_real_polarised_cameras_have_their_codes(real_maps: RealCameras) -> None:
-    found = Counter(
-        name
-        for camera, text in real_maps.texts.items()
-        if "Polarized" in text and (nodes := real_maps[camera]).has_node("PixelFormat")
-        for entry in nodes.get_node("PixelFormat").entries
-        if (name := str(entry.symbolic)).startswith("Polarized") and entry.numeric_value == FORMATS[name].code
-    )
-    assert found == dict.fromkeys(("Polarized8", "Polarized10p", "Polarized12p", "Polarized16"), 9)

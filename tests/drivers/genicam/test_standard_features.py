@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
-
 import pytest
 
-from sci_stream.config import example_toml, load_rig
-from sci_stream.errors import ConfigError
 from sci_stream_drivers.genicam import node_map
-from sci_stream_drivers.genicam.features import apply, find, settings_of
+from sci_stream_drivers.genicam.features import apply
 from sci_stream_drivers.genicam.options import FeatureSetting
 from sci_stream_drivers.genicam.standard_features import (
     EXPOSURE,
-    FRAME_RATE,
-    GAIN,
     distortions,
     frame_rate_hz,
     settings,
     suggested_features,
     trigger_line,
 )
-from sci_stream_drivers.harvesters import HarvestersOptions
-from tests.drivers.genicam.node_maps import RealCameras, made_up
+from tests.drivers.genicam.node_maps import made_up
 
 
 @pytest.mark.parametrize(
@@ -124,44 +116,6 @@ def test_trigger_line_is_one_that_the_camera_has() -> None:
 
 
 # Of the 119 node maps in the archive, those without a feature of the quantity under any name: their XML was read.
-_WITHOUT = {
-    "ExposureTime": {"Coaxlink_TLDataStream", "FLIR_A35", "FLIR_SC6700"},
-    "Gain": {"Coaxlink_TLDataStream", "FLIR_SC6700", "Orca_Fire", "PCO1600"},
-    "AcquisitionFrameRate": {
-        "Coaxlink_TLDataStream", "FLIR_SC6700", "Orca_Fire", "PCO1600", "JAI_RM-6740GE", "aravisGigE-RM-6740GE",
-        "Photonic_Science_FDI3", "Photonic_Science_LC_SCMOS", "Sony_CVC_EH6300", "TMC-1405GE",
-    },
-}  # fmt: skip
-
-
-def test_every_real_camera_offers_the_quantities_that_it_has(real_maps: RealCameras) -> None:
-    assert len(real_maps) == 119
-    for quantity in (EXPOSURE, GAIN, FRAME_RATE):
-        without = {name for name, nodes in real_maps.items() if quantity.find(nodes) is None}
-        expected = {name for name in real_maps if any(part in name for part in _WITHOUT[quantity.name])}
-        assert without == expected, quantity.name
-        assert len(expected) == len(_WITHOUT[quantity.name])
-
-
-def test_real_cameras_are_described_and_configured(real_maps: RealCameras, tmp_path: Path) -> None:
-    """As `cameras features`, `config init` and the names of a rig file read them."""
-    for name, nodes in real_maps.items():
-        assert list(node_map.features(nodes)), name
-        node_map.present_settings(nodes)
-        settings(nodes)
-        distortions(nodes)
-        suggested = {"selector": {"serial": "1"}, "features": suggested_features(nodes)}
-        line = trigger_line(nodes)
-        examples = {} if line is None else {"trigger": {"source": line}}
-        path = tmp_path / "rig.toml"
-        path.write_text(example_toml("aravis", HarvestersOptions, every_key=False, values=suggested, examples=examples))
-        options = HarvestersOptions.model_validate(load_rig(path, {}).camera.options)
-        assert [[setting.feature, setting.value] for setting in options.features] == suggested["features"]
-        for setting in settings_of(options):
-            find(nodes, setting.feature, name)
-        for wrong in ("Widht", "ExposureTime", "Gain", "AcquisitionFrameRate"):
-            with contextlib.suppress(ConfigError):
-                find(nodes, wrong, name)
 
 
 def test_text_that_is_not_utf_8_leaves_the_other_features_listed() -> None:
