@@ -46,8 +46,6 @@ _MAX_SCALES = (2.0, 1.0, 16.0, 2.0)
 _NEWEST = 0.1
 # Share of an error that is a mask's own, whatever it is like.
 _APART = 0.02
-# Correlation of neighbours from which masks are one pattern that moves by less than the size of its elements.
-_ALIKE = 0.5
 # A frame has some light: of less, nothing could be recovered.
 _LEAST_GAIN = 0.05
 # Least logarithm of the odds to correct anything: 150 to 1, "very strong".
@@ -97,8 +95,7 @@ class MaskErrorEstimator:
     def __init__(self, phi: npt.NDArray[np.float32]) -> None:
         B = self._n_frames = len(phi)
         brightest = float(phi.sum(0).max())
-        correlation = mask_correlation(phi)
-        alike = np.linalg.cholesky(correlation + _APART * np.eye(B))
+        alike = np.linalg.cholesky(mask_correlation(phi) + _APART * np.eye(B))
         self._sd = sd = np.repeat([JITTER_PX, JITTER_PX, BLUR_PX2, GAIN, BLACK * brightest], [B, B, B, B, 1])
         self._gains = gains = slice(3 * B, 4 * B)
         each = np.zeros((len(sd), len(sd)))
@@ -108,9 +105,6 @@ class MaskErrorEstimator:
         ends[gains] = np.eye(B)
         # Roots of the covariance of each kind of error, of which each counts by a factor.
         self._roots = each[:, : 3 * B], each[:, gains], GAIN * ends[:, [0, -1]], sd[-1] * np.eye(len(sd))[:, -1:]
-        # A mask that moved along with a pattern is like its neighbour with more light: only one of them can be known.
-        neighbours = float(correlation.diagonal(1).mean()) if B > 1 else 0.0
-        self._max_scales = _MAX_SCALES if neighbours < _ALIKE else (0.0, *_MAX_SCALES[1:])
         self._information: F64 = np.zeros((len(sd), len(sd)))
         self._score: F64 = np.zeros(len(sd))
         self._scatter = 0.0
@@ -157,7 +151,7 @@ class MaskErrorEstimator:
         scales = [0.0] * len(self._roots)
         best, log_odds = np.zeros(len(score)), 0.0
         for _ in range(_ROUNDS):
-            for kind, largest in enumerate(self._max_scales):
+            for kind, largest in enumerate(_MAX_SCALES):
                 for scale in _SCALES:
                     trial = [scale if i == kind else used for i, used in enumerate(scales)]
                     if scale <= largest and any(trial):
@@ -197,12 +191,14 @@ class MaskErrorEstimator:
         each[:, 3] = each[:, 3].clip(_LEAST_GAIN - 1)
         return tuple(MaskError(*error) for error in each.tolist()), float(theta[-1])
 
-    def distance(self, one: MaskCorrection, other: MaskCorrection) -> float:
-        """Return the largest difference of two corrections in units of usual errors, apart from displacements."""
-        theta = (
-            np.array([*np.transpose(c.masks or (MaskError(),) * self._n_frames).ravel(), c.black]) for c in (one, other)
-        )
-        return float(np.abs(np.subtract(*theta) / self._sd).max())
+    def theta_of(self, correction: MaskCorrection) -> F64:
+        """Return a correction, apart from its displacement, as θ."""
+        masks = correction.masks or (MaskError(),) * self._n_frames
+        return np.array([*np.transpose(masks).ravel(), correction.black])
+
+    def distance(self, one: F64, other: F64) -> float:
+        """Return the largest difference of two θ in units of usual errors."""
+        return float(np.abs((one - other) / self._sd).max())
 
 
 def mask_correlation(phi: npt.NDArray[np.float32]) -> F64:

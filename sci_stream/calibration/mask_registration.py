@@ -306,7 +306,7 @@ class MaskFitter:
     ) -> MaskInformation:
         """Return the information of a snapshot on the errors of each mask and the black level.
 
-        The displacement of all masks, their blur and stray light are eliminated as the scene is.
+        Stray light is eliminated as the scene is. A displacement of all masks is not: the masks' own add up to one.
 
         Parameters
         ----------
@@ -320,21 +320,21 @@ class MaskFitter:
         level, slope = moving.scene.view(len(moving.scene), len(self._time), -1)[:, :, 0].T.double().cpu().numpy()
         scene_fit = moving.with_still_blocks(pixels)
         video = self._video(scene_fit, pixels.valid)
-        common = self._changes(scene_fit, at.displacement, pixels, video)
+        stray = self._stray(scene_fit, pixels).unsqueeze(1)
         # Displaced first, and with a narrow margin: derivatives of the whole blocks took a third of a check.
         margin = min(_SLOPE_PX, _HALO_PX - TAPS_RADIUS - max(map(abs, at.displacement.base_px)))
         inner = slice(margin, -margin)
-        across = self._filtered(self._phi, at.displacement, 0, margin)
+        across = self._filtered(self._calibrated, at.displacement, 0, margin)
         masks = self._filtered(across, at.displacement, 1, margin)
-        changes = [self._flat(change[..., inner, inner]) * video for change in mask_changes(masks)]
-        columns = torch.cat([common.mT, *changes, pixels.valid.unsqueeze(1)], 1).mT
+        changes = [self._flat(change[..., inner, inner]) * video for change in mask_changes(masks, at)]
+        columns = torch.cat([stray, *changes, pixels.valid.unsqueeze(1)], 1).mT
         weight = scene_fit.robust_weight(pixels)
         columns = scene_fit.without_scene(columns) * weight.sqrt().view(-1, 1, 1)
         residual = scene_fit.residual * weight.sqrt().unsqueeze(1)
         scores = torch.einsum("npi,np->ni", columns, residual).double().cpu().numpy()
         information = torch.einsum("npi,npj->ij", columns, columns).double().cpu().numpy()
         used = trend_of(np.array([mask.gain for mask in at.masks]))
-        return _information(information, scores, common.shape[-1], at)._replace(
+        return _information(information, scores, at)._replace(
             misfit=scene_fit.misfit, brightness=Brightness(level, slope + used * level)
         )
 
@@ -398,10 +398,12 @@ class MaskFitter:
                 (self._flat(part.narrow(dim, _HALO_PX - base - i, self._size)) * video).sum(1) for i in (0, *_TAPS)
             ]
             columns += [shifted - shifted_y[0] for shifted in shifted_y[1:]]
-        model = pixels.y - scene_fit.residual
-        # Stray light adds the same fraction of the brightness at each pixel of a block.
-        columns.append(model.mean(-1, keepdim=True) * pixels.valid)
-        return torch.stack(columns, -1)
+        return torch.stack([*columns, self._stray(scene_fit, pixels)], -1)
+
+    @staticmethod
+    def _stray(scene_fit: _SceneFit, pixels: _Pixels) -> torch.Tensor:
+        """Return the change of y by stray light, (N, p): the same share of the brightness at each pixel of a block."""
+        return (pixels.y - scene_fit.residual).mean(-1, keepdim=True) * pixels.valid
 
     def _match(self, scene_fit: _SceneFit, at: Displacement, pixels: _Pixels) -> float:
         """Return the fraction of the variance that the masks explain and those of another place do not.
@@ -444,21 +446,16 @@ def _median(values: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     return values[order[int((share < 0.5).sum().clamp_max(len(values) - 1))]]
 
 
-def _information(information: F64, scores: F64, common: int, at: MaskCorrection) -> MaskInformation:
-    """Return the evidence on the parameters after the ``common`` ones, which are eliminated.
+def _information(information: F64, scores: F64, at: MaskCorrection) -> MaskInformation:
+    """Return the evidence on the parameters after the first, stray light, which is eliminated.
 
     Residuals are no white noise: texture and edges of a block are one error, not 64. The information is
     divided by the excess scatter of the blocks' scores.
     """
-    first, single = slice(None, common), slice(common, None)
-    ridge = 1e-9 * np.trace(information) / len(information) + _TINY
-    prior = ridge * np.eye(common)
-    prior[-1, -1] += 1 / _STRAY**2
-    eliminated = np.linalg.solve(information[first, first] + prior, information[first, single])
-    scores = scores[:, single] - scores[:, first] @ eliminated
-    information = information[single, single] - information[single, first] @ eliminated
-    expected = information.diagonal() + ridge
-    excess = _excess(scores, expected)
+    seen = information[0, 1:] / (information[0, 0] + 1 / _STRAY**2)
+    scores = scores[:, 1:] - np.outer(scores[:, 0], seen)
+    information = information[1:, 1:] - np.outer(information[0, 1:], seen)
+    excess = _excess(scores, information.diagonal())
     information /= excess
     score = scores.sum(0) / excess
     if at.masks:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sci_stream.calibration.mask_errors import F64, MaskErrorEstimator, MaskInformation
+from sci_stream.calibration.mask_errors import MaskErrorEstimator, MaskInformation
 from sci_stream.calibration.mask_order import SHUFFLED, UNKNOWN, MaskOrderDetector, is_cycle, thumbnails
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
 from sci_stream.calibration.mask_shuffle import ShuffleDetector
@@ -32,11 +32,13 @@ _RENEW_PX = 0.003
 LEARNING_SNAPSHOTS = 10
 # Gauss–Newton steps with a snapshot, and the largest change, in units of usual errors, that ends them.
 _MAX_STEPS, _SETTLED = 10, 0.1
-# Least gain in the logarithm of the residual's variance by a step.
+# Least gain in the logarithm of the residual's variance by a step, and shares of a step that are tried.
 _STEP_GAIN, _STEP_LOSS = 0.002, 0.02
-# Turns of errors of single masks and of a displacement of all with the first snapshot; and the match of masks that are
-# not displaced, relative to that of displaced ones, from which they are where to begin.
-_ROUNDS, _NEAR = 3, 0.5
+_SHARES = (1.0, 0.5, 0.25)
+# Turns of errors of single masks and of a displacement of all with the first snapshot; the match of masks that are not
+# displaced, relative to that of displaced ones, from which they are where to begin; and by how much errors of single
+# masks must explain more than a displacement alone, in the logarithm of the residual's variance.
+_ROUNDS, _NEAR, _SIMPLER = 3, 0.5, 0.01
 # Weight of the newest fit in the running mean while the masks move, and the least one while they do not: a single fit
 # is off by up to 0.05 pixel on fine texture, and more smoothing would lag behind a drift.
 _NEWEST, _NEWEST_AT_REST = 0.8, 0.2
@@ -186,17 +188,20 @@ class CalibrationMonitor:
         new_fit = self._fitter.fit(y, valid, self._fitter.search(y, valid))
         if known is not None:
             return new_fit if new_fit.match > fit.match else fit
-        # A pattern that moves, displaced by a frame, is the same one but for its ends: only if it must be, and after
-        # the errors of single masks, which it would stand for.
+        at_rest = replace(new_fit, displacement=NO_DISPLACEMENT)
         if self.errors is None or self._fitter.match(y, valid, NO_DISPLACEMENT) < _NEAR * new_fit.match:
             return new_fit
-        fit = replace(new_fit, displacement=NO_DISPLACEMENT)
+        # Errors of single masks come first, since a displacement would stand for them; but it alone is simpler.
+        displaced = self._information(y, valid, new_fit.displacement).misfit
         for _ in range(_ROUNDS):
-            self._learn(y, valid, fit.displacement, NO_DISPLACEMENT)
-            fit = self._fitter.fit(y, valid, fit.displacement)
+            misfit = self._learn(y, valid, at_rest.displacement, NO_DISPLACEMENT).misfit
+            at_rest = self._fitter.fit(y, valid, at_rest.displacement)
             if not self.correction.masks:
                 break
-        return fit
+        if misfit < displaced - _SIMPLER:
+            return at_rest
+        self._correct_masks(NO_CORRECTION)
+        return new_fit
 
     def _follow(self, fit: MaskFit) -> None:
         """Add a fit to the running mean, and update the correction."""
@@ -236,31 +241,38 @@ class CalibrationMonitor:
         """
         assert self._fitter is not None
         assert self.errors is not None
-        information = self._fitter.information(y, valid, replace(self.correction, displacement=at))
+        information = self._information(y, valid, at)
         first = self.errors.snapshots == 0
+        self.correction = replace(self.correction, displacement=used).rounded()
         for _ in range(_MAX_STEPS if first else 1):
             before = self.correction
-            if self._take(self.errors.with_snapshot(information), used) < _SETTLED:
+            theta, target = self.errors.theta_of(before), self.errors.with_snapshot(information)
+            if self.errors.distance(theta, target) < _SETTLED:
                 break
-            trial = self._fitter.information(y, valid, replace(self.correction, displacement=at))
-            # The first snapshot must be explained better; later ones, with the earlier ones in mind, not worse.
-            if trial.misfit > information.misfit + (-_STEP_GAIN if first else _STEP_LOSS):
-                self.correction = replace(before, displacement=used)
-                self._fitter.correct(before)
+            for share in _SHARES:
+                errors = self.errors.errors(theta + share * (target - theta))
+                self._correct_masks(MaskCorrection(used, *errors).rounded())
+                trial = self._information(y, valid, at)
+                if trial.misfit <= information.misfit + (-_STEP_GAIN if first else _STEP_LOSS):
+                    break
+            else:
+                self._correct_masks(before)
                 break
             information = trial
         return information
 
-    def _take(self, theta: F64, displacement: Displacement) -> float:
-        """Correct these errors from now on; return the largest change, in units of their usual size."""
-        assert self.errors is not None
+    def _information(
+        self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], at: Displacement
+    ) -> MaskInformation:
+        """Return the information of a snapshot with the masks as corrected, at this displacement."""
         assert self._fitter is not None
-        used = self.correction
-        self.correction = MaskCorrection(displacement, *self.errors.errors(theta)).rounded()
-        if self.correction.own == used.own:
-            return 0.0
-        self._fitter.correct(self.correction)
-        return self.errors.distance(self.correction, used)
+        return self._fitter.information(y, valid, replace(self.correction, displacement=at))
+
+    def _correct_masks(self, correction: MaskCorrection) -> None:
+        """Take the masks with this correction from now on."""
+        assert self._fitter is not None
+        self.correction = correction
+        self._fitter.correct(correction)
 
     def _order_found(self) -> tuple[str, int]:
         """Return the order of the masks and the first one.

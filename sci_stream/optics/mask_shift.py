@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 
 from sci_stream.optics.displacement import TAPS_RADIUS, Displacement
-from sci_stream.optics.mask_errors import MaskCorrection
+from sci_stream.optics.mask_errors import MaskCorrection, MaskError
 
 # A pixel with more than this much weight outside the calibrated area has no usable mask.
 _NEGLIGIBLE = 0.1
@@ -92,12 +92,25 @@ def mask_gains(like: torch.Tensor, correction: MaskCorrection) -> torch.Tensor:
     return like.new_tensor([1 + mask.gain for mask in correction.masks] or [1.0]).view(-1, 1, 1)
 
 
-def mask_changes(phi: torch.Tensor) -> list[torch.Tensor]:
-    """Return the changes of masks, (…, B, H, W), with each field of their `MaskError`, in their order."""
-    slope, curvature = (phi.new_tensor(weights).expand(phi.shape[-3], -1) for weights in (_SLOPE, _CURVATURE))
-    across, down = _filtered(phi, -slope, -1), _filtered(phi, -slope, -2)
-    blurred = _filtered(phi, curvature, -1).add_(_filtered(phi, curvature, -2)).div_(2.0)
-    return [across, down, blurred, phi]
+def mask_changes(phi: torch.Tensor, correction: MaskCorrection) -> list[torch.Tensor]:
+    """Return the derivatives of corrected masks, (…, B, H, W), by each field of their `MaskError`, in their order.
+
+    Exact for `reshaped_masks`: a step of Newton's method with others, which are near for small shifts, may lead uphill.
+    """
+    masks = correction.masks or (MaskError(),) * phi.shape[-3]
+    right, down, blur, gain = phi.new_tensor(masks).unbind(1)
+    slope, curvature = (phi.new_tensor(weights) for weights in (_SLOPE, _CURVATURE))
+    moved_x, moved_y = (shift.unsqueeze(1) * curvature - slope for shift in (right, down))
+    spread = (curvature / 2).expand(len(blur), -1)
+    kernel_y = _interpolation(down, blur)
+    across, along = _filtered(phi, _interpolation(right, blur), -1), _filtered(phi, kernel_y, -2)
+    changes = [
+        _filtered(along, moved_x, -1),
+        _filtered(across, moved_y, -2),
+        _filtered(along, spread, -1).add_(_filtered(across, spread, -2)),
+    ]
+    light = (1 + gain).view(-1, 1, 1)
+    return [*(change.mul_(light) for change in changes), _filtered(across, kernel_y, -2)]
 
 
 def _interpolation(shift_px: torch.Tensor, blur_px2: torch.Tensor) -> torch.Tensor:
