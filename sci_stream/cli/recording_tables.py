@@ -137,6 +137,9 @@ def _health(recording: RecordingSummary) -> str:
     if health["last_jitter_px"] or health["last_gain_error"]:
         text = "errors of single masks {last_jitter_px:.3f} px and {last_gain_error:.1%} at last"
         texts.append(text.format_map(health))
+    if times := health["last_frame_times"]:
+        shares = [duration * len(times) for _, duration in times]
+        texts.append(f"frames {min(shares):.2f} to {max(shares):.2f} times as long as in the mean")
     if health["last_error_log_odds"] is not None:
         texts.append(f"log odds for such errors {health['last_error_log_odds']:.0f} at last")
     texts.append("order " + ", ".join(health["orders"]))

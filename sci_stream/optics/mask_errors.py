@@ -86,7 +86,7 @@ class MaskCorrection:
         ((0.0, 0.75), (0.75, 0.25))
         """
         gains = [1 + mask.gain for mask in self.masks] or [1.0] * n_frames
-        ends = [0.0, *itertools.accumulate(gain / sum(gains) for gain in gains)]
+        ends = [0.0, *(round(end / sum(gains), 6) for end in itertools.accumulate(gains))]
         return tuple((begin, end - begin) for begin, end in itertools.pairwise(ends))
 
     @cached_property

@@ -228,6 +228,7 @@ def _health(rows: Rows) -> dict[str, Json] | None:
         "last_shift_sd_px": _last(rows["mask_shift_sd_px"]),
         "last_jitter_px": last.jitter_px,
         "last_gain_error": last.gain_error,
+        "last_frame_times": last.frame_times(len(last.masks)) if last.gain_error else None,
         "last_error_log_odds": _last(rows["mask_error_log_odds"]),
         "withheld": int((rows["start_reason"] == WITHHELD.encode()).sum()),
         "orders": quantities.pop("orders"),

@@ -15,6 +15,7 @@ from sci_stream.file_guard import complete_output
 from sci_stream.files.video_output import VideoFormat, VideoStack, format_of, write_video
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array
+from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.recording.nexus import experiment_of
 from sci_stream.recording.series import RecordedSeries
 
@@ -127,11 +128,19 @@ def _stack(series: RecordedSeries, seqs: list[int], coded: bool, progress: Progr
 
 
 def _times(series: RecordedSeries, seqs: list[int], n_frames: int, interval_s: float) -> tuple[list[float], str]:
-    """Return the time of each frame after the first snapshot, s, and when that was, from the recorded host times."""
-    host_ns = series.rows["host_time_ns"][np.asarray(seqs) - series.first_seq]
+    """Return the time of each frame after the first snapshot, s, and when that was, from the recorded host times.
+
+    Where gains of the masks were corrected, frames are not equally long.
+    """
+    places = np.asarray(seqs) - series.first_seq
+    host_ns = series.rows["host_time_ns"][places]
     if (host_ns <= 0).any():
         return [], ""
-    times = (host_ns - host_ns[0])[:, np.newaxis] / 1e9 + interval_s * np.arange(n_frames)
+    begins = np.arange(n_frames) / n_frames
+    if n_frames > 1:
+        corrections = (MaskCorrection.from_text(text.decode("ascii")) for text in series.rows["masks_at"][places])
+        begins = np.array([correction.frame_times(n_frames) for correction in corrections])[..., 0]
+    times = (host_ns - host_ns[0])[:, np.newaxis] / 1e9 + interval_s * n_frames * begins
     started = datetime.fromtimestamp(int(host_ns[0]) / 1e9, UTC).isoformat(timespec="microseconds")
     return np.round(times.ravel(), 9).tolist(), started.replace("+00:00", "Z")
 

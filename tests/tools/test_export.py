@@ -14,10 +14,12 @@ from sci_stream.errors import ConfigError, FileFormatError, InputError, StorageE
 from sci_stream.imaging.rendering import render, render_counts
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import StageTimes
+from sci_stream.optics.mask_errors import MaskCorrection, MaskError
 from sci_stream.recording.writer import RecordingWriter
 from sci_stream.tools.export import ExportOptions, export
 
 SEQS = (0, 1, 3)
+LONG_FIRST = MaskCorrection(masks=(MaskError(gain=1.0), MaskError(), MaskError()))
 
 
 @pytest.fixture
@@ -79,9 +81,12 @@ def test_tiff_and_zarr_have_times_and_name_missing_snapshots(tmp_path: Path, ser
     with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
         for seq in SEQS:
             times = StageTimes(acquired_ns=started_ns + seq * period_ns)
-            writer.write_reconstruction(series.reconstruction(seq, times=times))
+            made = series.reconstruction(seq, times=times)
+            report = dataclasses.replace(made.report, masks_at=LONG_FIRST.to_text if seq == SEQS[-1] else "")
+            writer.write_reconstruction(dataclasses.replace(made, report=report))
         writer.close({"acquired": 4, "closed": True})
     expected = [seq * 0.033 + b * 0.011 for seq in SEQS for b in range(3)]
+    expected[-2:] = [SEQS[-1] * 0.033 + share * 0.033 for share in (0.5, 0.75)]
     export(tmp_path / "run.h5", tmp_path / "run.ome.tif", ExportOptions())
     with tifffile.TiffFile(tmp_path / "run.ome.tif") as file:
         metadata = tifffile.xml2dict(file.ome_metadata)["OME"]["Image"]

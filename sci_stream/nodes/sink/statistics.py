@@ -212,11 +212,12 @@ class CalibrationStatistics:
         """Return the problems found by the last evaluation, one sentence each."""
         return list(findings(self.last, warn_shift_px).values()) if self.last is not None else []
 
-    def to_json(self) -> dict[str, Value | tuple[float, float]] | None:
+    def to_json(self) -> dict[str, Json] | None:
         """Return the last and the worst values, None before the first evaluation.
 
         ``jitter_px`` and ``gain_error`` are corrected errors of single masks, root mean square; ``brightness_drift`` is
-        relative to the first evaluation: 1 if light and scene are unchanged.
+        relative to the first evaluation: 1 if light and scene are unchanged. ``frame_times``, of corrected gains, are
+        begin and duration of each frame as shares of the exposure.
         """
         last = self.last
         if last is None:
@@ -239,4 +240,5 @@ class CalibrationStatistics:
             values |= {quantity.key: quantity.value_in(last), **over_series.get(quantity.name, {})}
         shift = None if last.shift_x_px is None or last.shift_y_px is None else (last.shift_x_px, last.shift_y_px)
         rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
-        return {"looks": self.looks, "shift_px": shift, **rounded}
+        times = self.correction.frame_times(len(self.correction.masks)) if self.correction.gain_error else None
+        return {"looks": self.looks, "shift_px": shift, **rounded, "frame_times": times}

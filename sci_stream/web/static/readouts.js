@@ -57,7 +57,9 @@ function showShift(calibration) {
   put("corrected", verdict + sd);
   const own = calibration?.jitter_px > 0 || calibration?.gain_error > 0;
   const single = own ? t("single_masks", { px: calibration.jitter_px.toFixed(3), gain: percent(calibration.gain_error) }) : "";
-  el("corrected").title = [t("mask_shift_title"), single, ...listed(health, calibration)].filter(Boolean).join("; ");
+  const shares = (calibration?.frame_times ?? []).map(([, duration], _, all) => duration * all.length);
+  const lengths = shares.length ? t("frame_lengths", { least: Math.min(...shares).toFixed(2), most: Math.max(...shares).toFixed(2) }) : "";
+  el("corrected").title = [t("mask_shift_title"), single, lengths, ...listed(health, calibration)].filter(Boolean).join("; ");
   el("shift").classList.toggle("alert", known(px) && px > 0.1);
 }
 
