@@ -1,13 +1,10 @@
-"""Sentences and tables that ``inspect`` and ``compare`` print."""
+"""Sentences that ``inspect`` prints."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
-
-from rich.table import Table
 
 from sci_stream.calibration.mask_order import SHUFFLED
 from sci_stream.quantities import Inspected, OverSeries
@@ -15,10 +12,8 @@ from sci_stream.recording.columns import HEALTH_QUANTITIES, SOLVE_QUANTITIES, Re
 
 if TYPE_CHECKING:
     from sci_stream.recording.inspection import RecordingSummary, Runs, Summary
-    from sci_stream.tools.compare import Comparison
 
 _MAX_GAPS = 8
-_MAX_ROWS = 40
 
 
 def describe(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
@@ -167,24 +162,3 @@ def _calibration(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
     yield "calibration", text.format_map({**calibration, "masks": masks, "saturation": saturation})
     if calibration["source"]:
         yield "", "{source} {created}".format_map(calibration).strip()
-
-
-def comparison_table(comparison: Comparison, reference: str, other: str) -> Table:
-    """Return a comparison as a table: the snapshots, the least alike first, and the means below."""
-    table = Table(title=f"{other} against {reference}", show_footer=True)
-    mean_db = "equal" if comparison.psnr_db is None else f"{comparison.psnr_db['mean']:.2f}"
-    mean_ssim = "–" if comparison.ssim is None else f"{comparison.ssim['mean']:.4f}"
-    largest = max(one.max_difference for one in comparison.snapshots)
-    table.add_column("seq", justify="right", footer=f"{len(comparison.snapshots)} snapshots, mean")
-    table.add_column("PSNR dB", justify="right", footer=mean_db)
-    table.add_column("SSIM", justify="right", footer=mean_ssim)
-    table.add_column("largest difference", justify="right", footer=f"{largest:.4f}")
-    for one in sorted(comparison.snapshots, key=lambda one: one.psnr_db)[:_MAX_ROWS]:
-        psnr_db = "equal" if math.isinf(one.psnr_db) else f"{one.psnr_db:.2f}"
-        ssim = "–" if one.ssim is None else f"{one.ssim:.4f}"
-        table.add_row(str(one.seq), psnr_db, ssim, f"{one.max_difference:.4f}")
-    if comparison.only_first or comparison.only_second:
-        table.caption = (
-            f"not compared: {comparison.only_first} only in the first, {comparison.only_second} only in the second"
-        )
-    return table

@@ -1,4 +1,4 @@
-"""Commands for after the run: ``inspect``, ``replay``, ``export``, ``repair``, ``compare``."""
+"""Commands for after the run: ``inspect``, ``replay``, ``export``, ``repair``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from sci_stream.cli.common import (
     print_json,
     progress_bar,
     start_logging,
-    table_console,
 )
 from sci_stream.errors import InputError
 
@@ -189,24 +188,6 @@ def repair(file: RecordingPath) -> None:
             echo(f"{done.path} is clean: {_account(done.ledger)}; original: {done.original}")
     if not repaired:
         echo(f"nothing to repair: {file} was closed properly")
-
-
-@app.command()
-def compare(
-    reference: Annotated[Path, typer.Argument(metavar="A", help="The recording to compare with.", show_default=False)],
-    other: Annotated[Path, typer.Argument(metavar="B", help="Another of the same series.", show_default=False)],
-    as_json: AsJson = False,
-) -> None:
-    """Compare the video of two recordings: PSNR and SSIM, snapshot by snapshot."""
-    from sci_stream.cli.recording_tables import comparison_table
-    from sci_stream.tools.compare import compare_recordings
-
-    with progress_bar("compare") as report:
-        comparison = compare_recordings(reference, other, report)
-    if as_json:
-        print_json(comparison.to_json())
-    else:
-        table_console().print(comparison_table(comparison, str(reference), str(other)))
 
 
 def _account(ledger: LedgerCounts) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from pathlib import Path
 
@@ -49,22 +48,6 @@ def test_inspect_prints_text_and_json(command, recorded: Path) -> None:
     assert (status, json.loads(text)["stored"]["video"]) == (0, 3)
 
 
-def test_compare_prints_a_table_and_json(command, recorded: Path, tmp_path: Path, series) -> None:
-    with RecordingWriter(tmp_path / "other.h5", series.info, series.calibration, raw=False) as writer:
-        writer.write_reconstruction(series.reconstruction(0, video=(series.video(0) * 0.5)))
-        writer.write_reconstruction(series.reconstruction(1))
-    status, table, _ = command("compare", recorded, tmp_path / "other.h5")
-    assert status == 0
-    assert "equal" in table
-    assert "not compared: 1 only in the first, 0 only in the second" in " ".join(table.split())
-    status, text, _ = command("compare", recorded, tmp_path / "other.h5", "--json")
-    figures = json.loads(text)
-    assert (figures["snapshots"], figures["equal"], figures["only_first"]) == (2, 1, 1)
-    mean_square = float(((series.video(0).astype(float) * 0.5) ** 2).mean())
-    assert figures["psnr_db"]["min"] == pytest.approx(-10 * math.log10(mean_square), abs=0.05)
-    assert figures["per_snapshot"][1]["psnr_db"] is None, "JSON has no infinity"
-
-
 def test_export_reports_written_and_missing_snapshots(command, recorded: Path, tmp_path: Path) -> None:
     status, _, said = command("export", recorded, tmp_path / "pictures", "--as", "png")
     assert status == 0
@@ -83,22 +66,22 @@ def test_repair_of_clean_recording_reports_nothing_to_do(command, recorded: Path
     assert "nothing to repair" in said
 
 
-@pytest.mark.parametrize("name", ["inspect", "export", "repair", "compare"])
+@pytest.mark.parametrize("name", ["inspect", "export", "repair"])
 @pytest.mark.parametrize("content", [b"no HDF5 at all", b""])
 def test_file_that_is_no_recording_is_one_error(command, tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / "foreign.h5"
     path.write_bytes(content)
-    more = {"export": [tmp_path / "out.mp4"], "compare": [path]}.get(name, [])
+    more = [tmp_path / "out.mp4"] if name == "export" else []
     status, out, said = command(name, path, *more)
     assert (status, out) == (2, "")
     assert said.count("error:") == 1
     assert "foreign.h5 cannot be opened as a recording" in said
 
 
-@pytest.mark.parametrize("name", ["inspect", "export", "repair", "compare"])
+@pytest.mark.parametrize("name", ["inspect", "export", "repair"])
 def test_missing_file_is_named(command, tmp_path: Path, name: str) -> None:
     path = tmp_path / "nothing.h5"
-    more = {"export": [tmp_path / "out.mp4"], "compare": [path]}.get(name, [])
+    more = [tmp_path / "out.mp4"] if name == "export" else []
     status, _, said = command(name, path, *more)
     assert status == 2
     assert "There is no recording file" in said

@@ -11,10 +11,10 @@ import pytest
 
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.segments import existing_segments
-from sci_stream.tools.compare import compare_recordings
 from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import RunningRig, assert_accounted_for, sci_stream
 from tests.rig_in_process import RigInProcess
+from tests.tools.replay_kit import differences
 
 pytestmark = pytest.mark.rig
 
@@ -42,9 +42,9 @@ def test_replay_equals_live_result(run: Path, command_here: CommandHere) -> None
     said = command_here("replay", "run.h5", cwd=run)
     assert said.status == 0, said.output
     assert "done: 16 snapshots in run_replay.h5" in said.output
-    found = compare_recordings(run / "run.h5", run / "run_replay.h5")
-    assert [one.seq for one in found.snapshots] == list(range(16))
-    assert max(one.max_difference for one in found.snapshots) <= 2**-10
+    found = differences(run / "run.h5", run / "run_replay.h5")
+    assert list(found) == list(range(16))
+    assert max(found.values()) <= 2**-10
 
 
 def test_inspect_describes_the_run(run: Path, command_here: CommandHere) -> None:

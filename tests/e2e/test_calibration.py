@@ -15,13 +15,13 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import load_calibration, save_calibration
 from sci_stream.recording.inspection import inspect_recording
 from sci_stream.recording.series import open_recording
-from sci_stream.tools.compare import compare_recordings
 from sci_stream.tools.replay.replay import ReplayPlan, replay
 from tests.conftest import RigMaker
 from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import COMMAND, PATIENCE_S, environment, wait_for, write_rig
 from tests.rig_in_process import RigInProcess
 from tests.tools.modulated import masks
+from tests.tools.replay_kit import differences
 
 pytestmark = pytest.mark.rig
 
@@ -124,9 +124,9 @@ def test_run_reports_and_corrects_mask_shift(rig_in_process: RigMaker, caplog: p
     with open_recording(recorded) as live, open_recording(again) as offline:
         assert all(live.table["masks_at"] != b"")
         assert offline.table["masks_at"].tolist() == live.table["masks_at"].tolist()
-    found = compare_recordings(recorded, again)
-    assert len(found.snapshots) == 10
-    assert max(one.max_difference for one in found.snapshots) <= 2**-10, "replay equals live, with shifted masks"
+    found = differences(recorded, again)
+    assert len(found) == 10
+    assert max(found.values()) <= 2**-10, "replay equals live, with shifted masks"
 
 
 def test_run_corrects_single_masks_and_states_the_evidence(rig_in_process: RigMaker) -> None:
@@ -157,8 +157,8 @@ def test_run_with_other_cameras_masks_warns_and_shows_snapshots(
         assert set(live.table["start_reason"].tolist()) == {b"mismatch"}
         assert all((video == video[0]).all() for video in live.video)
     again = replay(recorded, ReplayPlan()).path
-    found = compare_recordings(recorded, again)
-    assert max(one.max_difference for one in found.snapshots) == 0, "replay withholds them, too"
+    found = differences(recorded, again)
+    assert max(found.values()) == 0, "replay withholds them, too"
     shown = command_here("inspect", recorded, cwd=tmp_path)
     assert "the masks explain nothing" in shown.output
 

@@ -16,7 +16,6 @@ from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.recording.reader import Recording
 from sci_stream.tools.calibrate import CalibrationPlan, calibrate
-from sci_stream.tools.compare import compare_recordings
 from sci_stream.tools.replay.replay import ReplayPlan, replay
 from sci_stream.transport.modulator_link import serve_modulator
 from sci_stream_drivers.simulated import SimulatedModulator, SimulatedModulatorOptions
@@ -26,6 +25,7 @@ from tests.e2e.kit import assert_accounted_for, write_rig
 from tests.ports import free_ports
 from tests.rig_in_process import RigInProcess
 from tests.tools.modulated import masks
+from tests.tools.replay_kit import differences
 
 pytestmark = pytest.mark.rig(seconds=40)
 
@@ -82,9 +82,9 @@ def test_faults_of_the_modulator_are_recovered_and_marked(
     assert rig.summary()["ledger"]["closed"]
     assert "modulator corrected" in caplog.text
     (recorded,) = rig.segments()
-    differences = compare_recordings(recorded, replay(recorded, ReplayPlan()).path).snapshots
-    assert len(differences) == 52
-    assert max(one.max_difference for one in differences) <= 2**-10, "replay equals live, with its corrections"
+    found = differences(recorded, replay(recorded, ReplayPlan()).path)
+    assert len(found) == 52
+    assert max(found.values()) <= 2**-10, "replay equals live, with its corrections"
 
 
 def test_modulator_on_another_host_is_commanded_and_corrected(rig_in_process: RigMaker, tmp_path: Path) -> None:

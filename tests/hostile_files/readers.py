@@ -30,7 +30,6 @@ from sci_stream.recording.repair import repair_recording
 from sci_stream.recording.series import RecordedSeries
 from sci_stream.recording.writer import RecordingWriter
 from sci_stream.security.keys import make_key_pair, read_allowed, read_key_pair
-from sci_stream.tools.compare import compare_recordings
 from sci_stream.tools.export import ExportOptions, export
 from sci_stream_drivers.simulated.video import VideoScene
 from tests.e2e.kit import small_rig
@@ -50,7 +49,7 @@ class Reader:
 
 
 def read_recording(path: Path) -> bytes:
-    """Do what inspect, export, compare, replay's camera and repair do."""
+    """Do what inspect, export, replay's camera and repair do."""
     list(describe(inspect_recording(path)))
     seen = b""
     with RecordedSeries(path) as series:
@@ -67,7 +66,6 @@ def read_recording(path: Path) -> bytes:
                 segment.outcome(seq)
         seen += series.table.tobytes() + series.info.rig_toml.encode()
         _ = series.parent, series.ledger, series.notes, series.solvers
-    compare_recordings(path, path)
     out = path.with_name("exported.tif")
     try:
         export(path, out, ExportOptions())

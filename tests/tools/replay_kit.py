@@ -13,6 +13,7 @@ import sci_stream
 from sci_stream.cli import main
 from sci_stream.model import Policy, SeriesInfo, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
+from sci_stream.recording.series import RecordedSeries
 from sci_stream.recording.writer import RecordingWriter
 
 B, H, W, N = 3, 24, 32, 3
@@ -35,6 +36,13 @@ class Sleeping:
         mean = x.mean((1, 2), keepdim=True)
         return mean + (x - mean) / (1 + sigma)
 """
+
+
+def differences(first: Path, second: Path) -> dict[int, float]:
+    """Return the largest difference of the video of each snapshot that both recordings have, 0–1 scale."""
+    with RecordedSeries(first) as a, RecordedSeries(second) as b:
+        common = np.intersect1d(a.video.seqs, b.video.seqs).tolist()
+        return {seq: float(np.abs(a.video_of(seq).astype("f4") - b.video_of(seq)).max()) for seq in common}
 
 
 def record(path: Path, seed: int, *, deadly: bool = False, rig: str = RIG) -> Path:

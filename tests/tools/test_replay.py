@@ -27,9 +27,9 @@ from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.writer import RecordingWriter
 from sci_stream.reports import SolveReport
-from sci_stream.tools.compare import compare_recordings
 from sci_stream.tools.replay.replay import ReplayPlan, replay
 from sci_stream.tools.replay.solver import SolverChanges
+from tests.tools.replay_kit import differences
 
 B, H, W = 3, 24, 32
 FULL = 6
@@ -129,10 +129,10 @@ def quality_db(path: Path, seqs: tuple[int, ...] = tuple(range(6))) -> float:
 def test_replay_equals_live_result(recorded: Path) -> None:
     done = replay(recorded, ReplayPlan())
     assert (done.done, done.total, done.before, done.complete) == (7, 7, 0, True)
-    found = compare_recordings(recorded, done.path)
-    assert [one.seq for one in found.snapshots] == list(range(6))
+    found = differences(recorded, done.path)
+    assert list(found) == list(range(6))
     # Both are stored in float16: what floating point does before shows in its last place at most.
-    assert max(one.max_difference for one in found.snapshots) <= 2**-10
+    assert max(found.values()) <= 2**-10
     with sci_stream.open(recorded) as live, sci_stream.open(done.path) as again:
         assert again.video.seqs.tolist() == list(range(7)), "including the raw-only one"
         assert again.table["iterations"].tolist() == [*ITERATIONS, FULL]
@@ -156,9 +156,9 @@ def test_replay_follows_settings_changed_during_series(
 ) -> None:
     recorded = Live(calibration, SECTION, changed=(3, changed)).record(tmp_path / "run.h5")
     done = replay(recorded, ReplayPlan())
-    found = compare_recordings(recorded, done.path)
-    assert len(found.snapshots) == 6
-    assert max(one.max_difference for one in found.snapshots) <= 2**-10
+    found = differences(recorded, done.path)
+    assert len(found) == 6
+    assert max(found.values()) <= 2**-10
     with sci_stream.open(recorded) as live, sci_stream.open(done.path) as again:
         assert again.table["solver"][:6].tolist() == live.table["solver"][:6].tolist()
         assert len(set(again.table["solver"].tolist())) == 2
@@ -176,10 +176,10 @@ def test_replay_follows_masks_shifted_during_series(tmp_path: Path, calibration:
     near, far = Displacement(x=(0.0, 0.0, 0.7, 0.3, 0.0)), Displacement((1, -1), y=(0.0, -1 / 30, 1.0, 1 / 30, 0.0))
     recorded = Live(calibration, SECTION, moves={2: near, 3: far, 5: NO_DISPLACEMENT}).record(tmp_path / "run.h5")
     done = replay(recorded, ReplayPlan())
-    found = compare_recordings(recorded, done.path)
-    assert max(one.max_difference for one in found.snapshots) <= 2**-10
-    as_calibrated = compare_recordings(recorded, live)
-    assert as_calibrated.snapshots[3].max_difference > 0.01, "otherwise nothing is tested"
+    found = differences(recorded, done.path)
+    assert max(found.values()) <= 2**-10
+    as_calibrated = differences(recorded, live)
+    assert as_calibrated[3] > 0.01, "otherwise nothing is tested"
     with sci_stream.open(recorded) as moved, sci_stream.open(done.path) as again:
         result = [b"", b"", near.to_text.encode(), far.to_text.encode(), far.to_text.encode(), b""]
         assert moved.table["masks_at"].tolist() == [*result, b""]
@@ -192,14 +192,14 @@ def test_replay_follows_masks_shifted_during_series(tmp_path: Path, calibration:
     with sci_stream.open(other.path) as again:
         assert set(again.table["masks_at"].tolist()) == {b""}, "where that calibration has them"
     part = replay(recorded, ReplayPlan(first=4, last=6, out=tmp_path / "part.h5"))
-    assert max(one.max_difference for one in compare_recordings(recorded, part.path).snapshots) <= 2**-10
+    assert max(differences(recorded, part.path).values()) <= 2**-10
 
 
 def test_recording_without_mask_column_replays_as_calibrated(recorded: Path) -> None:
     with h5py.File(recorded, "r+") as file:
         del file["rows/masks_at"]
     done = replay(recorded, ReplayPlan())
-    assert max(one.max_difference for one in compare_recordings(recorded, done.path).snapshots) <= 2**-10
+    assert max(differences(recorded, done.path).values()) <= 2**-10
 
 
 def test_unknown_settings_of_rows_are_logged(recorded: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -209,7 +209,7 @@ def test_unknown_settings_of_rows_are_logged(recorded: Path, caplog: pytest.LogC
         file["rows/solver"][:] = names
     done = replay(recorded, ReplayPlan())
     assert "solver settings of 2 snapshots are unknown" in caplog.text
-    assert max(one.max_difference for one in compare_recordings(recorded, done.path).snapshots) <= 2**-10
+    assert max(differences(recorded, done.path).values()) <= 2**-10
 
 
 def test_recording_without_solver_column_uses_its_notes(recorded: Path) -> None:
@@ -218,7 +218,7 @@ def test_recording_without_solver_column_uses_its_notes(recorded: Path) -> None:
     with sci_stream.open(recorded) as recording:
         assert set(recording.table["solver"].tolist()) == {b""}
     done = replay(recorded, ReplayPlan())
-    assert max(one.max_difference for one in compare_recordings(recorded, done.path).snapshots) <= 2**-10
+    assert max(differences(recorded, done.path).values()) <= 2**-10
 
 
 def test_result_names_parent_and_settings(recorded: Path) -> None:
@@ -275,7 +275,7 @@ def test_recording_without_notes_uses_its_rig(tmp_path: Path, calibration: Calib
     rig = f'[reconstruct]\ndenoiser = "tv"\niterations = {FULL}\nsigma_first = 0.3\nsigma_last = 0.02\n'
     recorded = Live(calibration, SECTION, rig_toml=rig, notes=False).record(tmp_path / "run.h5")
     done = replay(recorded, ReplayPlan())
-    assert all(one.max_difference <= 2**-10 for one in compare_recordings(recorded, done.path).snapshots)
+    assert max(differences(recorded, done.path).values()) <= 2**-10
 
 
 def test_resumed_replay_equals_uninterrupted_one(recorded: Path) -> None:
@@ -294,9 +294,9 @@ def test_resumed_replay_equals_uninterrupted_one(recorded: Path) -> None:
     second = replay(recorded, ReplayPlan(out=parts, resume=True), progress=note)
     assert (second.before, second.done, second.complete) == (3, 7, True)
     assert result == list(range(1, 8))
-    found = compare_recordings(whole.path, parts)
-    assert len(found.snapshots) == 7
-    assert all(one.max_difference == 0 for one in found.snapshots)
+    found = differences(whole.path, parts)
+    assert len(found) == 7
+    assert max(found.values()) == 0
     with sci_stream.open(parts) as joined:
         assert len(joined.video) == 7
         assert joined.finished
@@ -353,7 +353,7 @@ def test_missing_or_changed_weights_are_refused(tmp_path: Path, calibration: Cal
     rig = f'[reconstruct]\ndenoiser = "ffdnet-lite"\nweights = "{weights}"\niterations = {FULL}\n'
     recorded = Live(calibration, section, rig_toml=rig).record(tmp_path / "run.h5")
     done = replay(recorded, ReplayPlan())
-    assert all(one.max_difference <= 2**-10 for one in compare_recordings(recorded, done.path).snapshots)
+    assert max(differences(recorded, done.path).values()) <= 2**-10
 
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1

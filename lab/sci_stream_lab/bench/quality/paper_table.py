@@ -12,9 +12,10 @@ import torch
 from sci_stream.errors import ConfigError, FileFormatError
 from sci_stream.model import Snapshot
 from sci_stream.recon.backend.device import describe_device, pick_device
-from sci_stream.recon.metrics import psnr, ssim
+from sci_stream.recon.metrics import psnr
 from sci_stream_lab.bench.datasets import Footage, truth_of
 from sci_stream_lab.bench.environment import environment
+from sci_stream_lab.bench.quality.similarity import ssim
 from sci_stream_lab.bench.result import BenchResult, Progress, ResultColumn, ResultTable, figure_file, mean
 from sci_stream_lab.paper.methods import METHODS, Method, Solve
 from sci_stream_lab.paper.printed import PAPER_MINUTES, paper_row

@@ -18,9 +18,10 @@ from sci_stream.model import Snapshot
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.metrics import psnr, ssim
+from sci_stream.recon.metrics import psnr
 from sci_stream_lab.bench.datasets import Footage, psnr_of, published, truth_of
 from sci_stream_lab.bench.environment import environment
+from sci_stream_lab.bench.quality.similarity import ssim
 from sci_stream_lab.bench.result import (
     BenchResult,
     Progress,

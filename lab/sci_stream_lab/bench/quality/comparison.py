@@ -12,8 +12,9 @@ import torch
 from pydantic import JsonValue
 
 from sci_stream.errors import InputError
-from sci_stream.recon.metrics import psnr, ssim
+from sci_stream.recon.metrics import psnr
 from sci_stream.recording.series import RecordedSeries
+from sci_stream_lab.bench.quality.similarity import ssim
 
 # Side of the SSIM window: smaller frames have no SSIM.
 _SSIM_PX = 11

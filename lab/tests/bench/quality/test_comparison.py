@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from sci_stream.errors import InputError
-from sci_stream.recon.metrics import ssim
 from sci_stream.recording.writer import RecordingWriter
-from sci_stream.tools.compare import compare_recordings
+from sci_stream_lab.bench.quality.comparison import compare_recordings
+from sci_stream_lab.bench.quality.similarity import ssim
+from sci_stream_lab.cli.compare import compare_app
 
 
 def record(path: Path, series, seqs: list[int], error: float = 0.0) -> Path:
@@ -56,3 +59,19 @@ def test_incompatible_recordings_are_refused(tmp_path: Path, series) -> None:
     RecordingWriter(tmp_path / "c.h5", smaller, series.calibration).close({})
     with pytest.raises(InputError, match=r"\(3, 16, 24\).*\(3, 16, 12\)"):
         compare_recordings(a, tmp_path / "c.h5")
+
+
+def test_compare_prints_a_table_and_json(tmp_path: Path, series) -> None:
+    a, other = record(tmp_path / "a.h5", series, [0, 1, 4]), tmp_path / "b.h5"
+    with RecordingWriter(other, series.info, series.calibration, raw=False) as writer:
+        writer.write_reconstruction(series.reconstruction(0, video=series.video(0) * 0.5))
+        writer.write_reconstruction(series.reconstruction(1))
+    said = CliRunner().invoke(compare_app, [str(a), str(other)], env={"COLUMNS": "200"})
+    assert said.exit_code == 0, said.output
+    assert "equal" in said.output
+    assert "not compared: 1 only in the first, 0 only in the second" in " ".join(said.output.split())
+    figures = json.loads(CliRunner().invoke(compare_app, [str(a), str(other), "--json"]).output)
+    assert (figures["snapshots"], figures["equal"], figures["only_first"]) == (2, 1, 1)
+    mean_square = float(((series.video(0).astype(float) * 0.5) ** 2).mean())
+    assert figures["psnr_db"]["min"] == pytest.approx(-10 * math.log10(mean_square), abs=0.05)
+    assert figures["per_snapshot"][1]["psnr_db"] is None, "JSON has no infinity"
