@@ -140,7 +140,13 @@ def _matching(pattern: str, expected: str) -> AfterValidator:
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _NAME_WORDS = "1 to 64 letters, digits and . _ -, the first a letter or digit"
-_DENOISER = rf"({_NAME}|[A-Za-z_][\w.]*:[A-Za-z_][\w.]*)"
+_DENOISER = rf"({_NAME}|([A-Za-z_][\w.]*|[^:+]+\.py):[A-Za-z_][\w.]*)"
+
+
+def _resolved_file(name: str, info: ValidationInfo) -> str:
+    path, _, function = name.rpartition(":")
+    return f"{_resolved(Path(path), info)}:{function}" if path.endswith(".py") else name
+
 
 PublicKey = Annotated[
     str,
@@ -151,8 +157,8 @@ PublicKey = Annotated[
 Name = Annotated[str, _matching(_NAME, _NAME_WORDS)]
 """A name that may appear in file names and messages."""
 
-DenoiserName = Annotated[str, _matching(rf"{_DENOISER}(\+{_DENOISER})*", _NAME_WORDS)]
-"""The name of a denoiser, or ``module:Class`` of one."""
+DenoiserName = Annotated[str, _matching(rf"{_DENOISER}(\+{_DENOISER})*", _NAME_WORDS), AfterValidator(_resolved_file)]
+"""The name of a denoiser, or ``module:Class`` or ``file.py:function`` of one, a path as in `RigPath`."""
 
 Device = Annotated[str, _matching(r"auto|cpu|cuda(:[0-9]{1,3})?", "auto, cpu, cuda or cuda:N")]
 """A compute device."""

@@ -26,7 +26,8 @@ class ReconstructSection(Section):
     )
     denoiser: DenoiserName = Field(
         default="auto",
-        description="Prior: auto, tv, ffdnet-lite, ffdnet, video-lite, or a plug-in by its name or as module:Class.",
+        description="Prior: auto, tv, ffdnet-lite, ffdnet, video-lite, or a plug-in by its name, as module:Class or as "
+        "file.py:function.",
     )
     weights: OptionalPath = Field(
         default=None,

@@ -1,7 +1,8 @@
 """Denoisers from outside this package: any callable or network, given as an object or as a plug-in by name.
 
-A plug-in is a class or function that is called with the device and returns a denoiser. It is named by its entry point
-of the group ``sci_stream.denoisers``, or as ``module:Class``.
+A plug-in is a class or function that is called with the device and returns a denoiser, or a function of images and σ,
+which is one. It is named by its entry point of the group ``sci_stream.denoisers``, as ``module:Class``, or as
+``file.py:function``.
 """
 
 from __future__ import annotations
@@ -9,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.metadata
+import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,28 +82,28 @@ def plugin_names() -> list[str]:
 
 
 def load_plugin(name: str) -> DenoiserSpec | None:
-    """Load a denoiser plug-in; None if ``name`` is neither an installed one nor of the form ``module:Class``.
+    """Load a denoiser plug-in; None if ``name`` is none that is installed, no ``module:Class`` or ``file.py:function``.
 
     Raises
     ------
     ConfigError
         If it cannot be imported, or is not a class or function that accepts a device.
     """
-    if ":" in name:
-        entry = importlib.metadata.EntryPoint(name, name, GROUP)
-        if entry.pattern.match(name) is None:
-            return None
+    path, _, attribute = name.rpartition(":")
+    if path.endswith(".py"):
+        load: Callable[[], Any] = partial(_from_file, Path(path), attribute)
     else:
         entries = importlib.metadata.entry_points(group=GROUP, name=name)
-        if not entries:
+        entry = importlib.metadata.EntryPoint(name, name, GROUP) if path else next(iter(entries), None)
+        if entry is None or entry.pattern.match(entry.value) is None:
             return None
-        entry = next(iter(entries))
+        load = entry.load
     try:
-        factory = entry.load()
+        factory = load()
     except SciStreamError:
         raise
     except Exception as error:  # a module may raise anything when it is imported
-        absent = isinstance(error, ImportError | AttributeError)
+        absent = isinstance(error, ImportError | AttributeError | FileNotFoundError)
         raise ConfigError(
             f"Cannot import the denoiser {name!r}",
             expected="module:Class of a module that Python finds",
@@ -114,6 +117,8 @@ def load_plugin(name: str) -> DenoiserSpec | None:
             expected="a sci_stream.recon.denoisers.external.DenoiserDefaults",
             got=type(defaults).__name__,
         )
+    if inspect.isfunction(factory) and _is_denoiser(inspect.signature(factory)):
+        return DenoiserSpec(lambda device, *_: CallableDenoiser(factory, device, name), defaults)
     with_device, takes_weights = _parameters(name, factory)
 
     def make(device: torch.device, weights: Path | None, _precision: Precision) -> Denoiser:
@@ -131,6 +136,22 @@ def load_plugin(name: str) -> DenoiserSpec | None:
         return made if isinstance(made, VideoDenoiser) else CallableDenoiser(made, device, name)
 
     return DenoiserSpec(make, defaults, takes_weights)
+
+
+def _from_file(path: Path, attribute: str) -> Any:
+    """Return an object of a Python file."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, attribute)
+
+
+def _is_denoiser(signature: inspect.Signature) -> bool:
+    """Return whether a function takes images and σ, rather than the device."""
+    takes_two = _accepted(signature, (None, 0.1)) is not None
+    return takes_two and not {"device", "weights"} & signature.parameters.keys()
 
 
 def _parameters(name: str, factory: Any) -> tuple[bool, bool]:

@@ -106,7 +106,10 @@ def denoiser_spec(name: str) -> DenoiserSpec:
         hint = "It is in another package: pip install sci-stream-lab, or `make install` in a checkout."
     names = sorted({*DENOISERS, *plugin_names()})
     raise ConfigError(
-        "Unknown denoiser", expected=f"one of {', '.join(names)}, or module:Class", got=repr(name), hint=hint
+        "Unknown denoiser",
+        expected=f"one of {', '.join(names)}, module:Class or file.py:function",
+        got=repr(name),
+        hint=hint,
     )
 
 

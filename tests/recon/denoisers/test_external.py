@@ -118,9 +118,24 @@ def test_reconstruct_runs_a_plugin_by_name() -> None:
 
 
 @pytest.mark.usefixtures("plugin")
+def test_function_of_a_file_is_a_denoiser_at_every_door(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    half = "def half(images, sigma):\n    return images * 0.5\n"
+    file.write_text(f"{half}class Same:\n    def __call__(self, images):\n        return images\n")
+    section = ReconstructSection.model_validate({"denoiser": "mine.py:half"}, context={"folder": tmp_path})
+    assert section.denoiser == f"{file}:half"
+    denoiser, _ = make_prior(section, CPU)
+    torch.testing.assert_close(denoiser(FRAMES, 0.1), FRAMES * 0.5)
+    masks = np.random.default_rng(0).integers(0, 2, (4, 24, 32))
+    result = sci_stream.reconstruct(masks.sum(0) * 0.5, masks, denoiser=f"{file}:Same", iterations=2, device="cpu")
+    assert np.isfinite(result.video).all()
+
+
+@pytest.mark.usefixtures("plugin")
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("no/file.py:f", "Cannot import the denoiser 'no/file.py:f'.*No such file"),
         ("shrank", "Unknown denoiser; expected one of .*ffdnet, .*shrink.*module:Class"),
         ("absent_module:Net", "Cannot import the denoiser 'absent_module:Net'.*No module named.*PYTHONPATH"),
         ("shrinking:Shrunk", "Cannot import the denoiser 'shrinking:Shrunk'.*has no attribute"),
