@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from sci_stream.field_types import Count, Fraction, Label, Measured, NonNegative, SmallCount, text
+from sci_stream.field_types import Count, Fraction, Label, Measured, NonNegative, SmallCount, prose, text
 from sci_stream.quantities import (
     Column,
     InRun,
@@ -43,7 +43,8 @@ class CalibrationHealth:
     ``error_log_odds`` (natural logarithm) where errors of single masks are not estimated. ``order`` of the masks is
     ``"forward"``, ``"reversed"``, ``"rotated"``, ``"shuffled"``, or ``"unknown"`` while nothing moves; ``first_mask``
     the index of the calibrated mask that is shown first. ``corrected`` says whether snapshots are reconstructed with
-    corrected masks. A change of the scene and a change of the gain cannot be distinguished by ``brightness``.
+    corrected masks. ``defects`` of the snapshots (`sci_stream.calibration.evidence`) are a line each, ``name: text``. A
+    change of the scene and a change of the gain cannot be distinguished by ``brightness``.
     """
 
     shift_x_px: Measured = field(
@@ -135,6 +136,16 @@ class CalibrationHealth:
     )
     first_mask: SmallCount = field(default=0, metadata=reported())
     corrected: bool = field(default=False, metadata=reported())
+    stuck_pixels: SmallCount = field(
+        default=0,
+        metadata=reported(
+            Column("stuck_pixels", "i4", "pixels brighter than the masks allow, left out"),
+            Inspected(SPREAD, "masks", "up to {max:.0f} stuck pixels left out", usually_zero=True),
+            Metric("calibration_stuck_pixels", "Pixels that are brighter than the masks allow, left out."),
+            PageText("stuck pixels", "defekte Pixel", digits=0),
+        ),
+    )
+    defects: Annotated[str, prose(1024)] = field(default="", metadata=reported())
 
     @property
     def shift_px(self) -> float | None:

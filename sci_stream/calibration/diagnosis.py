@@ -27,7 +27,7 @@ _GAIN = (0.95, 1.05)
 
 def findings(health: CalibrationHealth, warn_shift_px: float) -> dict[str, str]:
     """Return the faults of a calibration by name, each as a sentence."""
-    faults = {}
+    faults: dict[str, str] = dict(line.split(": ", 1) for line in health.defects.splitlines() if ": " in line)
     shift = health.shift_px
     if shift is not None and shift > warn_shift_px:
         what = "they are shifted in reconstruction" if health.corrected else "calibrate again, or set correct_shift"

@@ -44,6 +44,11 @@ Snapshots = Annotated[int, typer.Option(min=0, help="End after this many snapsho
 Duration = Annotated[float, typer.Option(min=0.0, help="End after this many seconds; 0 for no limit.")]
 Summary = Annotated[Path | None, typer.Option(help="Write a summary of the run to this JSON file.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+Form = Annotated[
+    str,
+    typer.Option("--as", help="mp4, mkv, ffv1, gif, tiff, zarr, npy, npz, hdf5, html, png, sheet; else the suffix."),
+]
+VIDEO_FILES = ".mp4, .mkv, .gif, .tif, .zarr, .npy, .npz, .h5, .html; .png for one snapshot; --as for others."
 Force = Annotated[bool, typer.Option(help="Replace existing files.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 JsonPath = Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")]

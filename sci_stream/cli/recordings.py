@@ -11,9 +11,11 @@ import typer
 from rich.markup import escape
 
 from sci_stream.cli.common import (
+    VIDEO_FILES,
     AsJson,
     Device,
     Force,
+    Form,
     app,
     echo,
     new_console,
@@ -31,7 +33,7 @@ RecordingPath = Annotated[Path, typer.Argument(metavar="FILE", help="A recording
 First = Annotated[int | None, typer.Option("--first", min=0, help="Sequence number of the first snapshot.")]
 Last = Annotated[int | None, typer.Option("--last", min=0, help="Sequence number of the last snapshot.")]
 Iterations = Annotated[int | None, typer.Option(min=1, help="For every snapshot; as recorded if not given.")]
-Prior = Annotated[str | None, typer.Option(help="Another prior: tv, ffdnet-lite, ffdnet, a plug-in or module:Class.")]
+Prior = Annotated[str | None, typer.Option(help="Another prior: tv, ffdnet-lite, ffdnet, a plug-in or FILE.py:NAME.")]
 
 Weights = Annotated[Path | None, typer.Option(help="Checkpoint of the prior.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print a line of JSON for each recording.")]
@@ -123,12 +125,8 @@ def some_failed(count: int, total: int) -> InputError:
 @app.command()
 def export(
     file: RecordingPath,
-    out: Annotated[
-        Path, typer.Argument(help=".mp4, .mkv, .gif, .tif, .zarr, .npy, .h5, or a folder.", show_default=False)
-    ],
-    form: Annotated[
-        str, typer.Option("--as", help="mp4, mkv, ffv1, gif, tiff, zarr, npy, hdf5, png; else the suffix.")
-    ] = "",
+    out: Annotated[Path, typer.Argument(help=VIDEO_FILES, show_default=False)],
+    form: Form = "",
     coded: Annotated[bool, typer.Option("--coded", help="The coded snapshots instead of the video.")] = False,
     pictures: Annotated[bool, typer.Option("--pictures", help="TIFF, Zarr: 8-bit pictures, not the values.")] = False,
     first: First = None,
@@ -142,7 +140,7 @@ def export(
     false_colour: Annotated[str, typer.Option(help="Of mono: none, inferno, viridis, turbo or bone.")] = "none",
     force: Force = False,
 ) -> None:
-    """Write a recording as a film (H.264 or lossless FFV1), GIF, OME-TIFF, OME-Zarr, array or PNG pictures."""
+    """Write a recording as a film (H.264 or lossless FFV1), page, GIF, OME-TIFF, OME-Zarr, array or PNG pictures."""
     from sci_stream.imaging.tone import ToneSettings
     from sci_stream.tools.export import ExportOptions
     from sci_stream.tools.export import export as export_recording

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sci_stream.cli.common import AsJson, Device, Force, app, echo, print_json, progress_bar
+from sci_stream.cli.common import VIDEO_FILES, AsJson, Device, Force, Form, app, echo, print_json, progress_bar
 from sci_stream.errors import DataError, InputError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ MaskPath = Annotated[
 ]
 OutPath = Annotated[
     Path | None,
-    typer.Option("-o", "--out", help=".mp4, .mkv, .gif, .tif, .zarr, .npy, .h5; .png for one snapshot."),
+    typer.Option("-o", "--out", help=VIDEO_FILES),
 ]
 
 
@@ -36,9 +36,12 @@ def solve(
     measurement: Measurement,
     mask: MaskPath = None,
     out: OutPath = None,
+    form: Form = "",
     truth: Annotated[Path | None, typer.Option(help="The true frames, for PSNR, if MEAS has none.")] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Per snapshot; chosen for the denoiser.")] = None,
-    denoiser: Annotated[str, typer.Option(help="auto, tv, ffdnet-lite, ffdnet, a plug-in or module:Class.")] = "auto",
+    denoiser: Annotated[
+        str, typer.Option(help="auto, tv, ffdnet-lite, ffdnet, a plug-in, or file.py:function.")
+    ] = "auto",
     weights: Annotated[Path | None, typer.Option(help="Checkpoint of the denoiser.")] = None,
     noise: Annotated[
         float | None, typer.Option(min=0, help="Noise of MEAS, standard deviation in its unit; 0: none; estimated.")
@@ -84,6 +87,7 @@ def solve(
         bayer=BayerPhase(bayer) if bayer else None,
         first=first,
         last=last,
+        form=form,
         fps=fps,
         gamma=gamma,
         check_masks=check_masks,

@@ -32,14 +32,24 @@ _HEAD_BYTES = 1 << 16
 def read_all(path: Path) -> dict[str, Array]:
     """Return the arrays of a file by name, with their frames first; ``""`` names the only one of a file without names.
 
-    MATLAB stores arrays as (H, W, frames). Its version 7.3 is HDF5 with reversed axes, which an attribute marks; an
-    HDF5 file of another program with the suffix ``.mat`` is as that program wrote it.
+    Axes of length 1 beyond two are left out. MATLAB stores arrays as (H, W, frames). Its version 7.3 is HDF5 with
+    reversed axes, which an attribute marks; an HDF5 file of another program with the suffix ``.mat`` is as that program
+    wrote it.
 
     Raises
     ------
     FileFormatError
         If the file cannot be read.
     """
+    return {name: _squeezed(array) for name, array in _read(path).items()}
+
+
+def _squeezed(array: Array) -> Array:
+    squeezed = array.squeeze() if array.ndim > 2 else array
+    return squeezed if squeezed.ndim >= 2 else array
+
+
+def _read(path: Path) -> dict[str, Array]:
     if not path.exists():
         raise FileFormatError(f"{path} was not found", expected="a file or a folder of images", got="nothing")
     if path.is_dir():
@@ -71,7 +81,7 @@ def read_all(path: Path) -> dict[str, Array]:
 
 def find(arrays: Mapping[str, Array], names: Iterable[str]) -> str | None:
     """Return the name of the array that has one of these names or, failing this, one of these words in its name."""
-    stacks = {name: array for name, array in arrays.items() if array.ndim in (2, 3)}
+    stacks = {name: array for name, array in arrays.items() if array.ndim in (2, 3, 4)}
     lower = {name.lower(): name for name in stacks}
     exact = next((lower[name] for name in names if name in lower), None)
     words = {name: set(re.split(r"[^a-z]+", name.lower())) for name in stacks}

@@ -10,7 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from sci_stream.calibration.evidence import MATCH, mask_fit
+from sci_stream.calibration.evidence import MATCH, mask_fit, present_masks
 from sci_stream.errors import FileFormatError, InputError
 from sci_stream.files.arrays import MASKS, MEASUREMENT, TRUTH, choose, find, read_all, read_one
 from sci_stream.model import Array
@@ -21,8 +21,6 @@ from sci_stream.recording.layout import RECORDING_FORMAT
 from sci_stream.recording.series import RecordedSeries
 
 _ROLES = {"y": MEASUREMENT, "masks": MASKS, "truth": TRUTH}
-# How much better fewer masks must fit: the last of all masks always adds to the fit of right ones.
-_FEWER_MARGIN = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,28 +122,27 @@ def _arranged(
     """Turn the axes, and take as many masks as there are frames."""
     assumed: list[str] = []
     if isinstance(masks, Calibration):
-        size, n = masks.shape, masks.n_frames
+        size, used = masks.shape, range(masks.n_frames)
         y = _turned(y, size, f"snapshots of {path}", assumed)
     else:
-        if masks.ndim == 2:
-            masks = masks[np.newaxis]
-        y, masks = _paired(path, y, masks, assumed)
-        size, n = masks.shape[1:], _fitting_number(y if y.ndim == 2 else y[0], masks)
+        y, masks = _paired(path, y, masks[np.newaxis] if masks.ndim == 2 else masks, assumed)
+        size, used = masks.shape[1:], _used(y if y.ndim == 2 else y[0], masks)
     y = y[np.newaxis] if y.ndim == 2 else y
     if truth is not None:
         truth = _turned(truth, size, f"true frames of {path}", assumed) if truth.ndim <= 3 else truth
         frames = truth.size // (size[0] * size[1])
-        if frames % n and frames % len(y) == 0 and not isinstance(masks, Calibration) and frames < len(masks) * len(y):
-            n = frames // len(y)
-        elif frames % n:
-            raise InputError(
-                f"The true frames of {path} do not fit",
-                expected=f"{n} for each of {len(y)} snapshots, or of the first ones",
-                got=f"{frames} frames of shape {truth.shape}",
-            )
-    if not isinstance(masks, Calibration) and n < len(masks):
-        assumed.append(f"the first {n} of {len(masks)} masks belong to a snapshot")
-        masks = masks[:n]
+        if frames % len(used):
+            if isinstance(masks, Calibration) or frames % len(y) or frames >= len(masks) * len(y):
+                raise InputError(
+                    f"The true frames of {path} do not fit",
+                    expected=f"{len(used)} for each of {len(y)} snapshots, or of the first ones",
+                    got=f"{frames} frames of shape {truth.shape}",
+                )
+            used = range(frames // len(y))
+    if not isinstance(masks, Calibration) and len(used) < len(masks):
+        which = f"{used[0]} to {used[-1]}" if used[0] else f"the first {len(used)}"
+        assumed.append(f"{which} of {len(masks)} masks belong to a snapshot")
+        masks = masks[used[0] : used[-1] + 1]
     return Measurements(y, masks, truth, tuple(assumed), is_mosaic)
 
 
@@ -188,13 +185,12 @@ def _turned(array: Array, size: tuple[int, ...], what: str, assumed: list[str]) 
     return array
 
 
-def _fitting_number(y: Array, masks: Array) -> int:
-    """Return how many of the masks, from the first, explain y best; all, unless fewer do so clearly better."""
-    if masks.min() < 0 or not masks.max() > 0:
-        return len(masks)
-    fits = [mask_fit(y, masks[:n]) for n in range(1, len(masks) + 1)]
-    best = int(np.argmax(fits))
-    return best + 1 if fits[best] > max(MATCH, fits[-1] + _FEWER_MARGIN) else len(masks)
+def _used(y: Array, masks: Array) -> range:
+    """Return which of the masks have a part in y; all, unless y shows it."""
+    every = range(len(masks))
+    if masks.min() < 0 or not masks.max() > 0 or mask_fit(y, masks) < MATCH:
+        return every
+    return every[slice(*present_masks(y, masks))]
 
 
 def _recorded(path: Path, masks: Array | Calibration | None, truth: Array | None) -> Measurements:

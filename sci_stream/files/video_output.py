@@ -1,12 +1,17 @@
-"""Write video as a film, GIF, OME-TIFF, OME-Zarr, NumPy or HDF5 array, or PNG pictures, one snapshot at a time."""
+"""Write video as a film, GIF, web page, OME-TIFF, OME-Zarr, NumPy or HDF5 array, or PNG pictures."""
 
 from __future__ import annotations
 
+import base64
 import enum
+import html
+import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import h5py
@@ -15,13 +20,17 @@ import numpy.typing as npt
 
 from sci_stream.errors import InputError, StorageError, require_optional
 from sci_stream.file_guard import writing
-from sci_stream.imaging.rendering import encode_png, render, render_counts
+from sci_stream.imaging.demosaic import demosaic_values
+from sci_stream.imaging.rendering import encode_jpeg, encode_png, render, render_counts
 from sci_stream.imaging.tone import FalseColour, ToneSettings
 from sci_stream.model import Array, BayerPhase, Json
 
 
 class VideoFormat(enum.StrEnum):
-    """Format of a video; TIFF, Zarr, NumPy and HDF5 store its values, the others 8-bit pictures."""
+    """Format of a video; TIFF, Zarr, NumPy and HDF5 store its values, the others 8-bit pictures.
+
+    ``png`` is a folder of pictures, ``sheet`` a picture of a snapshot and its frames, ``html`` a page that plays them.
+    """
 
     MP4 = "mp4"
     MKV = "mkv"
@@ -30,12 +39,15 @@ class VideoFormat(enum.StrEnum):
     TIFF = "tiff"
     ZARR = "zarr"
     NPY = "npy"
+    NPZ = "npz"
     HDF5 = "hdf5"
+    HTML = "html"
     PNG = "png"
+    SHEET = "sheet"
 
 
-_BY_SUFFIX = {f".{name}": VideoFormat(name) for name in ("mp4", "mkv", "gif", "tiff", "zarr", "npy", "hdf5")}
-_BY_SUFFIX |= {".tif": VideoFormat.TIFF, ".h5": VideoFormat.HDF5}
+_BY_SUFFIX = {f".{form}": form for form in VideoFormat if form not in ("ffv1", "png", "sheet")}
+_BY_SUFFIX |= {".tif": VideoFormat.TIFF, ".h5": VideoFormat.HDF5, ".png": VideoFormat.SHEET}
 
 
 def format_of(path: Path, name: str = "") -> VideoFormat:
@@ -65,7 +77,8 @@ class VideoStack:
     ``snapshots`` yields the frames of each: (B, H, W), 0–1, or, if ``coded``, the snapshot as (1, H, W), DN; ``shape``
     is (B, H, W), or, of pictures in colour, (B, H, W, 3). ``bayer`` is None for mono and for pictures, ``interval_s``
     of the frames and ``pixel_um``, µm, None if unknown. ``times_s`` are those of the frames after ``started``, an ISO
-    8601 time; both are empty if unknown. ``notes`` are further metadata.
+    8601 time; both are empty if unknown. ``notes`` are further metadata. Pages and sheets show ``first``, the first
+    coded snapshot, (H, W) DN, if it is known, and pages the ``faults`` of the data.
     """
 
     snapshots: Iterable[Array]
@@ -80,6 +93,8 @@ class VideoStack:
     times_s: Sequence[float] = ()
     started: str = ""
     pixel_um: float | None = None
+    first: Array | None = None
+    faults: Sequence[str] = ()
 
     @property
     def count(self) -> int:
@@ -114,6 +129,14 @@ class VideoStack:
             pictures = (render(video, self.bayer, tone) for video in self.snapshots)
         return replace(self, snapshots=pictures, shape=shape, dtype=np.dtype(np.uint8))
 
+    def in_colour(self) -> VideoStack:
+        """Return the same with the mosaics of a colour sensor as RGB, (B, H, W, 3)."""
+        if self.coded or self.bayer is None:
+            return self
+        bayer = self.bayer
+        colours = (demosaic_values(video, bayer).astype(self.dtype) for video in self.snapshots)
+        return replace(self, snapshots=colours, shape=(*self.shape, 3))
+
 
 def write_video(
     path: Path, video: VideoStack, form: VideoFormat, *, tone: ToneSettings, fps: float, pictures: bool = False
@@ -130,15 +153,19 @@ def write_video(
     StorageError
         If the output cannot be written.
     """
-    if pictures or form not in _OF_VALUES:
-        video = video.as_pictures(tone)
-    if form in _OF_VALUES:
-        with writing(path):
-            _OF_VALUES[form](path, video)
-    elif form is VideoFormat.PNG:
-        _write_png(path, video)
-    else:
+    video = video.as_pictures(tone) if pictures or form not in _OF_VALUES else video.in_colour()
+    if form in _FILMS:
         write_film(path, video.frames, fps, form)
+        return
+    with writing(path):
+        if form in _OF_VALUES:
+            _OF_VALUES[form](path, video)
+        elif form is VideoFormat.PNG:
+            _write_png(path, video)
+        elif form is VideoFormat.HTML:
+            path.write_text(as_page(video, fps, tone.gamma), encoding="utf-8")
+        else:
+            path.write_bytes(encode_png(_sheet(video, tone.gamma)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +297,11 @@ def _write_npy(path: Path, video: VideoStack) -> None:
     array.flush()
 
 
+def _write_npz(path: Path, video: VideoStack) -> None:
+    with path.open("wb") as file:
+        np.savez(file, video=np.stack(list(video.snapshots)), seq=np.asarray(video.seqs))
+
+
 def _write_hdf5(path: Path, video: VideoStack) -> None:
     """Write a NeXus file: ``/entry/video/data``, also as ``/video``, and the notes as attributes of the entry."""
     shape = (len(video.seqs), *video.shape)
@@ -280,25 +312,70 @@ def _write_hdf5(path: Path, video: VideoStack) -> None:
         group = entry.create_group("video")
         group.attrs["NX_class"], group.attrs["signal"] = "NXdata", "data"
         data = group.create_dataset("data", shape, video.dtype, chunks=(1, 1, *shape[2:]))
-        data.attrs["long_name"], data.attrs["interpretation"] = "reconstructed video (0-1)", "image"
+        data.attrs["long_name"] = "reconstructed video (0-1)"
+        data.attrs["interpretation"] = "rgb-image" if video.colour else "image"
         for index, frames in enumerate(video.snapshots):
             data[index] = frames
         file["video"] = data
 
 
 def _write_png(path: Path, video: VideoStack) -> None:
-    try:
-        path.mkdir()
-        for label, frame in zip(video.labels, video.frames, strict=True):
-            (path / f"{label}.png").write_bytes(encode_png(frame))
-    except (OSError, ValueError) as error:
-        raise StorageError(f"{path} cannot be written", got=error) from error
+    path.mkdir()
+    for label, frame in zip(video.labels, video.frames, strict=True):
+        (path / f"{label}.png").write_bytes(encode_png(frame))
+
+
+_GAP_PX = 4
+
+
+def _sheet(video: VideoStack, gamma: float) -> Array:
+    """Return the coded snapshot and its frames side by side, in rows of about the shape of a screen."""
+    if len(video.seqs) > 1:
+        raise InputError(
+            f"A picture shows one snapshot, and there are {len(video.seqs)}",
+            hint="Choose one with --first and --last, or write a film: OUT.mp4.",
+        )
+    tiles = [*_coded(video, gamma), *video.frames]
+    height, width = (side + _GAP_PX for side in video.shape[1:3])
+    columns = min(len(tiles), max(1, math.ceil(math.sqrt(len(tiles) * 1.6 * height / width))))
+    rows = -(-len(tiles) // columns)
+    canvas = np.full((rows * height - _GAP_PX, columns * width - _GAP_PX, *video.shape[3:]), 255, np.uint8)
+    for index, tile in enumerate(tiles):
+        row, column = divmod(index, columns)
+        canvas[row * height :, column * width :][: tile.shape[0], : tile.shape[1]] = tile
+    return canvas
+
+
+def _coded(video: VideoStack, gamma: float) -> list[npt.NDArray[np.uint8]]:
+    """Return the picture of the first coded snapshot, in the colours of the video; none if it is not known."""
+    if video.first is None:
+        return []
+    coded = render_counts(video.first, gamma)
+    return [np.repeat(coded[..., np.newaxis], 3, axis=2) if video.colour else coded]
+
+
+_PLAYER = Path(__file__).with_name("player.html")
+
+
+def as_page(video: VideoStack, fps: float, gamma: float) -> str:
+    """Return a page of HTML that plays pictures, with the coded snapshot and the faults; it loads nothing."""
+    frames, coded = ([base64.b64encode(encode_jpeg(image, 90)).decode() for image in images] for images in (
+        video.frames, _coded(video, gamma)
+    ))  # fmt: skip
+    return Template(_PLAYER.read_text(encoding="utf-8")).substitute(
+        title=html.escape(video.name),
+        faults="".join(f"<li>{html.escape(fault)}</li>" for fault in video.faults),
+        coded="".join(f'<img class="big" alt="snapshot" src="data:image/jpeg;base64,{image}">' for image in coded),
+        frames=json.dumps(frames),
+        period=max(round(1e3 / fps), 20),
+    )
 
 
 _OF_VALUES: dict[VideoFormat, Callable[[Path, VideoStack], None]] = {
     VideoFormat.TIFF: _write_tiff,
     VideoFormat.ZARR: _write_zarr,
     VideoFormat.NPY: _write_npy,
+    VideoFormat.NPZ: _write_npz,
     VideoFormat.HDF5: _write_hdf5,
 }
 """Writers of the formats that store values."""

@@ -57,6 +57,11 @@ def demosaic(mosaic: U16, bayer: BayerPhase, method: Demosaic = Demosaic.BILINEA
     return out
 
 
+def demosaic_values(mosaic: npt.NDArray[np.floating], bayer: BayerPhase) -> F32:
+    """Return (B, H, W) mosaics as RGB, (B, H, W, 3), of any range, by `Demosaic.DIRECTIONAL`."""
+    return np.stack([_directional(np.asarray(frame, np.float32), bayer) for frame in mosaic])
+
+
 class _Sites:
     """Pixels of a mosaic by colour: slices for red, blue, and the greens in rows of red and of blue."""
 

@@ -129,6 +129,8 @@ class Engine:
         self._priors = self._cycle()
         self._solving = False
         self._correction: MaskCorrection | None = None
+        self.left_out: npt.NDArray[np.bool_] | None = None
+        """Pixels, (H, W), that are left out from the next snapshot on, besides the calibration's bad ones."""
 
     def correct_masks(self, correction: MaskCorrection) -> None:
         """Correct the calibrated masks and black level, from the next snapshot on.
@@ -313,6 +315,8 @@ class Engine:
         """
         counts, saturation_dn = snapshot.counts, self.calibration.saturation_dn
         measurement, black = self.calibration.measurement(counts), self._masks.correction.black
+        if self.left_out is not None:
+            measurement[self.left_out] = np.nan
         y = self._transfers.upload(measurement - np.float32(black) if black else measurement)
         if saturation_dn is None:
             return y, None, 0.0

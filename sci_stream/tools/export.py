@@ -124,6 +124,7 @@ def _stack(series: RecordedSeries, seqs: list[int], coded: bool, progress: Progr
         times_s=times_s,
         started=started,
         pixel_um=experiment_of(info).pixel_size_um,
+        first=None if coded or seqs[0] not in series.raw.seqs else series.raw_of(seqs[0]),
     )
 
 

@@ -16,9 +16,10 @@ from rich.markup import escape
 
 from sci_stream.calibration.compatibility import require_compatible_calibration
 from sci_stream.calibration.diagnosis import DARK, findings, is_withheld
+from sci_stream.calibration.evidence import inspect
 from sci_stream.config import Rig, load_rig
 from sci_stream.errors import CalibrationError, DeviceError, SciStreamError, StorageError, missing_library
-from sci_stream.model import CameraCapabilities, CameraFrame, Snapshot, SnapshotId
+from sci_stream.model import CameraCapabilities, CameraFrame, Json, Snapshot, SnapshotId
 from sci_stream.modulation.patterns import sparser_masks_hint
 from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.optics.calibration import Calibration
@@ -48,6 +49,11 @@ class Finding:
     text: str
     exit_status: int = 0
     warning: bool = False
+
+    def to_json(self) -> dict[str, Json]:
+        """Return plain values."""
+        state = "warning" if self.warning else "failed" if self.exit_status else "ok"
+        return {"check": self.what, "state": state, "text": self.text, "exit_status": self.exit_status}
 
 
 def check_rig(path: Path) -> list[Finding]:
@@ -193,7 +199,8 @@ def _check_masks(rig: Rig, calibration: Calibration) -> str:
         return f"not compared: no frame within {_WAIT_S:g} s; the camera may wait for a trigger"
     if health.brightness is None or health.brightness < DARK:
         return "not compared: the snapshots are saturated or dark"
-    faults = findings(health, rig.calibration.warn_shift_px)
+    defects, _ = inspect(frame.counts, calibration)
+    faults = {one.name: one.text_for_rig for one in defects} | findings(health, rig.calibration.warn_shift_px)
     if is_withheld(health):
         hint = ""
         if monitor.shuffle is not None and monitor.shuffle.order is not None:

@@ -19,31 +19,28 @@ from sci_stream.errors import InputError
 from sci_stream.file_guard import complete_output
 from sci_stream.files.measurement_file import Measurements
 from sci_stream.files.video_output import VideoFormat, VideoStack, format_of, write_video
-from sci_stream.imaging.rendering import encode_png, render_counts
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
 from sci_stream.quantities import live_values
-from sci_stream.recon.array_interface import ArrayOptions, ArraySolver, Progress, as_series, real_array
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.reports import SolveReport
+from sci_stream.tools.array_interface import ArrayOptions, ArraySolver, Progress, as_series, real_array
 
 Video = npt.NDArray[np.float32]
-
-_GAP_PX = 4
-_SHEET = ".png"
 
 
 @dataclass(frozen=True, slots=True)
 class SolveOptions(ArrayOptions):
     """Options of the solver, and of the output.
 
-    ``first`` and ``last`` are snapshots, counted from 0, inclusive; ``fps`` of a film; ``gamma`` of pictures: 1 shows
-    the values as they are, 2.2 suits linear light; ``replace`` an existing file.
+    ``first`` and ``last`` are snapshots, counted from 0, inclusive; ``form`` is the name of a `VideoFormat`, by default
+    that of the suffix; ``fps`` of a film; ``gamma`` of pictures: 1 shows the values as they are, 2.2 suits linear
+    light; ``replace`` an existing file.
     """
 
     first: int = 0
     last: int | None = None
+    form: str = ""
     fps: float = 25.0
     gamma: float = 1.0
     replace: bool = False
@@ -105,8 +102,7 @@ def solve_file(
 ) -> SolvedFile:
     """Reconstruct snapshots in order and write the video; the output appears under its name once complete.
 
-    ``out`` ends with ``.mp4``, ``.mkv``, ``.gif`` (pictures); ``.tif``, ``.zarr``, ``.npy``, ``.h5`` (values, float32);
-    or, for one snapshot, ``.png``: the snapshot and its frames in one picture. None makes only the reports.
+    ``out`` is of any `VideoFormat`; values are float32. None makes only the reports.
     ``progress`` is called after each iteration with the number done and the total.
 
     Raises
@@ -120,14 +116,7 @@ def solve_file(
     if isinstance(y, np.ndarray):  # the snapshots of a recording are checked when they are read
         y = as_series(real_array(y, "y"))
     seqs = _chosen(len(y), options)
-    is_sheet = out is not None and out.suffix.lower() == _SHEET
-    if out is not None and not is_sheet:
-        format_of(out)  # refuse a suffix before the work
-    if is_sheet and len(seqs) > 1:
-        raise InputError(
-            f"A picture shows one snapshot, and there are {len(seqs)}",
-            hint="Choose one with --first and --last, or write a film: -o OUT.mp4.",
-        )
+    form = None if out is None else format_of(out, options.form)  # refuse a suffix before the work
     solver = ArraySolver(measurements.masks, options)
     solver.require_fit(y[0])
     truth = None if measurements.truth is None else solver.truth(measurements.truth, len(y))
@@ -150,8 +139,19 @@ def solve_file(
             done.reports.append(report)
             yield video
 
+    stack = VideoStack(
+        snapshots=videos(),
+        seqs=seqs,
+        shape=(calibration.n_frames, *calibration.shape),
+        dtype=np.dtype(np.float32),
+        name="video" if out is None else out.stem,
+        bayer=calibration.bayer,
+        notes={"frames_per_snapshot": str(calibration.n_frames), "bayer": calibration.bayer or "none"},
+        first=y[seqs[0]],
+        faults=solver.faults,
+    )
     try:
-        _write(out, videos(), y[seqs[0]], done, options, calibration=calibration, seqs=seqs)
+        _write(out, stack, form, done, options)
     except _WithheldError:
         done.out = None
     done.defects = solver.defects
@@ -159,36 +159,16 @@ def solve_file(
 
 
 def _write(
-    out: Path | None,
-    videos: Iterator[Video],
-    snapshot: Array,
-    done: SolvedFile,
-    options: SolveOptions,
-    *,
-    calibration: Calibration,
-    seqs: range,
+    out: Path | None, stack: VideoStack, form: VideoFormat | None, done: SolvedFile, options: SolveOptions
 ) -> None:
     """Write the videos as they are solved; the file appears once complete."""
-    if out is None:
-        for _ in videos:
+    if out is None or form is None:
+        for _ in stack.snapshots:
             pass
         return
-    bayer, tone = calibration.bayer, ToneSettings().changed({"gamma": options.gamma})
-    video = VideoStack(
-        snapshots=videos,
-        seqs=seqs,
-        shape=(calibration.n_frames, *calibration.shape),
-        dtype=np.dtype(np.float32),
-        name=out.stem,
-        bayer=bayer,
-        notes={"frames_per_snapshot": str(calibration.n_frames), "bayer": bayer or "none"},
-    )
-    form = None if out.suffix.lower() == _SHEET else format_of(out)
+    tone = ToneSettings().changed({"gamma": options.gamma})
     with complete_output(out, replace=options.replace) as partial:
-        if form is None:
-            _write_sheet(partial, snapshot, video, tone)
-        else:
-            write_video(partial, video, form, tone=tone, fps=options.fps)
+        write_video(partial, stack, form, tone=tone, fps=options.fps)
         if form is VideoFormat.HDF5:
             with h5py.File(partial, "a") as file:
                 file["report"] = json.dumps(done.to_json())
@@ -199,21 +179,3 @@ def _chosen(count: int, options: SolveOptions) -> range:
     if not 0 <= options.first <= last < count:
         raise InputError("These snapshots do not exist", expected=f"0 to {count - 1}", got=f"{options.first} to {last}")
     return range(options.first, last + 1)
-
-
-def _write_sheet(path: Path, snapshot: Array, video: VideoStack, tone: ToneSettings) -> None:
-    """Write the coded snapshot and its frames side by side, in rows of about the shape of a screen."""
-    coded = render_counts(snapshot, tone.gamma)
-    frames = list(video.as_pictures(tone).frames)
-    if frames[0].ndim == 3:
-        coded = np.repeat(coded[..., np.newaxis], 3, axis=2)
-    tiles = [coded, *frames]
-    columns = math.ceil(math.sqrt(len(tiles) * 1.6 * coded.shape[0] / coded.shape[1]))
-    columns = min(len(tiles), max(1, columns))
-    rows = -(-len(tiles) // columns)
-    height, width = coded.shape[0] + _GAP_PX, coded.shape[1] + _GAP_PX
-    canvas = np.full((rows * height - _GAP_PX, columns * width - _GAP_PX, *coded.shape[2:]), 255, np.uint8)
-    for index, tile in enumerate(tiles):
-        row, column = divmod(index, columns)
-        canvas[row * height :, column * width :][: tile.shape[0], : tile.shape[1]] = tile
-    path.write_bytes(encode_png(canvas))

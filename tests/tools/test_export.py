@@ -11,6 +11,7 @@ import pytest
 
 from sci_stream import errors as extras
 from sci_stream.errors import ConfigError, FileFormatError, InputError, StorageError
+from sci_stream.imaging.demosaic import demosaic_values
 from sci_stream.imaging.rendering import render, render_counts
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import StageTimes
@@ -41,6 +42,12 @@ def pictures(series) -> np.ndarray:
     return np.concatenate([render(series.video(seq), series.info.bayer, ToneSettings()) for seq in SEQS])
 
 
+def colours(series) -> np.ndarray:
+    """Return the frames, (n, H, W, 3), in the precision of the recording."""
+    videos = [series.video(seq) for seq in SEQS]
+    return np.concatenate([demosaic_values(video, series.info.bayer).astype(video.dtype) for video in videos])
+
+
 def test_lossless_video_equals_the_live_page(recorded: Path, series) -> None:
     done = export(recorded, recorded.with_name("film.mkv"), ExportOptions(form="ffv1"))
     assert (done.snapshots, done.frames, done.left_out) == (3, 9, 1)
@@ -69,8 +76,8 @@ def test_tiff_contains_values_with_ome_metadata(recorded: Path, series) -> None:
     done = export(recorded, recorded.with_name("stack.ome.tif"), ExportOptions())
     with tifffile.TiffFile(done.path) as file:
         assert file.is_ome
-        assert file.series[0].axes == "TYX"
-        assert np.array_equal(file.asarray(), np.concatenate([series.video(s) for s in SEQS]).astype(np.float32))
+        assert file.series[0].axes == "TYXS"
+        assert np.array_equal(file.asarray(), colours(series).astype(np.float32))
         assert 'TimeIncrement="0.011"' in file.ome_metadata  # 33 ms a snapshot, three frames each
         assert series.info.calibration_hash in file.ome_metadata
 
@@ -105,10 +112,10 @@ def test_zarr_contains_values_with_ome_metadata(recorded: Path, series) -> None:
     zarr = pytest.importorskip("zarr")
     done = export(recorded, recorded.with_name("stack.zarr"), ExportOptions())
     group = zarr.open_group(done.path, mode="r", zarr_format=3)
-    assert np.array_equal(group["0"][:], np.concatenate([series.video(seq) for seq in SEQS]))
+    assert np.array_equal(group["0"][:], np.moveaxis(colours(series), -1, 1))
     (multiscale,) = group.attrs["ome"]["multiscales"]
-    assert [axis["name"] for axis in multiscale["axes"]] == ["t", "y", "x"]
-    assert multiscale["datasets"][0]["coordinateTransformations"][0]["scale"] == [0.011, 1.0, 1.0]
+    assert [axis["name"] for axis in multiscale["axes"]] == ["t", "c", "y", "x"]
+    assert multiscale["datasets"][0]["coordinateTransformations"][0]["scale"] == [0.011, 1.0, 1.0, 1.0]
     assert group.attrs["sci_stream"]["bayer"] == "GBRG"
 
 

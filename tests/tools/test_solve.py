@@ -179,12 +179,6 @@ def test_command_solves_counts_with_a_calibration(data, tmp_path: Path, monkeypa
     assert (status, json.loads(out)["white"]) == (0, 500.0)
 
 
-def test_published_file_is_reconstructed_in_three_lines(data_dir: Path) -> None:
-    data = sci_stream.load_measurement(data_dir / "benchmark" / "crash32_cacti.mat")
-    result = sci_stream.reconstruct(data.y[:1], data.masks, truth=data.truth[:8], iterations=4, device="cpu")
-    assert result.psnr_db > 26
-
-
 def test_command_names_an_unknown_denoiser_as_it_was_given(data, tmp_path: Path, monkeypatch, capsys) -> None:
     np.savez(tmp_path / "all.npz", y=data.y, masks=data.masks)
     status, _, said = run(monkeypatch, capsys, tmp_path / "all.npz", "--denoiser", "a:b:c")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import time
 
 import numpy as np
 
 from sci_stream.calibration.cycle_phase import CyclePhase
 from sci_stream.calibration.diagnosis import findings, is_withheld
+from sci_stream.calibration.evidence import Defect, inspect
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.config import CalibrationSection
 from sci_stream.model import Array, Snapshot
@@ -30,6 +33,12 @@ from sci_stream.reports import CalibrationHealth
 
 log = logging.getLogger(__name__)
 
+# Looking for defects of the data takes a hundredth of the time.
+_PAUSES = 100
+# The monitor measures these better, and shifted masks change the slopes that show the others.
+_OF_MONITOR = {"mask_match", "mask_shift", "mask_contrast", "mask_number"}
+_OF_RIGHT_MASKS = {"black_level", "gamma"}
+_MOVED_PX = 0.1
 # Dead pixels and dark corners are normal; more means that masks and sensor do not fit together.
 _MAX_UNMEASURED = 0.01
 
@@ -48,6 +57,8 @@ class CalibrationWatch:
                 100 * self._unmeasured,
             )
         self._health: CalibrationHealth | None = None
+        self._defects: list[Defect] = []
+        self._inspect_at_s = 0.0
         self._reported: set[str] = set()
         self._phase = CyclePhase()
         self._corrections: Value = 0
@@ -65,7 +76,7 @@ class CalibrationWatch:
         if self._monitor is None:
             return
         before = self._monitor.correction
-        self._monitor.measure(snapshot)
+        self._inspect(snapshot, self._monitor.measure(snapshot))
         correction = self._monitor.correction
         if correction != before:
             self.engine.correct_masks(correction)
@@ -77,6 +88,23 @@ class CalibrationWatch:
                 correction.black * self.engine.calibration.full_scale_dn,
             )
 
+    def _inspect(self, snapshot: Snapshot, health: CalibrationHealth | None) -> None:
+        """Look for defects of the data, and leave out stuck pixels."""
+        started_s = time.monotonic()
+        if health is None or started_s < self._inspect_at_s:
+            return
+        calibration = self.engine.calibration
+        defects, stuck = inspect(snapshot.counts, calibration)
+        self.engine.left_out = stuck if stuck.any() else None
+        others = set(_OF_MONITOR)
+        if health.corrected or (health.shift_px or 0.0) > _MOVED_PX:
+            others |= _OF_RIGHT_MASKS
+        if calibration.saturation_dn is not None:
+            others.add("saturation")  # such pixels are known, and left out
+        self._defects = [defect for defect in defects if defect.name not in others]
+        ended_s = time.monotonic()
+        self._inspect_at_s = ended_s + _PAUSES * (ended_s - started_s)
+
     def check(self, snapshot: Snapshot, video: Array) -> CalibrationHealth | None:
         """Check a reconstructed snapshot; return the calibration health if it was evaluated."""
         self._check_phase(snapshot, video)
@@ -85,6 +113,11 @@ class CalibrationWatch:
         self.prepare(snapshot)
         health = self._monitor.check(snapshot, video)
         if health is not None:
+            health = dataclasses.replace(
+                health,
+                stuck_pixels=0 if self.engine.left_out is None else int(self.engine.left_out.sum()),
+                defects="\n".join(f"{defect.name}: {defect.text_for_rig}" for defect in self._defects),
+            )
             self._health = health
             self._warn(health)
         return health
@@ -124,7 +157,8 @@ class CalibrationWatch:
     @property
     def withholds(self) -> bool:
         """Whether the masks fit the snapshots so little that a video would be made up."""
-        return self._health is not None and is_withheld(self._health)
+        known = any(defect.fatal for defect in self._defects)
+        return known or (self._health is not None and is_withheld(self._health))
 
     def status(self) -> dict[str, int | float | str]:
         """Return the number of unmeasured pixels and the last calibration health, for the node's status."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from sci_stream.calibration.diagnosis import withhold
+from sci_stream.calibration.evidence import inspect
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import Ledger, Outcome
 from sci_stream.errors import CalibrationError, FileFormatError, InputError, StorageError
@@ -332,6 +333,8 @@ class _Run:
             engine = Engine(self._calibration, setup.denoiser, self._device, setup.settings)
             self._engines[setup.denoiser.name] = engine
             engine.warm_up()
+            if self._series.rows["stuck_pixels"].any():
+                engine.left_out = inspect(self._series.raw[0], self._calibration)[1]
         elif engine.settings is not setup.settings:
             engine.change_settings(setup.settings)
         return engine

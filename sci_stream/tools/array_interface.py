@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ import numpy.typing as npt
 import torch
 
 from sci_stream.calibration.diagnosis import findings, is_withheld, withhold
-from sci_stream.calibration.evidence import Defect, examine, stuck_pixels
+from sci_stream.calibration.evidence import MATCH, Defect, inspect, mask_fit, truth_defects
 from sci_stream.calibration.monitor import LEARNING_SNAPSHOTS, CalibrationMonitor
-from sci_stream.errors import InputError
+from sci_stream.errors import InputError, require_optional
+from sci_stream.file_guard import complete_output
+from sci_stream.files.video_output import VideoStack, as_page, format_of, write_video
+from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array, BayerPhase, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
@@ -66,18 +70,59 @@ class Reconstructed:
         Mean PSNR over all frames, dB, peak 1.0; None without truth.
     white
         Value of y that became 1.0 in the video: the value that a white frame adds through an open mask.
-    faults
-        Defects that the snapshots show, a sentence each with its remedy.
     defects
-        The same by name; ``fatal`` ones withhold the video.
+        Defects that the snapshots show; ``fatal`` ones withhold the video.
+    snapshots
+        y as (N, H, W).
+    bayer
+        Phase of the mosaic.
     """
 
     video: Any
     reports: tuple[SolveReport, ...]
     psnr_db: float | None
     white: float
-    faults: tuple[str, ...] = ()
     defects: tuple[Defect, ...] = ()
+    snapshots: Array = field(default_factory=lambda: np.zeros((0, 0, 0)), repr=False)
+    bayer: BayerPhase | None = None
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """The defects, a sentence each with its remedy."""
+        return tuple(defect.text for defect in self.defects)
+
+    def save(self, path: str | Path, *, fps: float = 25.0, gamma: float = 1.0, replace: bool = False) -> Path:
+        """Write the video to a file: ``.mp4``, ``.gif``, ``.tif``, ``.zarr``, ``.npz``, ``.html``, or others.
+
+        ``fps``, Hz, of films; ``gamma`` of pictures: 2.2 suits linear light; ``replace`` an existing file. Mosaics are
+        written in colour. Raises `InputError` for an unknown suffix, `StorageError` if the file cannot be written.
+        """
+        path, tone = Path(path), ToneSettings().changed({"gamma": gamma})
+        form = format_of(path)
+        with complete_output(path, replace=replace) as partial:
+            write_video(partial, self._stack(path.stem), form, tone=tone, fps=fps)
+        return path
+
+    def show(self, *, fps: float = 8.0, gamma: float = 1.0) -> None:
+        """Show a player in a notebook: snapshot, video, frame strip and faults. It loads nothing from elsewhere."""
+        display = require_optional("IPython.display", "notebook", "`show` in a notebook", "ipykernel")
+        pictures = self._stack("video").as_pictures(ToneSettings().changed({"gamma": gamma}))
+        page = html.escape(as_page(pictures, fps, gamma))
+        display.display(display.HTML(f'<iframe srcdoc="{page}" width="100%" height="520" frameborder="0"></iframe>'))
+
+    def _stack(self, name: str) -> VideoStack:
+        video = self.video.cpu().numpy() if isinstance(self.video, torch.Tensor) else self.video
+        series = video.reshape(-1, *video.shape[-3:])
+        return VideoStack(
+            snapshots=series,
+            seqs=range(len(series)),
+            shape=series.shape[1:],
+            dtype=series.dtype,
+            name=name,
+            bayer=self.bayer,
+            first=self.snapshots[0] if len(self.snapshots) else None,
+            faults=self.faults,
+        )
 
     @property
     def report(self) -> SolveReport:
@@ -137,8 +182,8 @@ def reconstruct(
         Per snapshot; by default what suits the denoiser and the device.
     denoiser
         A name (``"auto"``: ``"ffdnet"`` with weights or on a large GPU, else ``"ffdnet-lite"``; ``"tv"``, a plug-in,
-        or ``"module:Class"``), a `torch.nn.Module`, called as
-        ``module(images (N, 1, H, W), sigma)``, or any other callable, called as ``f(images (N, H, W), sigma)``.
+        ``"module:Class"`` or ``"file.py:function"``), a `torch.nn.Module`, called as ``module(images (N, 1, H, W),
+        sigma)``, or any other callable, called as ``f(images (N, H, W), sigma)``.
         sigma is a float on the 0–1 scale; it is omitted where only one argument is accepted.
     weights
         Checkpoint, for the named denoisers that accept one.
@@ -212,10 +257,7 @@ def reconstruct(
     video = videos[0] if snapshots.ndim == 2 else np.stack(videos)
     scores = [report.psnr_db for report in reports if report.psnr_db is not None]
     mean_psnr = float(np.mean(scores)) if scores else None
-    found = tuple(solver.defects)
-    return Reconstructed(
-        _like(video, y), tuple(reports), mean_psnr, solver.white, tuple(one.text for one in found), found
-    )
+    return solver.result(_like(video, y), tuple(reports), mean_psnr, series)
 
 
 def _warn(defects: Iterable[Defect]) -> None:
@@ -272,10 +314,8 @@ def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reco
             solver.scale(counts[np.newaxis], None)
         video, report = solver.solve(seq, counts)
         _warn(solver.defects[known:])
-        known, found = len(solver.defects), tuple(solver.defects)
-        yield Reconstructed(
-            _like(video, snapshot), (report,), None, solver.white, tuple(one.text for one in found), found
-        )
+        known = len(solver.defects)
+        yield solver.result(_like(video, snapshot), (report,), None, counts[np.newaxis])
 
 
 class ArraySolver:
@@ -315,6 +355,8 @@ class ArraySolver:
         """Whether a video would be made up: the snapshots are returned in its place."""
         self.defects: list[Defect] = []
         """Defects found so far, each once."""
+        self.faults: list[str] = []
+        """Their texts."""
 
     @property
     def denoiser_name(self) -> str:
@@ -355,53 +397,53 @@ class ArraySolver:
 
     def scale(self, y: Array, truth: Array | None) -> None:
         """Determine the defects of the first snapshot and the scale of y, (N, H, W), and create the engine."""
-        calibration = self.calibration
-        self._leave_out(stuck_pixels(calibration.measurement(y[0]), calibration.phi, calibration.bayer))
-        if self._checks:
-            self._examine(y[0])
+        self._inspect(y[0])
         if not self.white:
             self.white = self._estimated_white(y, truth)
             self.calibration = dataclasses.replace(self.calibration, full_scale_dn=self.white)
+        if self._checks and truth is not None:
+            for defect in truth_defects(y[: len(truth)], self.calibration, truth):
+                self._add(defect)
         self._engine = Engine(self.calibration, self._denoiser, self.device, self.settings)
         if self._checks:
             self._monitor = CalibrationMonitor(
                 self.calibration, self.device, every=_CHECK_EVERY, correct=True, shuffled=True
             )
 
-    def _leave_out(self, stuck: npt.NDArray[np.bool_]) -> None:
-        if self.calibration.bad_pixels is not None:
-            stuck &= ~self.calibration.bad_pixels
-        if stuck.any():
-            text = f"{int(stuck.sum())} pixels are brighter than the masks allow, as stuck pixels are: left out"
-            self._add(Defect("stuck_pixels", text, corrected=True))
-            self._mark_bad(stuck)
+    def _inspect(self, y: Array) -> None:
+        """Find the defects of a snapshot; move masks that lie whole pixels beside the place where y has them."""
+        defects, stuck = inspect(y, self.calibration)
+        for defect in defects:
+            if self._checks and defect.shift_px is not None:
+                self._add(defect)
+                self._move_masks(y, *defect.shift_px)
+                defects, stuck = inspect(y, self.calibration)
+        for defect in defects:
+            if self._checks or defect.corrected:
+                self._add(defect)
+        self._mark_bad(stuck)
 
     def _mark_bad(self, pixels: npt.NDArray[np.bool_]) -> None:
-        bad = self.calibration.bad_pixels
-        self.calibration = dataclasses.replace(self.calibration, bad_pixels=pixels if bad is None else bad | pixels)
+        if pixels.any():
+            bad = self.calibration.bad_pixels
+            both = pixels if bad is None else bad | pixels
+            self.calibration = dataclasses.replace(self.calibration, bad_pixels=both)
 
-    def _examine(self, y: Array) -> None:
-        """Look for defects of a snapshot; move masks that lie whole pixels beside the place where y has them."""
-        measured = np.array(self.calibration.measurement(y), np.float64)
-        if self.calibration.bad_pixels is not None:
-            measured[self.calibration.bad_pixels] = np.nan
-        for defect in examine(measured, self.calibration.phi, self.calibration.bayer):
-            self._add(defect)
-            if defect.shift_px is not None:
-                self._move_masks(*defect.shift_px)
-
-    def _move_masks(self, dx: int, dy: int) -> None:
-        """Move the masks to the right and down; pixels without a mask are bad."""
-        inside = np.ones(self.calibration.shape, bool)
-        inside[: max(dy, 0)] = inside[inside.shape[0] + min(dy, 0) :] = False
-        inside[:, : max(dx, 0)] = inside[:, inside.shape[1] + min(dx, 0) :] = False
-        moved = np.roll(self.calibration.phi, (dy, dx), (1, 2))
-        self.calibration = dataclasses.replace(self.calibration, phi=moved)
-        self._mark_bad(~inside)
+    def _move_masks(self, y: Array, dx: int, dy: int) -> None:
+        """Move the masks to the right and down; pixels without a mask are bad, unless those of the other end fit."""
+        calibration = self.calibration
+        self.calibration = dataclasses.replace(calibration, phi=np.roll(calibration.phi, (dy, dx), (1, 2)))
+        outside = np.zeros(calibration.shape, bool)
+        outside[: max(dy, 0)] = outside[outside.shape[0] + min(dy, 0) :] = True
+        outside[:, : max(dx, 0)] = outside[:, outside.shape[1] + min(dx, 0) :] = True
+        moved = self.calibration
+        if mask_fit(moved.measurement(y), moved.phi, moved.bayer, where=outside) < MATCH:
+            self._mark_bad(outside)
 
     def _add(self, defect: Defect) -> None:
         if defect.name not in {known.name for known in self.defects}:
             self.defects.append(defect)
+            self.faults.append(defect.text)
             self.withholds |= defect.fatal
 
     def _estimated_white(self, y: Array, truth: Array | None) -> float:
@@ -456,6 +498,13 @@ class ArraySolver:
             self._monitor.measure(snapshot)
             if self._monitor.correction != used:
                 self._engine.correct_masks(self._monitor.correction)
+
+    def result(
+        self, video: Any, reports: tuple[SolveReport, ...], psnr_db: float | None, snapshots: Array
+    ) -> Reconstructed:
+        """Return a video and its reports with the defects found so far."""
+        defects, bayer = tuple(self.defects), self.calibration.bayer
+        return Reconstructed(video, reports, psnr_db, self.white, defects, snapshots, bayer)
 
     def snapshot(self, seq: int, y: Array, truth: Array | None = None) -> Snapshot:
         """Return arrays as the engine takes them."""
