@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from sci_stream.cli.common import (
+    AsJson,
     Device,
     Duration,
     Force,
@@ -18,6 +19,7 @@ from sci_stream.cli.common import (
     app,
     echo,
     new_console,
+    print_json,
     start_logging,
     state,
 )
@@ -123,12 +125,15 @@ def sink(rig: RigPath, summary: Summary = None) -> None:
 
 
 @app.command()
-def check(rig: RigPath) -> None:
+def check(rig: RigPath, as_json: AsJson = False) -> None:
     """Check a rig before it runs: file, camera, calibration, device, weights, addresses, disk."""
     from sci_stream.tools.preflight import check_rig, print_findings
 
     findings = check_rig(rig)
-    print_findings(findings, new_console())
+    if as_json:
+        print_json([finding.to_json() for finding in findings])
+    else:
+        print_findings(findings, new_console())
     raise typer.Exit(max((finding.exit_status for finding in findings), default=0))
 
 
