@@ -1,4 +1,4 @@
-"""How a reported quantity is recorded, summarised, exported and shown, declared once as metadata of its field.
+"""How a reported quantity is recorded, summarised, exported and shown, declared once in the annotation of its field.
 
 `sci_stream.reports.SolveReport` and `sci_stream.reports.CalibrationHealth` declare their quantities. Columns of a
 recording, ``inspect``, the summary and the status of a series, ``/metrics`` and the live page iterate over
@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, get_args, get_type_hints
 
 Value = bool | int | float | str | None
 """A reported value; None if it is unknown."""
@@ -113,8 +114,21 @@ class PageText:
 
 
 @dataclass(frozen=True, slots=True)
+class Reported:
+    """How a quantity is reported, where it differs; the sole metadata of one without other aspects. See `Quantity`."""
+
+    key: str = ""
+    divisor: float = 1.0
+    live: bool = True
+
+
+Aspect = Column | Inspected | InRun | Metric | PageText | Reported
+"""Declarations of a quantity in the annotation of its field."""
+
+
+@dataclass(frozen=True, slots=True)
 class Quantity:
-    """The declaration of one quantity, as its field's metadata.
+    """The declaration of one quantity, from the annotation of its field.
 
     Its name in status, summaries and on the page is ``key``; its value there is that of the field ``name``, divided by
     ``divisor``. Status and page lack it unless it is ``live``.
@@ -140,25 +154,25 @@ class Quantity:
         return value / self.divisor if self.divisor != 1.0 and isinstance(value, int | float) else value
 
 
-def reported(
-    *aspects: Column | Inspected | InRun | Metric | PageText, key: str = "", divisor: float = 1.0, live: bool = True
-) -> dict[str, Quantity]:
-    """Return the metadata of a field that is a reported quantity; see `Quantity`. ``key`` is the name if empty."""
-
-    def aspect(kind: type[_Aspect]) -> _Aspect | None:
-        return next((entry for entry in aspects if isinstance(entry, kind)), None)
-
-    parts = aspect(Column), aspect(Inspected), aspect(InRun), aspect(Metric), aspect(PageText)
-    return {"quantity": Quantity("", key, divisor, live, *parts)}
+_DECLARED: dict[type, tuple[Quantity, ...]] = {}
 
 
 def quantities_of(report: type) -> tuple[Quantity, ...]:
     """Return the quantities that a dataclass declares, in the order of its fields."""
-    return tuple(
-        dataclasses.replace(declared, name=field.name, key=declared.key or field.name)
-        for field in dataclasses.fields(report)
-        if isinstance(declared := field.metadata.get("quantity"), Quantity)
-    )
+    if report not in _DECLARED:
+        hints = get_type_hints(report, include_extras=True).items()
+        declared = ((name, [part for part in get_args(hint) if isinstance(part, Aspect)]) for name, hint in hints)
+        _DECLARED[report] = tuple(_quantity(name, aspects) for name, aspects in declared if aspects)
+    return _DECLARED[report]
+
+
+def _quantity(name: str, aspects: Sequence[Aspect]) -> Quantity:
+    def aspect(kind: type[_Aspect]) -> _Aspect | None:
+        return next((entry for entry in aspects if isinstance(entry, kind)), None)
+
+    parts = aspect(Column), aspect(Inspected), aspect(InRun), aspect(Metric), aspect(PageText)
+    how = aspect(Reported) or Reported()
+    return Quantity(name, how.key or name, how.divisor, how.live, *parts)
 
 
 def live_values(report: object) -> dict[str, Value]:

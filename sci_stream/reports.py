@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 from sci_stream.field_types import Count, Fraction, Label, Measured, NonNegative, SmallCount, prose, text
@@ -15,8 +15,8 @@ from sci_stream.quantities import (
     Metric,
     OverSeries,
     PageText,
+    Reported,
     float_column,
-    reported,
     text_column,
 )
 
@@ -47,105 +47,83 @@ class CalibrationHealth:
     change of the scene and a change of the gain cannot be distinguished by ``brightness``.
     """
 
-    shift_x_px: Measured = field(
-        metadata=reported(
-            float_column(
-                "mask_shift_x_px", "shift of the masks to the right since calibration; NaN if not measured", "pixel"
-            ),
-            Metric("calibration_shift_px", _SHIFT_HELP, "axis", "x"),
-        )
-    )
-    shift_y_px: Measured = field(
-        metadata=reported(
-            float_column(
-                "mask_shift_y_px", "shift of the masks downwards since calibration; NaN if not measured", "pixel"
-            ),
-            Metric("calibration_shift_px", _SHIFT_HELP, "axis", "y"),
-        )
-    )
-    shift_sd_px: Measured = field(
-        metadata=reported(
-            float_column("mask_shift_sd_px", "standard deviation of the shift; NaN if not measured", "pixel")
-        )
-    )
-    error_log_odds: Measured = field(
-        default=None,
-        metadata=reported(
-            float_column(
-                "mask_error_log_odds", "log odds for errors of single masks, corrected from 5 on; NaN if not estimated"
-            ),
-            Metric(
-                "calibration_error_log_odds",
-                "Log odds for errors of single masks or the black level; they are corrected from 5 on.",
-            ),
-            PageText(
-                "log odds of errors of single masks", "logarithmierte Quote für Fehler einzelner Masken", digits=0
-            ),
+    shift_x_px: Annotated[
+        Measured,
+        float_column(
+            "mask_shift_x_px", "shift of the masks to the right since calibration; NaN if not measured", "pixel"
         ),
-    )
-    match: Measured = field(
-        metadata=reported(
-            float_column("mask_match", "fraction of the measurement explained by the masks, 0-1; NaN if not measured"),
-            Inspected(SPREAD, "masks", "match {min:.2f} lowest"),
-            PageText("match", "Übereinstimmung", digits=2),
-        )
-    )
-    contrast: Measured = field(
-        metadata=reported(
-            float_column("mask_contrast", "modulation by the masks relative to calibration; NaN if not measured"),
-            Inspected(SPREAD, "masks", "contrast {median:.2f} median"),
-            PageText("contrast", "Kontrast", digits=2),
-        )
-    )
-    below_black_fraction: Fraction = field(
-        default=0.0,
-        metadata=reported(
-            float_column("below_black_fraction", "pixels darker than the dark frame; NaN if not measured"),
-            Inspected(SPREAD, "masks", "up to {max:.2%} of the pixels below black", usually_zero=True),
-            PageText("below black", "unter Schwarz", "%"),
+        Metric("calibration_shift_px", _SHIFT_HELP, "axis", "x"),
+    ]
+    shift_y_px: Annotated[
+        Measured,
+        float_column("mask_shift_y_px", "shift of the masks downwards since calibration; NaN if not measured", "pixel"),
+        Metric("calibration_shift_px", _SHIFT_HELP, "axis", "y"),
+    ]
+    shift_sd_px: Annotated[
+        Measured, float_column("mask_shift_sd_px", "standard deviation of the shift; NaN if not measured", "pixel")
+    ]
+    error_log_odds: Annotated[
+        Measured,
+        float_column(
+            "mask_error_log_odds", "log odds for errors of single masks, corrected from 5 on; NaN if not estimated"
         ),
-    )
-    brightness: Measured = field(
-        default=None,
-        metadata=reported(
-            float_column("brightness", "mean of the video estimated from the measurement, 0-1; NaN if not measured"),
-            Inspected(SPREAD, "masks", "brightness {min:.3f}–{max:.3f}"),
-            PageText("brightness", "Helligkeit", digits=3),
+        Metric(
+            "calibration_error_log_odds",
+            "Log odds for errors of single masks or the black level; they are corrected from 5 on.",
         ),
-    )
-    gain: Measured = field(
-        default=None,
-        metadata=reported(
-            float_column("camera_gain", "exposure and amplification relative to calibration; NaN if unknown"),
-            Inspected(SPREAD, "masks", "gain {min:.3f}–{max:.3f} of the calibration's"),
-            PageText("camera gain", "Kameraverstärkung", digits=3),
-            key="camera_gain",
+        PageText("log odds of errors of single masks", "logarithmierte Quote für Fehler einzelner Masken", digits=0),
+    ] = None
+    match: Annotated[
+        Measured,
+        float_column("mask_match", "fraction of the measurement explained by the masks, 0-1; NaN if not measured"),
+        Inspected(SPREAD, "masks", "match {min:.2f} lowest"),
+        PageText("match", "Übereinstimmung", digits=2),
+    ]
+    contrast: Annotated[
+        Measured,
+        float_column("mask_contrast", "modulation by the masks relative to calibration; NaN if not measured"),
+        Inspected(SPREAD, "masks", "contrast {median:.2f} median"),
+        PageText("contrast", "Kontrast", digits=2),
+    ]
+    below_black_fraction: Annotated[
+        Fraction,
+        float_column("below_black_fraction", "pixels darker than the dark frame; NaN if not measured"),
+        Inspected(SPREAD, "masks", "up to {max:.2%} of the pixels below black", usually_zero=True),
+        PageText("below black", "unter Schwarz", "%"),
+    ] = 0.0
+    brightness: Annotated[
+        Measured,
+        float_column("brightness", "mean of the video estimated from the measurement, 0-1; NaN if not measured"),
+        Inspected(SPREAD, "masks", "brightness {min:.3f}–{max:.3f}"),
+        PageText("brightness", "Helligkeit", digits=3),
+    ] = None
+    gain: Annotated[
+        Measured,
+        float_column("camera_gain", "exposure and amplification relative to calibration; NaN if unknown"),
+        Inspected(SPREAD, "masks", "gain {min:.3f}–{max:.3f} of the calibration's"),
+        PageText("camera gain", "Kameraverstärkung", digits=3),
+        Reported(key="camera_gain"),
+    ] = None
+    order: Annotated[
+        Label,
+        Column(
+            "mask_order",
+            "u1",
+            "0 unknown, 1 forward, 2 reversed, 3 rotated, 4 shuffled",
+            words=("unknown", "forward", "reversed", "rotated", "shuffled"),
         ),
-    )
-    order: Label = field(
-        default="unknown",
-        metadata=reported(
-            Column(
-                "mask_order",
-                "u1",
-                "0 unknown, 1 forward, 2 reversed, 3 rotated, 4 shuffled",
-                words=("unknown", "forward", "reversed", "rotated", "shuffled"),
-            ),
-            Inspected(OverSeries.TALLY, name="orders"),
-        ),
-    )
-    first_mask: SmallCount = field(default=0, metadata=reported())
-    corrected: bool = field(default=False, metadata=reported())
-    stuck_pixels: SmallCount = field(
-        default=0,
-        metadata=reported(
-            Column("stuck_pixels", "i4", "pixels brighter than the masks allow, left out"),
-            Inspected(SPREAD, "masks", "up to {max:.0f} stuck pixels left out", usually_zero=True),
-            Metric("calibration_stuck_pixels", "Pixels that are brighter than the masks allow, left out."),
-            PageText("stuck pixels", "defekte Pixel", digits=0),
-        ),
-    )
-    defects: Annotated[str, prose(1024)] = field(default="", metadata=reported())
+        Inspected(OverSeries.TALLY, name="orders"),
+    ] = "unknown"
+    first_mask: Annotated[SmallCount, Reported()] = 0
+    corrected: Annotated[bool, Reported()] = False
+    stuck_pixels: Annotated[
+        SmallCount,
+        Column("stuck_pixels", "i4", "pixels brighter than the masks allow, left out"),
+        Inspected(SPREAD, "masks", "up to {max:.0f} stuck pixels left out", usually_zero=True),
+        Metric("calibration_stuck_pixels", "Pixels that are brighter than the masks allow, left out."),
+        PageText("stuck pixels", "defekte Pixel", digits=0),
+    ] = 0
+    defects: Annotated[str, prose(1024), Reported()] = ""
 
     @property
     def shift_px(self) -> float | None:
@@ -168,100 +146,81 @@ class SolveReport:
     behind a modulator that the rig commands; ``health`` is set on snapshots that measured the calibration.
     """
 
-    iterations: SmallCount = field(
-        metadata=reported(
-            Column("iterations", "i4", "number of iterations", required=True),
-            Inspected(SPREAD, "iterations", "{min:.0f}–{max:.0f}, mean {mean:.1f}"),
-            InRun(("mean", "min", "max"), 2),
-            PageText("iterations", "Iterationen", digits=0),
-        )
-    )
-    budget_limited: bool = field(
-        metadata=reported(
-            Column("budget_limited", "u1", "1 if there was no time for the requested iterations", required=True),
-            Inspected(OverSeries.COUNT, "iterations", "{count} with fewer than configured", usually_zero=True),
-        )
-    )
-    start: Start = field(
-        metadata=reported(
-            Column("start", "u1", "0 none, 1 cold, 2 warm", required=True, words=("unknown", "cold", "warm")),
-            Inspected(OverSeries.TALLY, "starts", name="starts"),
-        )
-    )
-    start_reason: Label = field(
-        metadata=reported(text_column("start_reason", "S24", "reason for the start", required=True))
-    )
-    solve_ns: Count = field(
-        metadata=reported(
-            Column("solve_ns", "i8", "duration of the reconstruction", "ns", required=True),
-            Inspected(SPREAD, "solve", "{median:.1f} ms median, {max:.1f} ms longest", name="solve_ms"),
-            PageText("solve", "Rechnung", "ms", 1),
-            key="solve_ms",
-            divisor=1e6,
-        )
-    )
-    residual: NonNegative = field(
-        metadata=reported(
-            float_column("residual", "relative residual of the estimate", required=True),
-            Inspected(SPREAD),
-            PageText("residual", "Residuum"),
-        )
-    )
-    saturated_fraction: Fraction = field(
-        default=0.0,
-        metadata=reported(
-            float_column("saturated_fraction", "fraction of pixels excluded from the data term", required=True),
-            Inspected(SPREAD),
-            PageText("saturated", "gesättigt", "%"),
-        ),
-    )
-    noise: Measured = field(
-        default=None,
-        metadata=reported(
-            float_column("noise", "estimated noise of the measurement, relative to it; NaN if unknown"),
-            Inspected(SPREAD, "noise", "{median:.2%} of the measurement"),
-            Metric("measurement_noise", _NOISE_HELP, "part", "all"),
-            PageText("noise", "Rauschen"),
-        ),
-    )
-    mismatch: Measured = field(
-        default=None,
-        metadata=reported(
-            float_column("mismatch", "part of the noise that errors of the masks cause; NaN if unknown"),
-            Inspected(SPREAD, "noise", "{median:.2%} by the masks"),
-            Metric("measurement_noise", _NOISE_HELP, "part", "masks"),
-            PageText("mask errors", "Maskenfehler"),
-        ),
-    )
-    psnr_db: Measured = field(
-        default=None,
-        metadata=reported(
-            float_column("psnr_db", "PSNR against the ground truth, NaN if unknown", "dB", required=True),
-            Inspected(SPREAD, "PSNR", "{mean:.2f} dB mean, {min:.2f} lowest"),
-            InRun(("mean", "min"), 3),
-            PageText("PSNR", "PSNR", "dB", 1),
-        ),
-    )
-    start_mask: Measured = field(
-        default=None,
-        metadata=reported(
-            float_column("start_mask", "calibrated mask with which the exposure began, by the picture; NaN if unknown"),
-            Inspected(SPREAD, "modulator", "began with mask {min:.0f}–{max:.0f}", usually_zero=True),
-            PageText("began with mask", "begann mit Maske", digits=0),
-        ),
-    )
-    solver: Annotated[str, text(32, "string, ≤ 32 hexadecimal digits", r"[0-9a-f]*", "hexadecimal digits,")] = field(
-        default="",
-        metadata=reported(
-            text_column("solver", "S32", "id of the solver settings, see solvers in ledger"),
-            Inspected(OverSeries.TALLY, name="by_solver"),
-            live=False,
-        ),
-    )
-    masks_at: Annotated[str, text(1870)] = field(
-        default="",
-        metadata=reported(
-            text_column("masks_at", "S", "correction of the masks used, empty as calibrated"), live=False
-        ),
-    )
+    iterations: Annotated[
+        SmallCount,
+        Column("iterations", "i4", "number of iterations", required=True),
+        Inspected(SPREAD, "iterations", "{min:.0f}–{max:.0f}, mean {mean:.1f}"),
+        InRun(("mean", "min", "max"), 2),
+        PageText("iterations", "Iterationen", digits=0),
+    ]
+    budget_limited: Annotated[
+        bool,
+        Column("budget_limited", "u1", "1 if there was no time for the requested iterations", required=True),
+        Inspected(OverSeries.COUNT, "iterations", "{count} with fewer than configured", usually_zero=True),
+    ]
+    start: Annotated[
+        Start,
+        Column("start", "u1", "0 none, 1 cold, 2 warm", required=True, words=("unknown", "cold", "warm")),
+        Inspected(OverSeries.TALLY, "starts", name="starts"),
+    ]
+    start_reason: Annotated[Label, text_column("start_reason", "S24", "reason for the start", required=True)]
+    solve_ns: Annotated[
+        Count,
+        Column("solve_ns", "i8", "duration of the reconstruction", "ns", required=True),
+        Inspected(SPREAD, "solve", "{median:.1f} ms median, {max:.1f} ms longest", name="solve_ms"),
+        PageText("solve", "Rechnung", "ms", 1),
+        Reported(key="solve_ms", divisor=1e6),
+    ]
+    residual: Annotated[
+        NonNegative,
+        float_column("residual", "relative residual of the estimate", required=True),
+        Inspected(SPREAD),
+        PageText("residual", "Residuum"),
+    ]
+    saturated_fraction: Annotated[
+        Fraction,
+        float_column("saturated_fraction", "fraction of pixels excluded from the data term", required=True),
+        Inspected(SPREAD),
+        PageText("saturated", "gesättigt", "%"),
+    ] = 0.0
+    noise: Annotated[
+        Measured,
+        float_column("noise", "estimated noise of the measurement, relative to it; NaN if unknown"),
+        Inspected(SPREAD, "noise", "{median:.2%} of the measurement"),
+        Metric("measurement_noise", _NOISE_HELP, "part", "all"),
+        PageText("noise", "Rauschen"),
+    ] = None
+    mismatch: Annotated[
+        Measured,
+        float_column("mismatch", "part of the noise that errors of the masks cause; NaN if unknown"),
+        Inspected(SPREAD, "noise", "{median:.2%} by the masks"),
+        Metric("measurement_noise", _NOISE_HELP, "part", "masks"),
+        PageText("mask errors", "Maskenfehler"),
+    ] = None
+    psnr_db: Annotated[
+        Measured,
+        float_column("psnr_db", "PSNR against the ground truth, NaN if unknown", "dB", required=True),
+        Inspected(SPREAD, "PSNR", "{mean:.2f} dB mean, {min:.2f} lowest"),
+        InRun(("mean", "min"), 3),
+        PageText("PSNR", "PSNR", "dB", 1),
+    ] = None
+    start_mask: Annotated[
+        Measured,
+        float_column("start_mask", "calibrated mask with which the exposure began, by the picture; NaN if unknown"),
+        Inspected(SPREAD, "modulator", "began with mask {min:.0f}–{max:.0f}", usually_zero=True),
+        PageText("began with mask", "begann mit Maske", digits=0),
+    ] = None
+    solver: Annotated[
+        str,
+        text(32, "string, ≤ 32 hexadecimal digits", r"[0-9a-f]*", "hexadecimal digits,"),
+        text_column("solver", "S32", "id of the solver settings, see solvers in ledger"),
+        Inspected(OverSeries.TALLY, name="by_solver"),
+        Reported(live=False),
+    ] = ""
+    masks_at: Annotated[
+        str,
+        text(1870),
+        text_column("masks_at", "S", "correction of the masks used, empty as calibrated"),
+        Reported(live=False),
+    ] = ""
     health: CalibrationHealth | None = None

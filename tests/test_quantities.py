@@ -24,7 +24,7 @@ REPORTS = {"Solve": SolveReport, "Calibration health": CalibrationHealth}
 
 def measured(report: type) -> list[str]:
     """Return the names of the quantities that may be unknown, later ones too."""
-    return [field.name for field in fields(report) if field.type == "Measured"]
+    return [field.name for field in fields(report) if "Measured" in str(field.type)]
 
 
 HEALTH = CalibrationHealth(

@@ -22,7 +22,7 @@ from sci_stream.cli import (  # noqa: F401 - a module adds its commands to the a
     solve,
 )
 from sci_stream.cli.common import app, new_console, state
-from sci_stream.errors import ConfigError, SciStreamError, missing_library
+from sci_stream.errors import SciStreamError, missing_library
 from sci_stream.nodes.runtime.logs import logs_json
 
 __all__ = ["app", "main"]
@@ -47,7 +47,6 @@ def _root(
 def main() -> None:
     """Run the command line; turn every error of this project into one message and its exit status."""
     try:
-        _refuse_removed(sys.argv[1:])
         app()
     except ModuleNotFoundError as error:
         explained = missing_library(error)
@@ -56,16 +55,6 @@ def main() -> None:
         _fail(explained)
     except SciStreamError as error:
         _fail(error)
-
-
-def _refuse_removed(arguments: list[str]) -> None:
-    if arguments[:1] == ["window"] or "--window" in arguments:
-        raise ConfigError(
-            "The window was removed",
-            hint="Open the live page in a browser on this machine and press F: full screen shows the pictures alone.",
-        )
-    if arguments[:1] == ["top"]:
-        raise ConfigError("`top` was removed", hint="Open the live page in a browser, or read the sink's /status.")
 
 
 def _fail(error: SciStreamError) -> NoReturn:

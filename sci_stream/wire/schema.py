@@ -18,6 +18,7 @@ from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 from pydantic_core import CoreConfig, CoreSchema, ErrorDetails, SchemaValidator, core_schema
 
 from sci_stream.field_types import FieldType
+from sci_stream.quantities import Aspect
 from sci_stream.wire.header import Reason, quoted
 
 M = TypeVar("M")
@@ -62,9 +63,17 @@ class MapSchema:
 
 
 def types_of(kind: type) -> dict[str, Any]:
-    """Return the declared types of a dataclass's fields, with their metadata."""
+    """Return the declared types of a dataclass's fields, with their metadata except those of reports."""
     hints = get_type_hints(kind, include_extras=True)
-    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+    return {field.name: _without_aspects(hints[field.name]) for field in dataclasses.fields(kind)}
+
+
+def _without_aspects(annotation: Any) -> Any:
+    if get_origin(annotation) is not Annotated:
+        return annotation
+    plain, *metadata = get_args(annotation)
+    of_field = [entry for entry in metadata if not isinstance(entry, Aspect)]
+    return Annotated[plain, *of_field] if of_field else plain
 
 
 def metadata_of(annotation: Any, kind: type[M]) -> M | None:

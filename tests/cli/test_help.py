@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 import typer.main
 from typer.core import TyperGroup
 
-from sci_stream.cli import app, main
+from sci_stream.cli import app
 
 ROOT = typer.main.get_command(app)
 
@@ -22,16 +21,6 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
     if isinstance(command, TyperGroup):
         for name in command.list_commands(None):
             yield from commands(command.get_command(None, name), (*path, name))
-
-
-@pytest.mark.parametrize("arguments", [["window", "rig.toml"], ["run", "rig.toml", "--window"], ["top", "rig.toml"]])
-def test_removed_command_error_names_the_page(
-    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["sci-stream", *arguments])
-    with pytest.raises(SystemExit, match=r"^2$"):
-        main()
-    assert "live page in a browser" in capsys.readouterr().err
 
 
 def test_help_shows_names_in_brackets(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
