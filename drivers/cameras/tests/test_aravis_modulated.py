@@ -81,12 +81,12 @@ def rig_on(table: Path) -> Tables:
 
 def film(table: Path, rig: RigInProcess) -> None:
     """Let cycles pass, the next when the video of one is there: evidence is in time, however slow the machine."""
-    for n in range(SNAPSHOTS):
-        while rig.counts()["reconstructed"] <= n:
-            dmd(table, "step")
-            until_s = time.monotonic() + 2.0
-            while rig.counts()["reconstructed"] <= n and time.monotonic() < until_s:
-                time.sleep(0.005)
+    acquire = rig.nodes["acquire"]
+    while acquire.running:
+        before, until_s = rig.counts()["reconstructed"], time.monotonic() + 5.0
+        dmd(table, "step")
+        while acquire.running and rig.counts()["reconstructed"] == before and time.monotonic() < until_s:
+            time.sleep(0.005)
     rig.finish()
 
 
@@ -102,6 +102,7 @@ def psnr_db(table: Path, recording: Recording) -> tuple[list[int], list[float]]:
     return cycles, figures
 
 
+@pytest.mark.timeout(400)
 def test_rig_recovers_from_faults_of_the_modulator(table: Path) -> None:
     path = write_rig(table, rig_on(table))
     sizes = (f"-n{B}", f"--height={H}", f"--width={W}", "--block=2")
@@ -140,14 +141,14 @@ def test_rig_recovers_from_faults_of_the_modulator(table: Path) -> None:
             name: np.asarray(recording.rows[name]) for name in ("start_mask", STATE_COLUMN, ADVANCE_COLUMN, "epoch")
         }
         cycles, figures = psnr_db(table, recording)
-    undisturbed_db = np.median(figures[2:SLIP])
+    begin = cycles.index(min(cycles))  # a pulse from before the run may have waited in the camera
+    undisturbed_db = np.median(figures[begin + 2 : begin + SLIP])
     assert LOST not in cycles
     for fault, next_fault in ((SLIP, LOST), (LOST, UNDERRUN), (UNDERRUN, RESTART), (RESTART, cycles[-1] + 1)):
-        first = int(np.searchsorted(cycles[1:], fault)) + 1
-        last = int(np.searchsorted(cycles[1:], next_fault)) + 1
-        settled = figures[min(first + 10, last - 2) : last]
-        assert np.median(settled) > undisturbed_db - 1.0, (fault, figures[first:last])
-        for n in range(first, last):
+        after = [n for n in range(begin, len(cycles)) if fault <= cycles[n] < next_fault]
+        settled = after[10:] or after[-2:]
+        assert np.median([figures[n] for n in settled]) > undisturbed_db - 1.0, (fault, cycles, figures)
+        for n in after:
             marked = rows[STATE_COLUMN][n] != 0 or rows["start_mask"][n] != 0
             assert marked or figures[n] > undisturbed_db - 5.0, f"snapshot {n} is disturbed and not marked"
     assert rows["epoch"][-1] == 1, "it was loaded again after the loss of power"
