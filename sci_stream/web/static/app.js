@@ -116,4 +116,4 @@ await probe();
 connect({ picture: takePicture, status: takeStatus, changed });
 setInterval(judge, 250);
 setInterval(drawStrip, 1000);
-addEventListener("resize", drawStrip);
+addEventListener("resize", () => { drawStrip(); if (state.shown) histograms(state.shown, player.shownFrames()[0]); });

@@ -98,7 +98,7 @@ const en = {
   figures_at: "Figures as JSON at",
   encoding: "This browser is sent {codec}.",
   k_pause: "pause or play", k_before: "frame before", k_next: "next frame", k_first: "first frame", k_last: "last frame", k_older: "snapshot before", k_newer: "next snapshot",
-  k_loop: "loop the newest snapshot", k_view: "both, video, coded snapshot", k_full: "full screen; at rest, the pictures alone", k_panels: "show or hide the panels", k_zoom: "whole picture or 1:1", k_roi: "draw a region",
+  k_loop: "loop the newest snapshot", k_view: "both, video, coded snapshot", k_full: "full screen: the picture alone", k_panels: "show or hide the panels", k_zoom: "whole picture or 1:1", k_roi: "draw a region",
   k_cut: "space-time cut", k_zebra: "clipping zebra", k_record: "start or stop recording", k_save: "download this snapshot", k_files: "downloads", k_brighter: "brighter", k_darker: "darker",
   k_reset: "tone of the rig file", k_auto: "automatic white balance on or off", k_pick: "pick white", k_dark: "dark lab: red and dim", k_help: "this list", space: "space",
   // refining, wipe, playback
@@ -200,7 +200,7 @@ const de = {
   figures_at: "Zahlen als JSON unter",
   encoding: "Dieser Browser erhält {codec}.",
   k_pause: "anhalten oder abspielen", k_before: "Bild zurück", k_next: "nächstes Bild", k_first: "erstes Bild", k_last: "letztes Bild", k_older: "Aufnahme davor", k_newer: "nächste Aufnahme",
-  k_loop: "neueste Aufnahme wiederholen", k_view: "beide, Video, codierte Aufnahme", k_full: "Vollbild; in Ruhe die Bilder allein", k_panels: "Felder zeigen oder verbergen", k_zoom: "ganzes Bild oder 1:1", k_roi: "Bereich zeichnen",
+  k_loop: "neueste Aufnahme wiederholen", k_view: "beide, Video, codierte Aufnahme", k_full: "Vollbild: das Bild allein", k_panels: "Felder zeigen oder verbergen", k_zoom: "ganzes Bild oder 1:1", k_roi: "Bereich zeichnen",
   k_cut: "Raum-Zeit-Schnitt", k_zebra: "Zebra", k_record: "Aufnahme starten oder beenden", k_save: "diese Aufnahme herunterladen", k_files: "Herunterladen", k_brighter: "heller", k_darker: "dunkler",
   k_reset: "Tonwerte wie im Rig", k_auto: "automatischer Weißabgleich an oder aus", k_pick: "Weiß wählen", k_dark: "Dunkellabor: rot und dunkel", k_help: "diese Liste", space: "Leertaste",
   // refining, wipe, playback
