@@ -28,7 +28,16 @@ from sci_stream.web import h264
 from sci_stream.web.archive import KEPT_S
 from sci_stream.web.display import Display
 from sci_stream.web.hub import Hub
-from sci_stream.web.inspection import Line, Region, coded_jpeg, describe_region, frame_png, pixel_values, traces
+from sci_stream.web.inspection import (
+    Line,
+    Region,
+    coded_jpeg,
+    describe_region,
+    error_png,
+    frame_png,
+    pixel_values,
+    traces,
+)
 from sci_stream.web.message import H264, JPEG, Picture, jpeg_picture, render_snapshot
 from sci_stream.web.recordings import MAX_ITERATIONS, Replays, recorded_snapshot, thumbnail
 from sci_stream.web.still import zip_still
@@ -124,6 +133,7 @@ def routes(hub: Hub, display: Display, replays: Replays) -> list[Route]:
         Route("/values", threaded(answers.values)),
         Route("/traces", threaded(answers.traces)),
         Route("/frame.png", threaded(answers.frame)),
+        Route("/error.png", threaded(answers.error, long_ones)),
         Route("/coded.jpg", threaded(answers.coded)),
         Route("/download/still", threaded(answers.still, long_ones)),
         Route("/download/clip", threaded(answers.clip, long_ones)),
@@ -215,6 +225,10 @@ class _Answers:
     def thumbnail(self, request: Request) -> Response:
         path = self._path(request)
         return Response(thumbnail(path, path.stat().st_mtime), media_type="image/jpeg")
+
+    def error(self, request: Request) -> Response:
+        shown, frame = self._shown(request)
+        return Response(error_png(shown, frame, self._replays.calibration_of(shown)), media_type="image/png")
 
     def recorded(self, request: Request) -> Response:
         index = _query(_RecordedQuery, request).index

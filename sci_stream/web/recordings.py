@@ -158,6 +158,13 @@ class Replays:
         """Refine snapshots of this series from now on."""
         self._series = info, calibration
 
+    def calibration_of(self, shown: Reconstruction) -> Calibration:
+        """Return the calibration of a live or a recorded snapshot. Raises `InputError` if its series is over."""
+        if self._series is not None and self._series[1].hash == shown.calibration_hash:
+            return self._series[1]
+        with Recording(self.path_of(shown.id.series)) as recording:
+            return recording.calibration
+
     def refine(self, shown: Reconstruction, iterations: int, denoiser: str = "") -> Reconstruction:
         """Solve a snapshot again, from a cold start; takes as long as that, and seconds.
 

@@ -6,6 +6,7 @@ import json
 import struct
 from dataclasses import replace
 
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from sci_stream.errors import InputError
 from sci_stream.imaging.demosaic import demosaic
 from sci_stream.model import BayerPhase
-from sci_stream.web.inspection import Line, Region, pixel_values, traces
+from sci_stream.optics.calibration import Calibration
+from sci_stream.web.inspection import Line, Region, error_estimate, error_png, pixel_values, traces
 from tests.series_fixtures import Series, make_series
 
 
@@ -70,3 +72,27 @@ def test_colours_of_a_region_are_those_of_the_picture(place: tuple[int, int, int
     colour = replace(make_series().reconstruction(0, redelivered=0), video=mosaic, counts=None, bayer=BayerPhase.GRBG)
     rgb = np.array(pixel_values(colour, 0, Region(x, y, width, height))["rgb"])
     np.testing.assert_allclose(rgb, np.moveaxis(whole[y : y + height, x : x + width], -1, 0), atol=6e-6)
+
+
+@pytest.mark.parametrize("coloured", [False, True])
+def test_estimated_error_is_large_where_the_video_is_wrong(coloured: bool) -> None:
+    random = np.random.default_rng(3)
+    scene = np.full((4, 64, 64), 0.4, np.float32)
+    scene[:, 20:44, 20:44] = np.linspace(0.2, 0.8, 4)[:, None, None]
+    masks = (random.random(scene.shape) < 0.5).astype(np.float32)
+    calibration = Calibration(masks, full_scale_dn=800.0, bit_depth=12)
+    counts = np.rint(800 * (masks * scene).sum(0)).astype(np.uint16)
+    wrong = scene.copy()
+    wrong[:, 20:44, 20:44] = 0.5  # all frames alike
+    bayer = BayerPhase.RGGB if coloured else None
+    shown = make_series().reconstruction(0, video=wrong, counts=counts, bayer=bayer)
+    estimate = error_estimate(shown, calibration)
+    inside, outside = estimate[:, 28:36, 28:36], estimate[:, :8, :8]
+    actual = np.sqrt(np.mean((wrong - scene)[:, 28:36, 28:36] ** 2))
+    assert 0.5 * actual < np.sqrt(np.mean(inside**2)) < 2 * actual
+    assert outside.max() < 0.02
+    picture = cv2.imdecode(np.frombuffer(error_png(shown, 0, calibration), np.uint8), cv2.IMREAD_UNCHANGED)
+    assert picture[32, 32] > 200
+    assert picture[4, 4] < 25
+    with pytest.raises(InputError, match="coded snapshot was not sent"):
+        error_estimate(make_series().reconstruction(0, counts=None), calibration)
