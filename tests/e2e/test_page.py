@@ -459,13 +459,18 @@ def test_space_time_cut_is_that_of_the_recording(open_viewer, rig: RunningRig, t
     page.mouse.up()
     viewer.until("Number(/^[0-9]+/.exec(document.querySelector('#cut-is').textContent)) >= 24", "three snapshots")
     viewer.stop_recording()
-    with page.expect_download() as download:
-        page.click("#cut-csv")
-    download.value.save_as(tmp_path / "cut.csv")
-    rows = np.loadtxt(tmp_path / "cut.csv", delimiter=",", skiprows=1)
+
+    def rows_of_cut() -> np.ndarray:
+        with page.expect_download() as download:
+            page.click("#cut-csv")
+        download.value.save_as(tmp_path / "cut.csv")
+        return np.loadtxt(tmp_path / "cut.csv", delimiter=",", skiprows=1)
+
     compared = 0
     with Recording(recordings(rig)[-1]) as recording:
         recorded = set(recording.settled_seqs)
+        wait_for(lambda: max(rows_of_cut()[:, 0]) > min(recorded) + 2, "the cut has recorded snapshots")
+        rows = rows_of_cut()
         for seq, frame, _, mean, *along in rows:
             if int(seq) in recorded:
                 video = np.asarray(recording.video(int(seq))[int(frame)], np.float32)

@@ -8,7 +8,7 @@ import { fixed, known } from "./format.js";
 import { pixelAt, place } from "./view.js";
 import { t } from "./words.js";
 
-const MAX_FRAMES = 2400, PERIOD_MS = 300, MAX_SPECTRUM = 512;
+const MAX_FRAMES = 2400, FIRST_FRAMES = 600, PERIOD_MS = 300, MAX_SPECTRUM = 512;
 
 let line = null;      // { x0, y0, x1, y1 } on the sensor
 let from = null;      // the end where a line was begun
@@ -38,10 +38,10 @@ export function setLining(on) {
 // --- values
 
 async function fetchFrames() {
-  const { series } = state.shown;
+  const { series, seq, n_frames: n } = state.shown;
   const wanted = `${series} ${JSON.stringify([line, region()])}`;
   if (wanted !== source) { frames = []; source = wanted; }
-  const buffer = await (await get("traces", { series, after: frames.at(-1)?.seq ?? -1, ...(line ?? {}), ...(region() ?? {}) })).arrayBuffer();
+  const buffer = await (await get("traces", { series, after: frames.at(-1)?.seq ?? Math.max(seq - Math.ceil(FIRST_FRAMES / n), 0) - 1, ...(line ?? {}), ...(region() ?? {}) })).arrayBuffer();
   if (wanted !== source) return false;
   const length = new DataView(buffer).getUint32(0, true);
   const { n_points: points, snapshots } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
