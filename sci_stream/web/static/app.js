@@ -11,7 +11,7 @@ import * as alarms from "./alarms.js";
 import * as files from "./files.js";
 import * as inspection from "./inspect.js";
 import * as cut from "./cut.js";
-import * as doubt from "./doubt.js";
+import * as uncertainty from "./uncertainty.js";
 import * as film from "./film.js";
 import * as layout from "./layout.js";
 import * as refine from "./refine.js";
@@ -96,7 +96,7 @@ applyWords();
 layout.start();
 player.start({
   onShow: showPicture,
-  onDraw: (context) => { doubt.draw(context); wipe.draw(context); inspection.stripe(context); inspection.changed(); film.mark(player.frameIndex()); },
+  onDraw: (context) => { uncertainty.draw(context); wipe.draw(context); inspection.stripe(context); inspection.changed(); film.mark(player.frameIndex()); },
   onPause: () => { view.refresh(); refine.offer(); },
   onEnd: timeline.playNext,
 });
@@ -108,7 +108,7 @@ startInstrument();
 timeline.start();
 refine.start();
 wipe.start();
-doubt.start();
+uncertainty.start();
 files.start();
 keys.start();
 operator.start();

@@ -4,7 +4,7 @@ import { el, make } from "./page.js";
 import { seek, seekEnd, step } from "./player.js";
 import * as controls from "./controls.js";
 import { setLining, toggleCut } from "./cut.js";
-import { toggleDoubt } from "./doubt.js";
+import { toggleUncertainty } from "./uncertainty.js";
 import { openFiles, saveStill } from "./files.js";
 import { isDrawing, setDrawing, toggleZebra } from "./inspect.js";
 import { toggleMore, toggleNight, togglePanels } from "./layout.js";
@@ -33,7 +33,7 @@ const SHORTCUTS = [
   [["x"], "X", "k_zebra", toggleZebra],
   [["t"], "T", "k_wipe", toggleWipe],
   [["e"], "E", "k_refine", refine],
-  [["u"], "U", "k_doubt", toggleDoubt],
+  [["u"], "U", "k_uncertainty", toggleUncertainty],
   [["m"], "M", "k_more", toggleMore],
   [["r"], "R", "k_record", controls.toggleRecording],
   [["s"], "S", "k_save", () => saveStill()],

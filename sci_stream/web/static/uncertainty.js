@@ -30,14 +30,14 @@ const fetchLayer = () => attempt(async () => {
   if (now === key()) redraw();
 });
 
-export function toggleDoubt() {
+export function toggleUncertainty() {
   on = !on;
   asked = "";
-  el("doubt").setAttribute("aria-pressed", String(on));
+  el("uncertainty").setAttribute("aria-pressed", String(on));
   if (on && !isPaused()) setPlaying(false);
   redraw();
 }
 
 export function start() {
-  el("doubt").addEventListener("click", toggleDoubt);
+  el("uncertainty").addEventListener("click", toggleUncertainty);
 }
