@@ -23,7 +23,11 @@ from tests.hostile_messages import hostile_messages
 from tests.page_messages import split_message
 from tests.rig_in_process import RigInProcess
 
-LIVE = {"preview": {"enabled": True}, "camera": {"options": {"trigger": "free", "snapshot_rate_hz": 20.0}}}
+LIVE = {
+    "preview": {"enabled": True},
+    "camera": {"options": {"trigger": "free", "snapshot_rate_hz": 10.0}},
+    "reconstruct": {"denoiser": "identity", "iterations": 1},
+}
 
 
 @pytest.fixture(scope="module")

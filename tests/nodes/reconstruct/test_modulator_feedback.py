@@ -27,7 +27,7 @@ def film(both: ModulatedCamera, snapshots: int) -> list[CameraFrame]:
     both.open()
     calibration = both.calibration()
     assert calibration is not None
-    engine = Engine(calibration, make_denoiser("tv", CPU), CPU, default_settings(CPU, "tv"))
+    engine = Engine(calibration, make_denoiser("tv", CPU), CPU, replace(default_settings(CPU, "tv"), iterations=4))
     watch = CalibrationWatch(CalibrationSection(health_every=1), engine)
     both.start()
     frames = []
