@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -133,3 +133,16 @@ def checked_patterns(patterns: Array, capabilities: ModulatorCapabilities) -> np
         what = f"The patterns do not fit the modulator {capabilities.model}"
         raise ConfigError(what, expected=expected, got=got, hint="To make some: sci-stream masks make.")
     return np.ascontiguousarray(patterns)
+
+
+def checked_timing(timing: MaskTiming, capabilities: ModulatorCapabilities) -> MaskTiming:
+    """Return a timing in whole steps of a modulator. Raises `ConfigError` if the modulator is slower."""
+    if timing.pattern_us < capabilities.min_pattern_us or timing.dark_us < capabilities.min_dark_us:
+        raise ConfigError(
+            f"The modulator {capabilities.model} is slower",
+            expected=f"patterns of at least {capabilities.min_pattern_us:g} µs, {capabilities.min_dark_us:g} dark",
+            got=f"{timing.pattern_us:g} and {timing.dark_us:g} µs",
+        )
+    step = capabilities.step_us
+    names = ("pattern_us", "dark_us", "gap_us", "start_delay_us", "pulse_delay_us")
+    return replace(timing, **{name: round(getattr(timing, name) / step) * step for name in names} if step else {})

@@ -14,7 +14,7 @@ from sci_stream.errors import ConfigError, require_optional
 from sci_stream.model import Array
 from sci_stream.modulation.timing import MaskTiming, ModulatorCapabilities
 from sci_stream_drivers.fields import DriverOptions
-from sci_stream_drivers.modulators.base import BaseModulator
+from sci_stream_modulators.base import BaseModulator
 
 # Of the ALP's header, where ALP4lib has no names for them.
 _MAX_GATE = 16

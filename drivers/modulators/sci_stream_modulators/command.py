@@ -17,7 +17,7 @@ from sci_stream.errors import CameraError
 from sci_stream.model import Array
 from sci_stream.modulation.timing import MaskTiming, Master, ModulatorCapabilities, Pulse
 from sci_stream_drivers.fields import DriverOptions
-from sci_stream_drivers.modulators.base import BaseModulator
+from sci_stream_modulators.base import BaseModulator
 
 
 class CommandOptions(DriverOptions):

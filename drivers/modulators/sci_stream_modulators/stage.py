@@ -10,7 +10,7 @@ from sci_stream.errors import CameraError, require_optional
 from sci_stream.model import Array
 from sci_stream.modulation.timing import MaskTiming, ModulatorCapabilities
 from sci_stream_drivers.fields import DriverOptions
-from sci_stream_drivers.modulators.base import BaseModulator
+from sci_stream_modulators.base import BaseModulator
 
 
 class StageOptions(DriverOptions):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from sci_stream_drivers.modulators.base import BaseModulator, OptionsT
+from sci_stream_modulators.base import BaseModulator, OptionsT
 
 
 class SteppedModulator(BaseModulator[OptionsT]):

@@ -7,11 +7,17 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from sci_stream.errors import ConfigError
 from sci_stream.model import Array
-from sci_stream.modulation.timing import MaskTiming, ModulatorCapabilities
+from sci_stream.modulation.timing import (
+    MaskTiming,
+    ModulatorCapabilities,
+    checked_patterns,
+    checked_timing,
+    pattern_hash,
+)
 from sci_stream.ports import Pattern
 from sci_stream_drivers.fields import DriverOptions, Rare
-from sci_stream_drivers.modulators.base import BaseModulator
 from sci_stream_drivers.simulated.bench import bench_of
 
 
@@ -42,58 +48,87 @@ class SimulatedModulatorOptions(DriverOptions):
     faults: Rare[ModulatorFaultOptions] = Field(default_factory=ModulatorFaultOptions, description="Faults on request.")
 
 
-class SimulatedModulator(BaseModulator[SimulatedModulatorOptions]):
-    """A modulator that shows its patterns to the simulated camera of the same ``bench``."""
+class SimulatedModulator:
+    """A modulator that shows its patterns to the simulated camera of the same ``bench``.
+
+    Satisfies `sci_stream.ports.MaskModulator`, which says more about each method.
+    """
 
     Options: ClassVar[type[SimulatedModulatorOptions]] = SimulatedModulatorOptions
 
     def __init__(self, options: SimulatedModulatorOptions | None = None) -> None:
-        super().__init__(options or SimulatedModulatorOptions())
-        self._bench = bench_of(self.options.bench)
-        self._bench.plan_faults(self.options.faults)
+        self._options = options or SimulatedModulatorOptions()
+        self._bench = bench_of(self._options.bench)
+        self._bench.plan_faults(self._options.faults)
+        self._capabilities: ModulatorCapabilities | None = None
+        self._loaded = self._armed = False
 
-    def _connect(self) -> ModulatorCapabilities:
-        o = self.options
-        moves = o.motion != "none"
-        self._bench.attach(o.motion if moves else "", o.n_frames if moves else 0, o.latency_us)
-        return ModulatorCapabilities(
-            model="sci_stream simulated modulator",
-            serial="SIM-MOD",
-            height_px=o.height_px,
-            width_px=o.width_px,
-            bits=8,
-            max_patterns=256,
-            min_pattern_us=o.min_pattern_us,
-            step_us=0.1,
-            pulses=(o.pulse,),
-            masters=("modulator",) if moves else ("modulator", "camera", "external"),
-            gap=True,
-            max_delay_us=1e6,
-            holds=not moves,
-            field_brightness=self._bench.light,
-        )
+    def open(self) -> ModulatorCapabilities:
+        """Put it on the bench."""
+        if self._capabilities is None:
+            o = self._options
+            moves = o.motion != "none"
+            self._bench.attach(o.motion if moves else "", o.n_frames if moves else 0, o.latency_us)
+            self._capabilities = ModulatorCapabilities(
+                model="sci_stream simulated modulator",
+                serial="SIM-MOD",
+                height_px=o.height_px,
+                width_px=o.width_px,
+                bits=8,
+                max_patterns=256,
+                min_pattern_us=o.min_pattern_us,
+                step_us=0.1,
+                pulses=(o.pulse,),
+                masters=("modulator",) if moves else ("modulator", "camera", "external"),
+                gap=True,
+                max_delay_us=1e6,
+                holds=not moves,
+                field_brightness=self._bench.light,
+            )
+        return self._capabilities
 
-    def _upload(self, patterns: Array) -> None:
-        if not self._bench.motion:
-            self._bench.load(patterns)
+    def load(self, patterns: Array) -> str:
+        """Store patterns."""
+        capabilities = self._opened()
+        self.stop()
+        if capabilities.holds:
+            self._bench.load(checked_patterns(patterns, capabilities))
+        self._loaded, self._armed = True, False
+        return pattern_hash(patterns)
 
-    def _apply(self, timing: MaskTiming) -> MaskTiming:
-        self._bench.timing = timing
-        return timing
+    def arm(self, timing: MaskTiming) -> MaskTiming:
+        """Set the timing."""
+        capabilities = self._opened()
+        if not self._loaded or self._bench.playing:
+            raise RuntimeError("arm() needs load(), and stop() before it")
+        self._bench.timing = checked_timing(timing, capabilities)
+        self._armed = True
+        return self._bench.timing
 
-    def _run(self) -> None:
-        self._bench.run()
+    def start(self) -> None:
+        """Show the cycle from its first pattern on."""
+        self._opened()
+        if not self._armed:
+            raise RuntimeError("start() needs load() and arm()")
+        if not self._bench.playing:
+            self._bench.run()
 
-    def _halt(self) -> None:
-        self._bench.playing = False
+    def stop(self) -> None:
+        """Stop the cycle."""
+        if self._capabilities is not None:
+            self._bench.playing = False
 
     def hold(self, pattern: Pattern | None) -> None:
         """Show one pattern to the camera, which then films a white field."""
-        super().hold(pattern)
+        capabilities = self._opened()
+        self.stop()
+        if pattern is not None and not capabilities.holds:
+            raise ConfigError(f"The modulator {capabilities.model} cannot hold a pattern")
+        count = self._bench.n_patterns if self._loaded else 0
+        if isinstance(pattern, int) and not 0 <= pattern < count:
+            raise ValueError(f"the patterns are numbered from 0; {count} are loaded, got {pattern}")
+        self._armed = self._armed and pattern is None
         self._bench.shown = pattern
-
-    def _show(self, _image: Array) -> None:
-        """Do nothing: the bench shows patterns by number."""
 
     def advance(self, patterns: int) -> None:
         """Shift the phase of the cycle."""
@@ -105,5 +140,14 @@ class SimulatedModulator(BaseModulator[SimulatedModulatorOptions]):
         self._opened()
         return dict(self._bench.counts)
 
-    def _disconnect(self) -> None:
-        self._bench.close()
+    def close(self) -> None:
+        """Take it away."""
+        if self._capabilities is not None:
+            self._bench.close()
+            self._capabilities = None
+            self._loaded = self._armed = False
+
+    def _opened(self) -> ModulatorCapabilities:
+        if self._capabilities is None:
+            raise RuntimeError("the modulator is not open: call open() first")
+        return self._capabilities

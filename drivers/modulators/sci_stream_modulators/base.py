@@ -6,7 +6,6 @@ import abc
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -14,7 +13,13 @@ import numpy as np
 
 from sci_stream.errors import CameraError, ConfigError, SciStreamError
 from sci_stream.model import Array
-from sci_stream.modulation.timing import MaskTiming, ModulatorCapabilities, checked_patterns, pattern_hash
+from sci_stream.modulation.timing import (
+    MaskTiming,
+    ModulatorCapabilities,
+    checked_patterns,
+    checked_timing,
+    pattern_hash,
+)
 from sci_stream.ports import Pattern
 from sci_stream_drivers.fields import DriverOptions
 
@@ -112,20 +117,9 @@ class BaseModulator(abc.ABC, Generic[OptionsT]):
         capabilities = self._opened()
         if self._patterns is None or self._running:
             raise RuntimeError("arm() needs load(), and stop() before it")
-        if timing.pattern_us < capabilities.min_pattern_us or timing.dark_us < capabilities.min_dark_us:
-            raise ConfigError(
-                f"The modulator {capabilities.model} is slower",
-                expected=f"patterns of at least {capabilities.min_pattern_us:g} µs, {capabilities.min_dark_us:g} dark",
-                got=f"{timing.pattern_us:g} and {timing.dark_us:g} µs",
-            )
-        step = capabilities.step_us
-        rounded = {
-            name: round(value / step) * step if step else value
-            for name in ("pattern_us", "dark_us", "gap_us", "start_delay_us", "pulse_delay_us")
-            for value in (getattr(timing, name),)
-        }
+        timing = checked_timing(timing, capabilities)
         self._restore()
-        self._timing = self._call(self._apply, MaskTiming(**{**asdict(timing), **rounded}))
+        self._timing = self._call(self._apply, timing)
         return self._timing
 
     def start(self) -> None:
