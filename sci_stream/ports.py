@@ -262,9 +262,11 @@ class LocalDenoiser(Denoiser, Protocol):
 
         Parameters
         ----------
+        sigma
+            Also of each image, (N, 1, 1).
         relative
-            The level at each pixel as a multiple of σ, (P, H, W), for all images of a plane, of which a batch holds
-            equally many; or (P, 1, 1), the same everywhere in a plane. None if it is the same in all.
+            The level at each pixel as a multiple of σ, (P, H, W), for all images of a plane; a batch holds equally many
+            images of each plane. None if it is the same everywhere.
         """
         ...
 

@@ -16,9 +16,8 @@ from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser, LocalDenoiser, MemoryReducible
-from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, gap, noise_variance_ratio
+from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, data_step, gap, noise_variance_ratio
 from sci_stream.recon.algorithms.noise_level import Sigma
-from sci_stream.recon.algorithms.schedule import SigmaSchedule
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.cuda_graph import (
     Graphs,
@@ -28,12 +27,13 @@ from sci_stream.recon.backend.cuda_graph import (
     rungs,
     why_not_recorded,
 )
+from sci_stream.recon.backend.fusion import Compiler, Fusion, compile_on_gpu
 from sci_stream.recon.backend.memory import within_memory
 from sci_stream.recon.backend.transfers import Stopwatch, Transfers
 from sci_stream.recon.budget import SolveCosts
 from sci_stream.recon.denoisers.temporal import IterationDenoiser, cycled_denoisers, ending_on_frames
 from sci_stream.recon.initialization.error_map import InitialErrorMap
-from sci_stream.recon.initialization.initializer import REASONS, Initializer, InitialState, Past
+from sci_stream.recon.initialization.initializer import REASONS, Initializer, InitialState, Past, levels_from
 from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.noise_estimation import estimate_noise
@@ -85,6 +85,8 @@ class Engine:
     recorder
         How work on the device is recorded to be replayed. None for CUDA graphs on a GPU where ``cuda_graphs``, and
         nothing elsewhere.
+    compiler
+        How the operations of recorded work are fused; None for torch's compiler on a GPU, and nothing elsewhere.
     cuda_graphs
         False to launch each operation.
 
@@ -104,6 +106,7 @@ class Engine:
         video_dtype: torch.dtype = torch.float32,
         between: Callable[[], None] = lambda: None,
         recorder: Recorder | None = None,
+        compiler: Compiler[..., object] | None = None,
         cuda_graphs: bool = True,
     ) -> None:
         self.calibration = calibration
@@ -112,12 +115,16 @@ class Engine:
         self._denoiser = denoiser
         self._recordable = is_recordable(denoiser)
         if recorder is None and device.type == "cuda":
-            recorder = record_cuda_graph(device)
-        self._graphs = None if recorder is None else Graphs(recorder)
-        if self._graphs is not None:
-            why_not = why_not_recorded(denoiser, calibration.phi.size, cuda_graphs=cuda_graphs)
-            if why_not:
-                self._graphs.give_up(why_not)
+            recorder, compiler = record_cuda_graph(device), compiler or compile_on_gpu
+        self._graphs = Graphs(recorder)
+        if self._graphs.active and (
+            why_not := why_not_recorded(denoiser, calibration.phi.size, cuda_graphs=cuda_graphs)
+        ):
+            self._graphs.give_up(why_not)
+        self._fusion = Fusion(compiler)
+        self._prepare = self._fusion(self.prepare)
+        self._initialize = self._fusion(self.initialize)
+        self._data_step = self._fusion(data_step)
         self._transfers = Transfers(device)
         self._video_dtype = video_dtype
         self._between = between
@@ -151,8 +158,9 @@ class Engine:
             self._masks.correct(correction)
         if self._masks.turns != turns:
             self.forget("calibration")
-            if self._graphs is not None:
-                self._graphs.clear()
+            self._graphs.clear()
+            if self._fusion.on:  # what follows from other masks is made again, which is not to be compiled
+                self._fusion.stop("masks are exposed for several frames")
             self._priors = self._cycle()
 
     def _cycle(self) -> tuple[IterationDenoiser, ...]:
@@ -165,7 +173,7 @@ class Engine:
 
         Solves are recorded again when the next one is due.
         """
-        if self._graphs is not None and settings != self.settings:
+        if settings != self.settings:
             self._graphs.clear()
         self.settings = settings
 
@@ -177,8 +185,7 @@ class Engine:
         Whether anything was released; if so, another call may release more.
         """
         released = self._initializer.forget("memory")
-        if self._graphs is not None:
-            released |= self._graphs.give_up("memory ran out")
+        released |= self._graphs.give_up("memory ran out")
         if isinstance(self._denoiser, MemoryReducible):
             released |= self._denoiser.reduce_memory()
         if self.device.type == "cuda":
@@ -188,7 +195,7 @@ class Engine:
     @property
     def fault(self) -> str:
         """Why the engine runs below full speed; empty if it does not."""
-        return "" if self._graphs is None else self._graphs.fault
+        return "; ".join(filter(None, (self._graphs.fault, self._fusion.fault)))
 
     def forget(self, reason: str = "first") -> None:
         """Start the next snapshot cold, for this reason."""
@@ -197,28 +204,39 @@ class Engine:
     @property
     def recordings(self) -> int:
         """Number of recordings that can be replayed."""
-        return 0 if self._graphs is None else len(self._graphs)
+        return len(self._graphs)
 
     def warm_up(self) -> SolveCosts:
         """Solve two snapshots of a moving pattern, so that the first real one finds everything prepared.
 
         Libraries are loaded and memory is allocated. Where solves are recorded, all of them are recorded here: with
-        either start, and of each number of iterations that is used under load.
+        either start, and of each number of iterations that is used under load. Their operations are fused first if
+        that is faster.
 
         Returns
         -------
         `costs`, measured when everything is prepared.
         """
-        seconds = {}
         # Where solves are recorded, each number again: the first time, the solve is recorded.
-        for iterations in self._rungs * 2 or (self.settings.min_iterations,):
-            self.forget()
-            for seq in range(2):
-                _, report = self.reconstruct(_moving_pattern(self.calibration, seq), iterations)
-            seconds[iterations] = report.solve_ns / 1e9
-        self.forget()
-        self.costs = SolveCosts(seconds)
+        counts = self._rungs * 2 or (self.settings.min_iterations,)
+        if self._rungs and self._fusion.possible:
+            plain_s = [self._warmed(counts[0]) for _ in range(2)][-1]
+            self._fusion.on = True
+            self._graphs.clear()
+            fused_s = [self._warmed(counts[0]) for _ in range(2)][-1]
+            self._fusion.on &= fused_s < plain_s
+            if not self._fusion.on:
+                self._graphs.clear()
+        self.costs = SolveCosts({iterations: self._warmed(iterations) for iterations in counts})
         return self.costs
+
+    def _warmed(self, iterations: int) -> float:
+        """Solve two snapshots of a moving pattern, the first cold; return the seconds of the second."""
+        self.forget()
+        for seq in range(2):
+            _, report = self.reconstruct(_moving_pattern(self.calibration, seq), iterations)
+        self.forget()
+        return report.solve_ns / 1e9
 
     def reconstruct(
         self, snapshot: Snapshot, iterations: int | None = None, *, watch: Watch | None = None
@@ -271,7 +289,7 @@ class Engine:
                 y, saturated, saturated_fraction = self._upload(snapshot)
                 past, reason = self._initializer.past(snapshot)
                 tensors = (y, saturated, *(past or (None, None)))
-                if self._graphs is not None and watch is None and iterations in self._rungs:
+                if watch is None and iterations in self._rungs:
                     self._between()
                     solve = partial(self._solved, iterations, lambda: None, None)
                     planes, video, finite, facts = self._graphs.call(iterations, solve, *tensors)
@@ -295,9 +313,7 @@ class Engine:
     @property
     def _rungs(self) -> tuple[int, ...]:
         """Numbers of iterations of which whole solves are recorded, from low to high; empty if none are."""
-        if self._graphs is None or self._graphs.fault:
-            return ()
-        return rungs(self.settings.iterations, self.settings.min_iterations)
+        return rungs(self.settings.iterations, self.settings.min_iterations) if self._graphs.active else ()
 
     def _recorded(self, iterations: int) -> int:
         """Return the largest number of iterations, at most this one, that is recorded; itself if none is."""
@@ -336,9 +352,9 @@ class Engine:
         past_finite: torch.Tensor | None,
     ) -> Estimate:
         """Solve; no number leaves the device, unless the denoiser needs one. Call ``between`` before each iteration."""
-        measurement = self.prepare(y, saturated)
+        measurement = self._prepare(y, saturated)
         before = None if past is None or past_finite is None else Past(past, past_finite)
-        start = self.initialize(measurement, before, iterations)
+        start = self._initialize(measurement, before)
         still, reason = start.still, start.reason
         iterates = self.solve(measurement, start, iterations, between)
         del start  # a whole video, which only the first iteration needs
@@ -374,10 +390,9 @@ class Engine:
             mismatch = (mismatch - slope).clamp_min_(0.0)
         return Measurement(planes, masks.phi, r_inv, noise, mismatch, r_inv_clipped)
 
-    def initialize(self, measurement: Measurement, past: Past | None = None, iterations: int = 0) -> InitialState:
-        """Find the start of a solve of this many iterations at most, or the settings': warm, or cold without past."""
-        iterations = iterations or self.settings.iterations
-        return self._initializer.begin(measurement, self._masks.linear, past, iterations)
+    def initialize(self, measurement: Measurement, past: Past | None = None) -> InitialState:
+        """Find the start of a solve: warm, or cold without past."""
+        return self._initializer.begin(measurement, self._masks.linear, past)
 
     def solve(
         self,
@@ -387,18 +402,16 @@ class Engine:
         between: Callable[[], None] = lambda: None,
     ) -> Iterator[torch.Tensor]:
         """Return the estimates, (P, B, h, w), of some iterations from the start; ``between`` is called before each."""
-        levels = start.levels
-        if not self._recordable:  # the denoiser reads each level: the host waits once for both ends
-            ends = [torch.as_tensor(sigma) for sigma in (levels.first, levels.last)]
-            levels = SigmaSchedule(*torch.stack(ends).cpu().unbind())
+        # Where the denoiser reads each level, the host waits once for the first.
+        levels = levels_from(self.settings, start.first if self._recordable else start.first.cpu(), iterations)
 
         def sigmas() -> Iterator[Sigma]:
-            for sigma in levels.levels(iterations):
+            for sigma in levels:
                 between()
                 yield sigma
 
         problem = self._problem(measurement, start.error, ending_on_frames(self._priors, iterations))
-        return gap(start.v, problem, sigmas())
+        return gap(start.v, problem, sigmas(), self._data_step)
 
     def _problem(
         self, measurement: Measurement, error: InitialErrorMap | None, priors: tuple[Callable[..., torch.Tensor], ...]

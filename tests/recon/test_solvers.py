@@ -15,7 +15,7 @@ from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_p
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.algorithms.gap import Problem, cold_start, gap
-from sci_stream.recon.algorithms.schedule import SigmaSchedule
+from sci_stream.recon.algorithms.schedule import sigma_levels
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import SolverSettings, default_settings
@@ -40,7 +40,7 @@ def test_gap_receives_relaxation() -> None:
     settings = dataclasses.replace(PLAIN, relaxation=1.4)
     problem = Problem(Y, PHI, inverse_gram(gram_diag(PHI)), (TvDenoiser(),))
     start = cold_start(Y, PHI, problem.r_inv)
-    sigmas = SigmaSchedule(settings.sigma_first, settings.sigma_last).levels(3)
+    sigmas = sigma_levels(settings.sigma_first, settings.sigma_last, 3)
     *_, accelerated = gap(start, problem._replace(relaxation=1.4), sigmas)
     *_, plain = gap(start, problem._replace(relaxation=0.0), sigmas)
     torch.testing.assert_close(_solved(settings), accelerated)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sci_stream.ports import RecordableDenoiser, VideoDenoiser
-from sci_stream.recon.algorithms.schedule import SigmaSchedule
+from sci_stream.recon.algorithms.schedule import sigma_levels
 from sci_stream.recon.denoisers.registry import IdentityDenoiser, make_denoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.testing.denoisers import DenoiserContract
@@ -33,9 +33,8 @@ class TestSequence(DenoiserContract):
 
 @pytest.mark.parametrize(("iterations", "by_first"), [(10, 5), (4, 2), (3, 1), (1, 0)])
 def test_first_prior_gets_its_share_at_any_budget(iterations: int, by_first: int) -> None:
-    schedule = SigmaSchedule(0.2, 0.02)
     denoiser = SequenceDenoiser(TvDenoiser(), IdentityDenoiser(), 0.0633)
-    changed = [not torch.equal(denoiser(FRAMES, s), FRAMES) for s in schedule.levels(iterations)]
+    changed = [not torch.equal(denoiser(FRAMES, s), FRAMES) for s in sigma_levels(0.2, 0.02, iterations)]
     assert changed == [True] * by_first + [False] * (iterations - by_first)
 
 

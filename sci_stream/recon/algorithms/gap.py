@@ -21,6 +21,10 @@ PosteriorMean = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Residual, (…, H, W), and the mask of measured pixels, 1 or 0, → posterior mean of the frames' error, (…, B, H, W)."""
 
 
+DataStep = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+"""As `data_step`."""
+
+
 class CorrelatedResidual(NamedTuple):
     """Data step of the first ``iterations``: errors are correlated in space and time.
 
@@ -63,7 +67,9 @@ class Problem(NamedTuple):
         return prior(x, sigma) if self.relative is None else prior(x, sigma, self.relative)
 
 
-def gap(v: torch.Tensor, problem: Problem, sigmas: Iterable[Sigma]) -> Iterator[torch.Tensor]:
+def gap(
+    v: torch.Tensor, problem: Problem, sigmas: Iterable[Sigma], step: DataStep | None = None
+) -> Iterator[torch.Tensor]:
     r"""Yield the denoised estimate v of each iteration, as long as there is a σ for the next.
 
     ::
@@ -100,6 +106,8 @@ def gap(v: torch.Tensor, problem: Problem, sigmas: Iterable[Sigma]) -> Iterator[
         y, Φ, the prior and α.
     sigmas
         σ_k of each iteration, consumed one at a time.
+    step
+        `data_step`, where it is compiled.
 
     Yields
     ------
@@ -112,24 +120,24 @@ def gap(v: torch.Tensor, problem: Problem, sigmas: Iterable[Sigma]) -> Iterator[
     """
     y_acc = problem.y
     for k, sigma in enumerate(sigmas):
-        v, y_acc = gap_iteration(v, y_acc, problem, sigma, k)
+        x, y_acc = (step or data_step)(v, y_acc, problem, sigma, problem.correlated_at(k))
+        v = problem.denoise(x, sigma, k)  # v ← D_σ(x)
         yield v
 
 
-def gap_iteration(
-    v: torch.Tensor, y_acc: torch.Tensor, problem: Problem, sigma: Sigma, k: int
+def data_step(
+    v: torch.Tensor, y_acc: torch.Tensor, problem: Problem, sigma: Sigma, correlated: CorrelatedResidual | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return v and y_acc after iteration k, from 0, of `gap`: new tensors."""
+    """Return x and y_acc of an iteration of `gap`: new tensors."""
     y, phi, r_inv = problem.y, problem.phi, problem.r_inv
     w = None if problem.noise_ratio is None else data_weight(problem.noise_ratio, sigma)
     # y_acc ← y + w (y_acc − y + α (y − Φv)),   x ← v + Φᵀ(ΦΦᵀ)⁻¹ w (y_acc − Φv)
     x, y_acc = accumulate_and_project(v, y_acc, y, phi, r_inv, relaxation=problem.relaxation, weight=w)
-    if (correlated := problem.correlated_at(k)) is not None:
+    if correlated is not None:
         # x ← v + CΦᵀ(ΦCΦᵀ + νI)⁻¹ w (y_acc − Φv) where something moves
         residual = y_acc - forward(phi, v)
         x = data_step_gaussian(v, x, residual if w is None else residual * w, r_inv, correlated)
-    # v ← D_σ(x)
-    return problem.denoise(x, sigma, k), y_acc
+    return x, y_acc
 
 
 def data_step_gaussian(

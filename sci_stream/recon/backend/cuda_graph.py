@@ -90,15 +90,20 @@ class Graphs:
     Parameters
     ----------
     recorder
-        `record_cuda_graph` bound to a device.
+        `record_cuda_graph` bound to a device; None to record nothing.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder | None) -> None:
         self.fault = ""
         """Why nothing is recorded; empty while it is."""
         self._recorder = recorder
         self._recordings: dict[Hashable, _Recording] = {}
         self._memory: dict[Hashable, torch.Tensor] = {}
+
+    @property
+    def active(self) -> bool:
+        """Whether work is recorded."""
+        return self._recorder is not None and not self.fault
 
     def __len__(self) -> int:
         """Return the number of recordings."""
@@ -110,9 +115,12 @@ class Graphs:
         self._memory.clear()
 
     def give_up(self, why: str) -> bool:
-        """Release all recordings and make no more; return whether there were any."""
+        """Release all recordings and make no more, for this reason if there is one; return whether there were any."""
+        if not why:
+            return False
         released = bool(self._recordings)
-        self.fault = self.fault or f"solves are not recorded: {why}"
+        if self.active:
+            self.fault = f"solves are not recorded: {why}"
         self.clear()
         return released
 
@@ -138,13 +146,13 @@ class Graphs:
             If the device refuses an operation of the work.
         """
         key = key, tuple(None if tensor is None else (tensor.shape, tensor.dtype) for tensor in tensors)
-        if not self.fault and key not in self._recordings:
+        if self.active and key not in self._recordings:
             try:
                 self._recordings[key] = self._record(function, tensors)
             except RuntimeError as error:  # no memory for it, or an operation that a graph cannot hold
                 self.give_up(str(error).partition("\n")[0])
         # Only now is the memory of a failed attempt free: the exception referenced it.
-        if self.fault:
+        if not self.active:
             return function(*tensors)
         recording = self._recordings[key]
         present = (tensor for tensor in tensors if tensor is not None)
@@ -176,6 +184,7 @@ class Graphs:
         with OutsideTensors() as outside:
             work()
         inputs = tuple(argument for argument in arguments if argument is not None)
+        assert self._recorder is not None
         return _Recording(self._recorder(work), inputs, tree_unflatten(places, structure), outside.held)
 
     def _placed(self, name: Hashable, like: torch.Tensor) -> torch.Tensor:

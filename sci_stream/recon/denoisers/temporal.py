@@ -76,7 +76,8 @@ class TemporalDctDenoiser:
         back = transform.mT / scale.mT
         self._to_images = offset.to(device), (transform * scale).to(device, torch.float32)
         self._to_frames = (-back @ offset.double()).to(device, torch.float32), back.to(device, torch.float32)
-        self._levels = levels.view(-1, 1, 1).to(device)
+        # Where σ is: a level that decides between two networks is read there.
+        self._levels = {place.type: levels.view(-1, 1, 1).to(place) for place in (torch.device("cpu"), device)}
         self._rows = [(level, (levels == level).nonzero()[:, 0].to(device)) for level in sorted(set(levels.tolist()))]
 
     def __call__(self, x: torch.Tensor, sigma: Sigma, *relative: torch.Tensor) -> torch.Tensor:
@@ -84,8 +85,8 @@ class TemporalDctDenoiser:
         videos = x.reshape(-1, *x.shape[-3:])
         images = _affine(*self._to_images, videos)
         if isinstance(self._prior, LocalDenoiser):
-            levels = self._levels * relative[0].unsqueeze(1) if relative else self._levels.expand(len(videos), -1, 1, 1)
-            clean = self._prior(images.flatten(0, 1), sigma, levels.flatten(0, 1)).view(images.shape)
+            levels = sigma * self._levels[sigma.device.type if isinstance(sigma, torch.Tensor) else "cpu"]
+            clean = self._prior(images.flatten(0, 1), levels.repeat(len(videos), 1, 1), *relative).view(images.shape)
         else:
             clean = images.new_empty(images.shape)
             for level, rows in self._rows:

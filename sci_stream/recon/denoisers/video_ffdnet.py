@@ -17,7 +17,7 @@ import functools
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
-from sci_stream.recon.algorithms.noise_level import Sigma, sigma_map
+from sci_stream.recon.algorithms.noise_level import Sigma, on_device
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.backend.memory import plan_chunks
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser, frame_input, network_sigma, padded_to_even
@@ -43,14 +43,14 @@ class VideoFfdnetDenoiser(FfdnetDenoiser):
     def denoise_video(self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None) -> torch.Tensor:
         """Denoise (P, B, H, W); see `sci_stream.ports.VideoDenoiser`."""
         network = self.network_at(sigma)
-        level = sigma_map(sigma, relative, x)
+        level = on_device(sigma, x)
         n_videos, n_frames, height, width = x.shape
         padded = padded_to_even(x.flatten(0, 1).unsqueeze(1))
         out = torch.empty_like(x)
         self._frame_pixels = height * width
         at_once = plan_chunks(n_frames, self._frame_pixels, self.pixels_per_chunk)[0]
         for n, video in enumerate(padded.view(n_videos, n_frames, *padded.shape[-2:])):
-            at = network_sigma(level[n : n + 1] if level.ndim else level, 1)
+            at = network_sigma(level, None if relative is None else relative[n : n + 1], 1)
             flow = neighbour_velocities(video)
             for first in range(0, n_frames, at_once):
                 frames = slice(first, min(first + at_once, n_frames))

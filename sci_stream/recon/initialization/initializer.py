@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.recon.algorithms.gap import cold_start
-from sci_stream.recon.algorithms.schedule import MIN_SIGMA, SigmaSchedule
+from sci_stream.recon.algorithms.noise_level import Sigma
+from sci_stream.recon.algorithms.schedule import MIN_SIGMA, sigma_levels
 from sci_stream.recon.initialization.error_map import InitialErrorMap
 from sci_stream.recon.initialization.lmmse import LmmseEstimator
 from sci_stream.recon.initialization.warm_start import VERDICTS, predict, verdict
@@ -30,7 +32,7 @@ REASONS = (*VERDICTS, "diverged")
 
 
 class InitialState(NamedTuple):
-    """The start v⁰ of a solve, (P, B, h, w), its levels of σ, (), and its reason; ȳ, (P, 1, h, w).
+    """The start v⁰ of a solve, (P, B, h, w), its first σ, (), and its reason; ȳ, (P, 1, h, w).
 
     ``error`` is the estimated error of v⁰; None if it was not estimated. ``reason``, (): the place in `REASONS`, where
     a video precedes the snapshot.
@@ -38,7 +40,7 @@ class InitialState(NamedTuple):
 
     v: torch.Tensor
     error: InitialErrorMap | None
-    levels: SigmaSchedule
+    first: torch.Tensor
     reason: torch.Tensor
     still: torch.Tensor
 
@@ -107,10 +109,8 @@ class Initializer:
             return None, "gap"
         return self._past, ""
 
-    def begin(
-        self, measurement: Measurement, linear: LmmseEstimator, past: Past | None, iterations: int
-    ) -> InitialState:
-        """Return the start of a solve of this many iterations at most; no number leaves the device."""
+    def begin(self, measurement: Measurement, linear: LmmseEstimator, past: Past | None) -> InitialState:
+        """Return the start of a solve; no number leaves the device."""
         settings, y, phi, r_inv = self._settings, measurement.y, measurement.phi, measurement.r_inv
         clipped = measurement.r_inv_clipped
         # Clipped pixels count: they are a better guess of a highlight than its neighbours.
@@ -119,7 +119,7 @@ class Initializer:
         image = still[:, :1].clone()
         first, reason = y.new_full((), settings.sigma_first), y.new_zeros(())
         if past is None and not settings.linear_start:
-            return InitialState(still, None, _levels(settings, first, iterations), reason, image)
+            return InitialState(still, None, first, reason, image)
         errors = linear.leave_one_out(y, r_inv, measurement.noise)
         cold = errors.cold(still, linear=settings.linear_start)
         moves = errors.moving(cold)
@@ -138,7 +138,7 @@ class Initializer:
             error = InitialErrorMap(*(torch.where(warm, *pair) for pair in zip(warm_error, error, strict=True)))
         # From ȳ alone, motion and texture cannot be distinguished: its error means nothing.
         known = error if settings.linear_start else None
-        return InitialState(v, known, _levels(settings, first, iterations), reason, image)
+        return InitialState(v, known, first, reason, image)
 
 
 def _first_sigma(settings: SolverSettings, error: InitialErrorMap, per_error: float) -> torch.Tensor:
@@ -148,9 +148,9 @@ def _first_sigma(settings: SolverSettings, error: InitialErrorMap, per_error: fl
     return first.nan_to_num(nan=settings.sigma_first).clamp(MIN_SIGMA).clamp_max(settings.sigma_first)
 
 
-def _levels(settings: SolverSettings, first: torch.Tensor, iterations: int) -> SigmaSchedule:
-    """Return the levels of a solve from the first σ on: the last is lower, or both are the first."""
+def levels_from(settings: SolverSettings, first: torch.Tensor, iterations: int) -> Sequence[Sigma]:
+    """Return σ of each iteration of a solve from the first on: the last is lower, or all are the first."""
     last = settings.sigma_last
     if settings.linear_start:
         last *= max(1.0, _ENDS_LOW_AFTER / iterations) ** 0.5
-    return SigmaSchedule(first, first.clamp_max(last))
+    return sigma_levels(first, first.clamp_max(last), iterations)

@@ -105,11 +105,20 @@ class LeaveOneOutError:
         models: tuple[GaussianPrior, GaussianPrior],
     ) -> None:
         self._measured = (r_inv > 0).to(y.dtype)
-        self._r_inv = r_inv
         self._y = y * self._measured
         self._phi = phi
         self._noise = noise
         self._moving, self._still = models
+        # Σφ where something valid was measured, else 0, (P, H, W).
+        self._transmission = self._still.masks[:, 0] * self._measured
+        # Σφ² − (Σφ)²/B, likewise: B times the variance of the masks over the frames.
+        exposure = torch.where(r_inv > 0, r_inv, 1.0).reciprocal().mul_(self._measured)
+        self._contrast = (exposure - self._transmission.square() / phi.shape[1]).clamp_min_(0.0)
+        # m, (P, H, W), the same in all frames.
+        self._mean = _local_mean(self._y, self._transmission)
+        # Local mean of the squared prediction errors of equal frames, (P, H, W).
+        still = self._still.solve(self._y - self._transmission * self._mean, self._measured)
+        self._still_error = self._squared_error(self._still, still.dual)
 
     def cold(self, still: torch.Tensor, *, linear: bool = True) -> InitialGuess:
         """Return the cold start.
@@ -130,29 +139,6 @@ class LeaveOneOutError:
         if not linear or self._phi.shape[1] == 1:  # with a single frame ȳ is exact
             return equal
         return self.blended(self.refined(self._mean.unsqueeze(1).expand_as(self._phi)), equal)
-
-    @functools.cached_property
-    def _mean(self) -> torch.Tensor:
-        """m, (P, H, W), the same in all frames."""
-        return _local_mean(self._y, self._transmission)
-
-    @functools.cached_property
-    def _transmission(self) -> torch.Tensor:
-        """Σφ where something valid was measured, else 0, (P, H, W)."""
-        return self._still.masks[:, 0] * self._measured
-
-    @functools.cached_property
-    def _contrast(self) -> torch.Tensor:
-        """Σφ² − (Σφ)²/B, likewise: B times the variance of the masks over the frames."""
-        exposure = torch.where(self._r_inv > 0, self._r_inv, 1.0).reciprocal().mul_(self._measured)
-        return (exposure - self._transmission.square() / self._phi.shape[1]).clamp_min_(0.0)
-
-    @functools.cached_property
-    def _still_error(self) -> torch.Tensor:
-        """Local mean of the squared prediction errors of equal frames, (P, H, W)."""
-        return self._squared_error(
-            self._still, self._still.solve(self._y - self._transmission * self._mean, self._measured).dual
-        )
 
     def refined(self, video: torch.Tensor) -> InitialGuess:
         """Return the LMMSE estimate around a guess, (P, B, H, W)."""

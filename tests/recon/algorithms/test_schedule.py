@@ -9,16 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sci_stream.recon.algorithms.schedule import SigmaSchedule
+from sci_stream.recon.algorithms.schedule import sigma_levels
 
-SCHEDULE = SigmaSchedule(0.2, 0.02)
 levels = st.floats(1e-3, 1.0)
 
 
 @given(a=levels, b=levels, n=st.integers(1, 60))
 def test_levels_fall_from_first_to_last(a: float, b: float, n: int) -> None:
     first, last = max(a, b), min(a, b)
-    sigmas = SigmaSchedule(first, last).levels(n)
+    sigmas = sigma_levels(first, last, n)
     assert len(sigmas) == n
     assert sigmas[-1] == last
     assert n == 1 or sigmas[0] == pytest.approx(first)
@@ -26,10 +25,10 @@ def test_levels_fall_from_first_to_last(a: float, b: float, n: int) -> None:
 
 
 def test_levels_fall_by_constant_factor() -> None:
-    assert [b / a for a, b in itertools.pairwise(SCHEDULE.levels(11))] == pytest.approx([0.1 ** (1 / 10)] * 10)
+    assert [b / a for a, b in itertools.pairwise(sigma_levels(0.2, 0.02, 11))] == pytest.approx([0.1 ** (1 / 10)] * 10)
 
 
 def test_levels_on_the_device_are_those_of_numbers() -> None:
     first, last = (torch.tensor(level, dtype=torch.float64) for level in (0.2, 0.02))
-    on_device = SigmaSchedule(first, last).levels(11)
-    assert [float(sigma) for sigma in on_device] == pytest.approx(SCHEDULE.levels(11), rel=1e-15)
+    on_device = sigma_levels(first, last, 11)
+    assert [float(sigma) for sigma in on_device] == pytest.approx(sigma_levels(0.2, 0.02, 11), rel=1e-15)

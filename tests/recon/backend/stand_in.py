@@ -80,7 +80,7 @@ class _Lists(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = getattr(func, "__name__", "")
-        if name in {"tolist", "cpu", "numpy", "__array__"} and args[0].ndim:
+        if name in {"tolist", "cpu", "numpy", "__array__"} and (args[0].ndim or name == "cpu"):
             self._waits(f"{name}: a tensor is read back")
         return func(*args, **(kwargs or {}))
 

@@ -18,7 +18,7 @@ from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.ports import RecordableDenoiser
 from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, cold_start, gap
 from sci_stream.recon.algorithms.noise_level import on_device, sigma_map
-from sci_stream.recon.algorithms.schedule import SigmaSchedule
+from sci_stream.recon.algorithms.schedule import sigma_levels
 from sci_stream.recon.backend.cuda_graph import (
     Graphs,
     OutsideTensors,
@@ -68,7 +68,7 @@ def solver(
 
     def solve(y: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
         problem = Problem(y, phi, r_inv, (prior,), **how)
-        *_, last = gap(cold_start(y, phi, r_inv), problem, SigmaSchedule(first, first / 4).levels(5))
+        *_, last = gap(cold_start(y, phi, r_inv), problem, sigma_levels(first, first / 4, 5))
         found: torch.Tensor = last
         return found
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.algorithms.gap import Problem, cold_start, gap
-from sci_stream.recon.algorithms.schedule import SigmaSchedule
+from sci_stream.recon.algorithms.schedule import sigma_levels
 from sci_stream.recon.backend.cuda_graph import Graphs, Replay
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
@@ -129,7 +129,7 @@ def _scene(speed: float) -> tuple[torch.Tensor, torch.Tensor]:
 def _solved(speed: float, *, along_time: bool) -> float:
     phi, truth = _scene(speed)
     y, r_inv = forward(phi, truth), inverse_gram(gram_diag(phi))
-    sigmas = SigmaSchedule(50 / 255, 10 / 255).levels(12)
+    sigmas = sigma_levels(50 / 255, 10 / 255, 12)
     priors = cycled_denoisers(lite(), 8, CPU, along_time=along_time)
     start = cold_start(y, phi, r_inv)
     iterates = gap(start, Problem(y, phi, r_inv, priors, relaxation=1.5), sigmas)

@@ -256,9 +256,9 @@ class _TimedEngine(Engine):
 
     start_s = 0.0
 
-    def initialize(self, measurement: Measurement, past: Past | None = None, iterations: int = 0) -> InitialState:
+    def initialize(self, measurement: Measurement, past: Past | None = None) -> InitialState:
         began_s = time.perf_counter()
-        start = super().initialize(measurement, past, iterations)
+        start = super().initialize(measurement, past)
         self.start_s = time.perf_counter() - began_s
         return start
 

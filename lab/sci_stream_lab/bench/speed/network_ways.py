@@ -1,4 +1,4 @@
-"""Ways to run the 3×3 convolutions of a network, timed on a device; the product has the first, ``plain``."""
+"""Ways to run the 3×3 convolutions of a network, timed on a device; the product has the faster of the first two."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Any
 
 import torch
 
-from sci_stream.recon.backend.transfers import Stopwatch
-from sci_stream.recon.denoisers.ffdnet import Stack, in_layers
+from sci_stream.recon.denoisers.ffdnet import Stack, fused_layers, in_layers, stack_seconds
 
 # Eight frames of 256×256 pixels at half resolution.
 _TRIAL_IMAGES, _TRIAL_SIDE = 8, 128
-_CALLS = 20
 
 # Relative error up to which two ways agree, given sums of 576 products rounded to 16 bits in each layer.
 _ROUNDING_TOLERANCE = 2e-2
@@ -55,14 +53,7 @@ def _plain(layers: Layers) -> Stack:
 
 def _cudnn(layers: Layers) -> Stack:
     """Bias and ReLU in cuDNN's convolution: features pass through memory once a layer, not three times."""
-    last = _plain(Layers(layers.kernels[-1:], layers.biases[-1:]))
-
-    def run(h: torch.Tensor) -> torch.Tensor:
-        for kernel, bias in zip(layers.kernels[:-1], layers.biases[:-1], strict=True):
-            h = torch.cudnn_convolution_relu(h, kernel, bias, (1, 1), (1, 1), (1, 1), 1)
-        return last(h)
-
-    return run
+    return fused_layers(layers.kernels, layers.biases)
 
 
 def _compiled(layers: Layers) -> Stack:
@@ -132,14 +123,6 @@ def _tried(name: str, layers: Layers, features: torch.Tensor, wanted: torch.Tens
 
 def _seconds(stack: Stack, features: torch.Tensor) -> float:
     """Return the time of a call on a GPU, where many are issued at once, or of the fastest of three on a CPU."""
-    watch = Stopwatch(features.device)
-    calls, rounds = (_CALLS, 1) if features.device.type == "cuda" else (1, 3)
-    stack(features)
-    times = []
-    for _ in range(rounds):
-        watch.lap()
-        for _ in range(calls):
-            stack(features)
-        watch.lap()
-        times.append(watch.seconds() / calls)
-    return min(times)
+    if features.device.type == "cuda":
+        return stack_seconds(stack, features)
+    return min(stack_seconds(stack, features, calls=1) for _ in range(3))

@@ -209,6 +209,7 @@ class IterateRecorder:
             there = torch.from_numpy(truth).to(noisy.device)
             mse = float((denoised - there).square().mean())
             flow = neighbour_velocities(noisy)
-            inputs = network_input(noisy, network_sigma(level, 1), flow, slice(0, len(noisy))).half()
+            sigma = network_sigma(level.new_ones(()), level, 1) if level.ndim else level
+            inputs = network_input(noisy, sigma, flow, slice(0, len(noisy))).half()
             entries.append(PoolEntry(inputs, there.half(), 1 / (mse + _LEAST_MSE)))
         return entries

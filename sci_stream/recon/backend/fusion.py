@@ -1,0 +1,67 @@
+"""Operations fused into few kernels by torch's compiler.
+
+A start is hundreds of small operations, each a kernel of a microsecond that reads and writes a whole image. Compiled by
+Triton they are a fraction of that. Nothing here depends on it: where a compiler is missing, or what it makes is not
+faster, the functions are called as they are.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import torch
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+
+from sci_stream.recon.backend.memory import ran_out_of_memory
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+Compiler = Callable[[Callable[_P, _T]], Callable[_P, _T]]
+"""Compile a function of tensors on its first call."""
+
+compile_on_gpu: Compiler[..., object] = functools.partial(torch.compile, dynamic=False)
+
+
+class Fusion:
+    """Functions of tensors that are compiled while ``on``: not at first, so that what they cache is made as it is.
+
+    Parameters
+    ----------
+    compiler
+        None to compile nothing.
+    """
+
+    def __init__(self, compiler: Compiler[..., object] | None) -> None:
+        self.on = False
+        self.fault = ""
+        """Why nothing is fused where it might be; empty while it is."""
+        self.possible = compiler is not None
+        self._compiler = compiler
+
+    def stop(self, why: str) -> None:
+        """Call functions as they are from now on."""
+        self.on = self.possible = False
+        self.fault = f"operations are not fused: {why}"
+
+    def __call__(self, function: Callable[_P, _T]) -> Callable[_P, _T]:
+        """Return the function, compiled while `on`."""
+        if self._compiler is None:
+            return function
+        compiled = self._compiler(function)
+
+        def fused(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+            # Under a mode that watches operations the compiler would give a function up for good.
+            if not self.on or is_in_torch_dispatch_mode():
+                return function(*args, **kwargs)
+            try:
+                return compiled(*args, **kwargs)  # type: ignore[return-value] # compiled, it returns the same
+            except Exception as error:  # no compiler, or operations that it does not know: it raises anything
+                if ran_out_of_memory(error):
+                    raise
+                self.stop(str(error).partition("\n")[0])
+                return function(*args, **kwargs)
+
+        return fused
