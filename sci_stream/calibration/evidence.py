@@ -115,6 +115,8 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
     valid = np.isfinite(y)
     if not valid.any() or np.ptp(y[valid]) == 0:
         return []
+    if len(phi) > 1 and (phi == phi[:1]).all():
+        return [Defect("mask_match", "all masks are equal, so that y says nothing of single frames", fatal=True)]
     y = np.where(valid, y, np.median(y[valid]))
     light = np.asarray(phi, np.float64).sum(0)
     found = [*_saturation(y, light), *_blocks(y)]

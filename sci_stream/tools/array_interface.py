@@ -6,7 +6,7 @@ import dataclasses
 import html
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ class Reconstructed:
         display = require_optional("IPython.display", "notebook", "`show` in a notebook", "ipykernel")
         pictures = self._stack("video").as_pictures(ToneSettings().changed({"gamma": gamma}))
         page = html.escape(as_page(pictures, fps, gamma))
-        display.display(display.HTML(f'<iframe srcdoc="{page}" width="100%" height="520" frameborder="0"></iframe>'))
+        display.display(display.HTML(f'<div><iframe srcdoc="{page}" width="100%" height="520"></iframe></div>'))
 
     def _stack(self, name: str) -> VideoStack:
         video = self.video.cpu().numpy() if isinstance(self.video, torch.Tensor) else self.video
@@ -234,30 +234,17 @@ def reconstruct(
     series = as_series(snapshots)
     options = ArrayOptions(iterations, denoiser, weights, sigmas, device, noise, white, bayer, check_masks)
     solver = ArraySolver(masks, options)
-    solver.require_fit(snapshots)
-    frames = None if truth is None else solver.truth(truth, len(series))
-    solver.scale(series, frames)
-    solver.learn(enumerate(series))
-    total, done = len(series) * solver.settings.iterations, 0
-
-    def count() -> None:
-        nonlocal done
-        done += 1
-        progress(done, total)
-
-    videos: list[Array] = []
-    reports: list[SolveReport] = []
-    for seq, counts in enumerate(series):
-        video, report = solver.solve(
-            seq, counts, frames[seq] if frames is not None and seq < len(frames) else None, count
-        )
-        videos.append(video)
-        reports.append(report)
+    solver.begin(series, range(len(series)), truth)
+    videos, reports = zip(*solver.videos(progress), strict=True)
     _warn(solver.defects)
     video = videos[0] if snapshots.ndim == 2 else np.stack(videos)
+    return solver.result(_like(video, y), reports, mean_psnr_db(reports), series)
+
+
+def mean_psnr_db(reports: Iterable[SolveReport]) -> float | None:
+    """Return the mean PSNR over all frames of these solves; None without truth."""
     scores = [report.psnr_db for report in reports if report.psnr_db is not None]
-    mean_psnr = float(np.mean(scores)) if scores else None
-    return solver.result(_like(video, y), tuple(reports), mean_psnr, series)
+    return float(np.mean(scores)) if scores else None
 
 
 def _warn(defects: Iterable[Defect]) -> None:
@@ -321,7 +308,7 @@ def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reco
 class ArraySolver:
     """Check arrays, bring them to the engine's scale and solve them one after the other.
 
-    The order of calls is `require_fit`, `scale`, then `solve` for each snapshot.
+    Of a series, `begin`, then `videos`; of a stream, `require_fit`, `scale`, then `solve` for each snapshot.
     """
 
     def __init__(self, masks: AnyArray | Calibration, options: ArrayOptions) -> None:
@@ -357,6 +344,27 @@ class ArraySolver:
         """Defects found so far, each once."""
         self.faults: list[str] = []
         """Their texts."""
+
+    def begin(self, y: Sequence[Array] | Array, seqs: range, truth: AnyArray | None) -> None:
+        """Take some snapshots of a series, (N, H, W), and its truth; find the scale and errors of the masks."""
+        self.require_fit(y if isinstance(y, np.ndarray) and len(y) > 1 else y[0])
+        self._series = y, seqs
+        self._truth = None if truth is None else self.truth(truth, len(y))
+        # Where the scale is known, a long recording is not read for it.
+        some = seqs[:1] if self.white else range(len(y))
+        shown = np.asarray(y[some.start : some.stop])
+        self.scale(real_array(shown, "y"), None if self._truth is None else self._truth[some.start : some.stop])
+        for seq in seqs[:LEARNING_SNAPSHOTS]:
+            self._measure(self.snapshot(seq, real_array(y[seq], f"snapshot {seq}")))
+
+    def videos(self, progress: Progress) -> Iterator[tuple[npt.NDArray[np.float32], SolveReport]]:
+        """Solve the snapshots in order; ``progress`` is called after each iteration."""
+        y, seqs = self._series
+        total, steps = len(seqs) * self.settings.iterations, itertools.count(1)
+        for seq in seqs:
+            true = self._truth[seq] if self._truth is not None and seq < len(self._truth) else None
+            counts = real_array(y[seq], f"snapshot {seq}")
+            yield self.solve(seq, counts, true, lambda: progress(next(steps), total))
 
     @property
     def denoiser_name(self) -> str:
@@ -401,7 +409,7 @@ class ArraySolver:
         if not self.white:
             self.white = self._estimated_white(y, truth)
             self.calibration = dataclasses.replace(self.calibration, full_scale_dn=self.white)
-        if self._checks and truth is not None:
+        if self._checks and truth is not None and len(truth):
             for defect in truth_defects(y[: len(truth)], self.calibration, truth):
                 self._add(defect)
         self._engine = Engine(self.calibration, self._denoiser, self.device, self.settings)
@@ -484,11 +492,6 @@ class ArraySolver:
         if self.withholds:
             return withhold(video.astype(np.float32, copy=False), report, snapshot, self.calibration)
         return video.astype(np.float32, copy=False), report
-
-    def learn(self, series: Iterable[tuple[int, Array]]) -> None:
-        """Find the errors of the masks that the first of these snapshots show, before any is solved."""
-        for seq, y in itertools.islice(series, LEARNING_SNAPSHOTS):
-            self._measure(self.snapshot(seq, y))
 
     def _measure(self, snapshot: Snapshot) -> None:
         """Measure the masks with a snapshot, and correct them."""

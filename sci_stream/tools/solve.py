@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Iterator
@@ -20,11 +19,10 @@ from sci_stream.file_guard import complete_output
 from sci_stream.files.measurement_file import Measurements
 from sci_stream.files.video_output import VideoFormat, VideoStack, format_of, write_video
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.optics.calibration import Calibration
 from sci_stream.quantities import live_values
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.reports import SolveReport
-from sci_stream.tools.array_interface import ArrayOptions, ArraySolver, Progress, as_series, real_array
+from sci_stream.tools.array_interface import ArrayOptions, ArraySolver, Progress, as_series, mean_psnr_db, real_array
 
 Video = npt.NDArray[np.float32]
 
@@ -61,8 +59,7 @@ class SolvedFile:
     @property
     def psnr_db(self) -> float | None:
         """Mean PSNR over all frames, dB; None without truth."""
-        scores = [report.psnr_db for report in self.reports if report.psnr_db is not None]
-        return float(np.mean(scores)) if scores else None
+        return mean_psnr_db(self.reports)
 
     def to_json(self) -> dict[str, JsonValue]:
         """Return plain values; infinite PSNR is null."""
@@ -118,22 +115,12 @@ def solve_file(
     seqs = _chosen(len(y), options)
     form = None if out is None else format_of(out, options.form)  # refuse a suffix before the work
     solver = ArraySolver(measurements.masks, options)
-    solver.require_fit(y[0])
-    truth = None if measurements.truth is None else solver.truth(measurements.truth, len(y))
-    # The scale of a calibration is known: a long recording is not read for it.
-    whole = y[seqs[0]][np.newaxis] if isinstance(measurements.masks, Calibration) else np.asarray(y)
-    solver.scale(real_array(whole, "y"), truth)
+    solver.begin(y, seqs, measurements.truth)
     calibration = solver.calibration
     done = SolvedFile(out, solver.denoiser_name, describe_device(solver.device), calibration.n_frames, solver.white)
-    total = len(seqs) * solver.settings.iterations
-    iterations = itertools.count(1)
-    solver.learn((seq, real_array(y[seq], f"snapshot {seq}")) for seq in seqs)
 
     def videos() -> Iterator[Video]:
-        for seq in seqs:
-            true = truth[seq] if truth is not None and seq < len(truth) else None
-            snapshot = real_array(y[seq], f"snapshot {seq}")
-            video, report = solver.solve(seq, snapshot, true, lambda: progress(next(iterations), total))
+        for video, report in solver.videos(progress):
             if solver.withholds:
                 raise _WithheldError
             done.reports.append(report)

@@ -8,8 +8,9 @@ import cv2
 import numpy as np
 import pytest
 
-from sci_stream.calibration.evidence import Defect, examine, mask_fit, stuck_pixels
+from sci_stream.calibration.evidence import Defect, examine, mask_fit, stuck_pixels, truth_defects
 from sci_stream.model import Array, BayerPhase
+from sci_stream.optics.calibration import Calibration
 
 B, SIZE = 8, 128
 
@@ -127,6 +128,38 @@ def test_mosaic_is_examined_by_colours(y: Array, masks: Array) -> None:
     strong = y * np.tile(np.array([[0.1, 0.1], [0.1, 3.0]]), (SIZE // 2, SIZE // 2))
     assert not stuck_pixels(strong, masks, BayerPhase.RGGB).any()
     assert names(examine(mosaic, masks[:, ::-1], BayerPhase.RGGB)) == ["mask_orientation"]
+
+
+def test_small_black_level_is_found(y: Array, masks: Array) -> None:
+    assert names(examine(y + 0.05 * np.percentile(y, 99.9), masks)) == ["black_level"]
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 2), (1, 0)])
+def test_surplus_masks_are_named(y: Array, masks: Array, before: int, after: int) -> None:
+    more = np.random.default_rng(5).permuted(masks, axis=1)
+    (defect,) = examine(y, np.concatenate([more[:before], masks, more[B - after :]]))
+    assert defect.name == "mask_number"
+    assert f"pass masks[{before or ''}:{'' if not after else before + B}]" in defect.text
+
+
+def test_missing_mask_is_no_right_data(y: Array, masks: Array) -> None:
+    moving = np.corrcoef(masks[0].ravel(), masks[1].ravel())[0, 1] > 0.5  # the neighbours of a missing one stand in
+    assert names(examine(y, masks[:-1])) or moving
+
+
+def test_equal_masks_are_refused(y: Array, masks: Array) -> None:
+    (defect,) = examine(y, np.repeat(masks[:1], 4, 0))
+    assert defect.fatal
+
+
+def test_truth_shows_the_order_of_the_masks(y: Array, masks: Array, scene: Array) -> None:
+    def found(order: slice) -> list[str]:
+        return names(truth_defects(y[np.newaxis], Calibration(masks[order].astype(np.float32)), scene[np.newaxis]))
+
+    assert found(np.s_[:]) == []
+    assert found(np.s_[::-1]) == ["mask_order"]
+    calibration = Calibration(masks.astype(np.float32))
+    assert names(truth_defects(y[np.newaxis], calibration, scene[np.newaxis, :, ::-1])) == ["truth"]
 
 
 def test_fit_is_largest_for_the_masks_of_the_snapshot(y: Array, masks: Array) -> None:

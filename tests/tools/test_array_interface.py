@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import subprocess
 import sys
 import warnings
@@ -339,3 +340,27 @@ def test_dwelling_stage_is_corrected_from_one_snapshot() -> None:
     (streamed,) = sci_stream.reconstruct_stream([y], phi, denoiser="tv", iterations=6, device="cpu")
     np.testing.assert_array_equal(streamed.video, corrected.video)
     np.testing.assert_allclose(as_it_is.frame_times[:, 1], 1 / 8)
+
+
+def test_result_is_saved_in_all_formats_in_colour(y, masks, tmp_path) -> None:
+    result = solve(y, masks, bayer="RGGB", iterations=2)
+    for name in ("v.npz", "v.html", "v.png", "v.gif", "v.tif"):
+        assert result.save(tmp_path / name).is_file()
+    with np.load(tmp_path / "v.npz") as saved:
+        assert saved["video"].shape == (1, B, H, W, 3)
+    page = (tmp_path / "v.html").read_text()
+    assert page.count("data:image/jpeg;base64,") >= 2
+    assert "http" not in page
+    with pytest.raises(InputError, match="Cannot determine the format"):
+        result.save(tmp_path / "v.avi")
+
+
+def test_result_is_shown_in_a_notebook_with_its_faults(y, masks, monkeypatch) -> None:
+    display = pytest.importorskip("IPython.display")
+    shown: list[str] = []
+    monkeypatch.setattr(display, "display", lambda page: shown.append(page.data))
+    with pytest.warns(sci_stream.DataWarning):
+        result = solve((y + 3.0).clip(0), masks, iterations=2)
+    result.show()
+    assert html.escape(html.escape(result.faults[0])) in shown[0]
+    assert shown[0].startswith("<div><iframe srcdoc=")

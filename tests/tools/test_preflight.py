@@ -38,6 +38,8 @@ def masks_finding(folder: Path, options: str = "", order: slice | np.ndarray = n
 def test_check_right_masks_gives_their_match(tmp_path: Path) -> None:
     finding = masks_finding(tmp_path)
     assert finding.exit_status == 0
+    plain = finding.to_json()
+    assert (plain["check"], plain["state"], plain["text"]) == ("masks", "ok", finding.text)
     assert finding.text.startswith("match 0.9")
 
 

@@ -7,6 +7,7 @@ import logging
 import time
 
 import numpy as np
+import torch
 
 from sci_stream.calibration.cycle_phase import CyclePhase
 from sci_stream.calibration.diagnosis import findings, is_withheld
@@ -26,6 +27,7 @@ from sci_stream.modulation.feedback import (
     STATE,
 )
 from sci_stream.optics.mask_errors import NO_CORRECTION
+from sci_stream.optics.mask_shift import corrected_masks
 from sci_stream.parameters import Value
 from sci_stream.quantities import quantities_of
 from sci_stream.recon.engine import Engine
@@ -91,13 +93,17 @@ class CalibrationWatch:
     def _inspect(self, snapshot: Snapshot, health: CalibrationHealth | None) -> None:
         """Look for defects of the data, and leave out stuck pixels."""
         started_s = time.monotonic()
-        if health is None or started_s < self._inspect_at_s:
+        if self._monitor is None or health is None or started_s < self._inspect_at_s:
             return
-        calibration = self.engine.calibration
+        calibration, correction = self.engine.calibration, self._monitor.correction
+        if not correction.is_none:
+            phi = corrected_masks(torch.from_numpy(calibration.phi.copy()), correction).numpy().clip(0, 1)
+            dark = calibration.dark + np.float32(correction.black * calibration.full_scale_dn)
+            calibration = dataclasses.replace(calibration, phi=phi, dark=dark)
         defects, stuck = inspect(snapshot.counts, calibration)
         self.engine.left_out = stuck if stuck.any() else None
         others = set(_OF_MONITOR)
-        if health.corrected or (health.shift_px or 0.0) > _MOVED_PX:
+        if not health.corrected and (health.shift_px or 0.0) > _MOVED_PX:
             others |= _OF_RIGHT_MASKS
         if calibration.saturation_dn is not None:
             others.add("saturation")  # such pixels are known, and left out

@@ -86,6 +86,30 @@ def test_shift_warns_once_and_corrects_only_if_permitted(
         assert ("mask_error_log_odds" in status) is correct
 
 
+def test_defects_of_snapshots_are_reported_and_stuck_pixels_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(width_px=128, height_px=128, mask="random")
+    snapshot, black = rig.snapshot(), np.float32(rig.calibration.dark.mean())
+    counts = black + snapshot.counts.max() * ((snapshot.counts - black).clip(0) / snapshot.counts.max()) ** 0.6
+    for place in ((20, 30), (90, 100)):
+        counts[place] = 60_000.0
+    watching, engine = watch(rig, CalibrationSection(health_every=1))
+    with caplog.at_level(logging.WARNING):
+        health = watching.check(replace(snapshot, counts=counts.astype(np.float32)), np.zeros((8, 128, 128)))
+    assert health is not None
+    assert health.stuck_pixels == 2
+    assert engine.left_out is not None
+    assert np.argwhere(engine.left_out).tolist() == [[20, 30], [90, 100]]
+    assert "gamma of about 0." in findings(health, 0.1)["gamma"]
+    assert "switch the camera's gamma off" in caplog.text
+    figures = CalibrationStatistics()
+    figures.add(health)
+    assert (figures.to_json() or {})["stuck_pixels"] == 2
+    clean, _ = watch(rig, CalibrationSection(health_every=1))
+    well = clean.check(snapshot, np.zeros((8, 128, 128)))
+    assert well is not None
+    assert (well.stuck_pixels, well.defects, clean.engine.left_out) == (0, "", None)
+
+
 @pytest.mark.parametrize(
     ("fault", "words"),
     [("other masks", "not of these masks"), ("black", "hardly any light"), ("saturated", "all are saturated")],
