@@ -8,13 +8,16 @@ Register a driver in the pyproject.toml of its package, then select it with ``[m
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from sci_stream.errors import ConfigError
-from sci_stream.modulation.timing import MaskTiming, ModulatorCapabilities, checked_patterns, pattern_hash
+from sci_stream.modulation.timing import (
+    MaskTiming,
+    ModulatorCapabilities,
+    checked_patterns,
+    checked_timing,
+    pattern_hash,
+)
 from sci_stream.testing.modulators import ModulatorContract
 
 
@@ -53,9 +56,7 @@ class NotedModulator:
         """Set the times; return those that the device keeps: this one has whole microseconds."""
         if self._patterns is None or self._running:
             raise RuntimeError("arm() needs load(), and stop() before it")
-        if timing.pattern_us < self._opened().min_pattern_us:
-            raise ConfigError("The modulator is slower", expected="50 µs or more", got=f"{timing.pattern_us:g} µs")
-        self._timing = replace(timing, pattern_us=float(round(timing.pattern_us)))
+        self._timing = checked_timing(timing, self._opened())
         return self._timing
 
     def start(self) -> None:
