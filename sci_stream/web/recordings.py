@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -224,7 +225,7 @@ class Replays:
         with self._lock:
             status = None if self._process is None else self._process.poll()
             error = ""
-            if status:
+            if status and status != -signal.SIGTERM:  # stopped before it could end by itself
                 self._log.seek(0)
                 lines = self._log.read().decode(errors="replace").splitlines()
                 error = lines[-1] if lines else f"exit status {status}"

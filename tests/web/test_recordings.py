@@ -108,4 +108,5 @@ def test_stopped_replay_names_no_error_and_leaves_none_running(preview: WebPrevi
     asked = {"recording": "run.h5", "iterations": 200}
     assert plain_http.post(f"{preview.url}control/replay", json=asked).json()["ok"]
     assert plain_http.post(f"{preview.url}control/replay", json={}).json()["ok"]
-    assert not plain_http.get(f"{preview.url}recordings").json()["replay"]["running"]
+    state = plain_http.get(f"{preview.url}recordings").json()["replay"]
+    assert (state["running"], state["error"]) == (False, "")

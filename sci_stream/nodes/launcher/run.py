@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.live import Live
 from rich.markup import escape
-from rich.text import Text
 
 from sci_stream.config import Rig, load_rig
 from sci_stream.errors import ConfigError, EnvironmentFault, FileFormatError, LedgerError
@@ -145,7 +143,7 @@ def _account(ledger: Mapping[str, Any]) -> str:
 
 
 class StatusLine:
-    """A status line updated from the sink's reports; plain lines without a terminal."""
+    """A status line updated from the sink's reports; only the address of the page without a terminal."""
 
     def __init__(self, rig: Rig, console: Console, *, total: int) -> None:
         self._rig = rig
@@ -153,21 +151,20 @@ class StatusLine:
         self._console = console
         self._total = total
         self._text = "starting: nodes are loading and connecting …"
-        self._live = Live(Text(self._text), console=console, refresh_per_second=4, transient=True)
+        self._line = console.status(self._text)
         self._thread = threading.Thread(target=self._follow, name="status", daemon=True)
         self._announced = False
         self._stopped = False
 
     def start(self) -> None:
         """Begin."""
-        if self._console.is_terminal:
-            self._live.start()
+        self._line.start()
         self._thread.start()
 
     def stop(self) -> None:
         """Stop and restore the terminal."""
         self._stopped = True
-        self._live.stop()
+        self._line.stop()
 
     def _follow(self) -> None:
         for report in subscribe_status(self._rig.network.taps, configure=self._configure_socket):
@@ -175,8 +172,7 @@ class StatusLine:
                 return
             self._announce(report)
             self._text = self._words(report)
-            if self._console.is_terminal:
-                self._live.update(Text(self._text))
+            self._line.update(escape(self._text))
 
     def _announce(self, report: Heartbeat) -> None:
         url = report.status.get("preview")
