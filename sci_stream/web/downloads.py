@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -65,18 +65,27 @@ class _FrameQuery(BaseModel):
     frame: int = 0
 
 
-class _ValuesQuery(_FrameQuery):
-    """A region, or the whole picture without its size; ``pixels`` asks for the values themselves."""
+class _RegionQuery(BaseModel):
+    """A region, or the whole picture without its size."""
 
     x: int = 0
     y: int = 0
     width: PositiveInt | None = None
     height: PositiveInt | None = None
+
+    @property
+    def region(self) -> Region | None:
+        return None if self.width is None or self.height is None else Region(self.x, self.y, self.width, self.height)
+
+
+class _ValuesQuery(_FrameQuery, _RegionQuery):
+    """``pixels`` asks for the values themselves."""
+
     pixels: bool = False
 
 
-class _TracesQuery(BaseModel):
-    """Snapshots of a series after a number; a line from (x0, y0) to (x1, y1), and a region, if there are."""
+class _TracesQuery(_RegionQuery):
+    """Snapshots of a series after a number, and a line from (x0, y0) to (x1, y1), if there is one."""
 
     series: str = ""
     after: int = -1
@@ -84,10 +93,6 @@ class _TracesQuery(BaseModel):
     y0: int = 0
     x1: int = 0
     y1: int = 0
-    x: int = 0
-    y: int = 0
-    width: PositiveInt | None = None
-    height: PositiveInt | None = None
 
 
 class _RefinedQuery(_FrameQuery):
@@ -172,22 +177,16 @@ class _Answers:
     def values(self, request: Request) -> Response:
         wanted = _query(_ValuesQuery, request)
         shown = self._display.find_shown(wanted.series, wanted.seq)
-        region = None
-        if wanted.width is not None and wanted.height is not None:
-            region = Region(wanted.x, wanted.y, wanted.width, wanted.height)
-        description = describe_region(shown, wanted.frame, region, self._display.bit_depth)
-        if region is not None and wanted.pixels:
-            description["pixels"] = pixel_values(shown, wanted.frame, region)
+        description = describe_region(shown, wanted.frame, wanted.region, self._display.bit_depth)
+        if wanted.region is not None and wanted.pixels:
+            description["pixels"] = pixel_values(shown, wanted.frame, wanted.region)
         return JSONResponse(description)
 
     def traces(self, request: Request) -> Response:
         wanted = _query(_TracesQuery, request)
         line = None if wanted.x0 is None else Line(wanted.x0, wanted.y0, wanted.x1, wanted.y1)
-        region = None
-        if wanted.width is not None and wanted.height is not None:
-            region = Region(wanted.x, wanted.y, wanted.width, wanted.height)
         shown = self._display.shown_after(wanted.series, wanted.after, _MAX_TRACED)
-        return Response(traces(shown, line, region), media_type="application/octet-stream")
+        return Response(traces(shown, line, wanted.region), media_type="application/octet-stream")
 
     def frame(self, request: Request) -> Response:
         shown, frame = self._shown(request)
@@ -265,7 +264,8 @@ def as_jpeg(picture: Picture) -> Picture:
     """Convert an H.264 picture to JPEG, for browsers that cannot decode H.264."""
     width, height = picture.header["shown_px"]
     frames = h264.decode(picture.frames, height, width)
-    return Picture(picture.header, JPEG, tuple(encode_jpeg(frame, _QUALITY) for frame in frames), picture.coded)
+    jpegs = tuple(encode_jpeg(frame, _QUALITY) for frame in frames)
+    return replace(picture, codec=JPEG, frames=jpegs)
 
 
 def make_clip(pictures: list[Picture]) -> bytes:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from pydantic import JsonValue
 
@@ -49,24 +50,6 @@ class RecordingEntry:
     ledger: dict[str, JsonValue] | None = None
     parent: str = ""
     """The recording that it is a replay of."""
-
-
-def list_recordings(folder: Path, open_name: str = "") -> list[RecordingEntry]:
-    """Return the newest 200 recorded files of a folder, newest first, with the ledger of each recording."""
-    entries = []
-    for path in _recorded_files(folder)[:_MAX_RECORDINGS]:
-        try:
-            stat = path.stat()
-        except OSError:
-            continue  # removed meanwhile
-        size, modified_s = stat.st_size, stat.st_mtime
-        if path.name == open_name:
-            entries.append(RecordingEntry(path.name, size, modified_s, "open"))
-        elif path.suffix != ".h5":
-            entries.append(RecordingEntry(path.name, size, modified_s, "movie"))
-        else:
-            entries.append(RecordingEntry(path.name, size, modified_s, *_described(path, modified_s, size)))
-    return entries
 
 
 @lru_cache(maxsize=4 * _MAX_RECORDINGS)
@@ -142,8 +125,20 @@ class Replays:
         self._state: dict[str, Json] = {}
 
     def entries(self) -> list[RecordingEntry]:
-        """Return the recorded files of the folder, newest first."""
-        return list_recordings(self._folder, self._open_name())
+        """Return the newest 200 recorded files of the folder, newest first, with the ledger of each recording."""
+        entries = []
+        for path in _recorded_files(self._folder)[:_MAX_RECORDINGS]:
+            try:
+                stat = path.stat()
+            except OSError:
+                continue  # removed meanwhile
+            size, modified_s = stat.st_size, stat.st_mtime
+            if path.name == self._open_name():
+                about: tuple[Any, ...] = ("open",)
+            else:
+                about = ("movie",) if path.suffix != ".h5" else _described(path, modified_s, size)
+            entries.append(RecordingEntry(path.name, size, modified_s, *about))
+        return entries
 
     def path_of(self, name: str) -> Path:
         """Return the path of a file in the list. Raises `InputError` if there is none, or it is being written."""
