@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pydantic import JsonValue
 
@@ -121,7 +121,7 @@ class Replays:
         self._series: tuple[SeriesInfo, Calibration] | None = None
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this object
+        self._log: IO[bytes] | None = None
         self._state: dict[str, Json] = {}
 
     def entries(self) -> list[RecordingEntry]:
@@ -220,7 +220,7 @@ class Replays:
         with self._lock:
             status = None if self._process is None else self._process.poll()
             error = ""
-            if status and status != -signal.SIGTERM:  # stopped before it could end by itself
+            if status and status != -signal.SIGTERM and self._log is not None:  # by SIGTERM: stopped while it began
                 self._log.seek(0)
                 lines = self._log.read().decode(errors="replace").splitlines()
                 error = lines[-1] if lines else f"exit status {status}"
@@ -238,7 +238,8 @@ class Replays:
     def close(self) -> None:
         """Stop the running replay, if any. May be called again."""
         self.stop()
-        self._log.close()
+        if self._log is not None:
+            self._log.close()
 
     def _begin(
         self, source: Path, out: Path, iterations: int, state: dict[str, Json], *options: str
@@ -250,8 +251,9 @@ class Replays:
                 raise EnvironmentFault(
                     f"{self._state['source']} is being replayed", hint="Wait for its end, or stop it."
                 )
-            self._log.seek(0)
-            self._log.truncate()
+            if self._log is not None:
+                self._log.close()
+            self._log = tempfile.TemporaryFile()  # noqa: SIM115 - until the next replay, or `close`
             self._process = subprocess.Popen(
                 [*_COMMAND, str(source), "--out", str(out), "--iterations", str(iterations), *options],
                 env=environment,
