@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from sci_stream.config.fields import fields_of, is_secret, model_of
-from sci_stream.config.removed_keys import REMOVED
+from sci_stream.config.removed_keys import REMOVED, REMOVED_OPTIONS
 from sci_stream.config.toml_text import value_text
 from sci_stream.errors import ConfigError, did_you_mean
 
@@ -103,7 +103,7 @@ def _problem(details: ErrorDetails, model: type[BaseModel], name: Callable[[Loca
 
 
 def _unknown_key(location: Location, model: type[BaseModel], name: Callable[[Location], str]) -> ConfigError:
-    replacement = REMOVED.get(dotted(location))
+    replacement = {**REMOVED, **REMOVED_OPTIONS}.get(dotted(location))
     if replacement is not None:
         return ConfigError(f"{name(location)} was removed", hint=replacement)
     key = str(location[-1])

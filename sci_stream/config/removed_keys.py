@@ -39,3 +39,8 @@ REMOVED: Final = {
     "record.movie_fps": _EXPORT,
 }
 """Replacement of each removed key: a rig file with one is refused, and the rig of an old recording is read without."""
+
+REMOVED_OPTIONS: Final = {
+    "trigger.software_rate_hz": "The camera's own rate does that: AcquisitionFrameRate in features, without a trigger.",
+}
+"""The same for options of drivers."""

@@ -106,12 +106,6 @@ def test_software_trigger_gives_one_frame_each(make: MakeHarvestersCamera) -> No
     assert camera.counters()["timeouts"] == 6
 
 
-def test_driver_sends_software_triggers_at_a_rate(make: MakeHarvestersCamera) -> None:
-    camera = started(make(trigger={"source": "Software", "software_rate_hz": 100.0}))
-    assert camera.open().frame_period_ns == 10_000_000
-    assert len(take(camera, 10)) == 10
-
-
 def test_line_triggers_one_frame_with_each_pulse(make: MakeHarvestersCamera) -> None:
     trigger = {"source": "Line1", "activation": "RisingEdge", "output_line": "Line2"}
     camera = started(make(["SimLinePeriod", 4000.0], trigger=trigger))

@@ -87,7 +87,6 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
         self._counts: Counter[str] = Counter()
         self._running = self._gone = self._has_frames = False
         self._last_frame_s = 0.0
-        self._next_trigger_s = 0.0
 
     # --- the transport layer
 
@@ -186,10 +185,9 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
 
     def _note_timing(self, camera: _OpenDevice[ConnectionT]) -> None:
         """Read the frame period, as far as the camera controls it, and how long it may be without a frame."""
-        nodes, trigger = camera.connection.node_map, self._options.trigger
-        software_hz = 0.0 if trigger is None else trigger.software_rate_hz
-        is_triggered = feature(nodes, "TriggerMode") == "On" and not software_hz
-        rate_hz = software_hz or (None if is_triggered else frame_rate_hz(nodes))
+        nodes = camera.connection.node_map
+        is_triggered = feature(nodes, "TriggerMode") == "On"
+        rate_hz = None if is_triggered else frame_rate_hz(nodes)
         period_ns = None if rate_hz is None else round(1e9 / rate_hz)
         period_s = max((EXPOSURE.read(nodes) or 0.0) / 1e6, (period_ns or 0) / 1e9)
         camera.silence_s = None if is_triggered else max(self._options.silence_s, _SILENT_PERIODS * period_s)
@@ -252,7 +250,7 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
         camera.witnesses = {name: feature(nodes, name) for name in _WITNESSES}
         camera.stream.start()
         self._running, self._gone, self._has_frames = True, False, False
-        self._last_frame_s = self._next_trigger_s = time.monotonic()
+        self._last_frame_s = time.monotonic()
 
     def trigger(self) -> None:
         """Send one software trigger. Raises `ConfigError` if the camera supports none, `CameraLost`."""
@@ -279,7 +277,6 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
     def _read(self, camera: _OpenDevice[ConnectionT], timeout_s: float) -> CameraFrame | None:
         deadline_s = time.monotonic() + timeout_s
         while True:
-            self._trigger_if_due()
             self._drain(camera.stream)
             if self._held:
                 return self._delivered(camera, self._held.popleft())
@@ -326,16 +323,6 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
             host_time_ns=frame.host_time_ns,
             chunks=frame.chunks,
         )
-
-    def _trigger_if_due(self) -> None:
-        options = self._options.trigger
-        if options is None or not options.software_rate_hz:
-            return
-        now_s = time.monotonic()
-        if now_s >= self._next_trigger_s:
-            # Missed triggers are not sent later: a camera accepts none during an exposure.
-            self._next_trigger_s = max(self._next_trigger_s + 1 / options.software_rate_hz, now_s)
-            self.trigger()
 
     def _check_silence(self, camera: _OpenDevice[ConnectionT], silence_s: float) -> None:
         """Raise `CameraLost` if the camera should have sent a frame, or does not answer.

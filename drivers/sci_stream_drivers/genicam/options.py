@@ -74,18 +74,6 @@ class TriggerOptions(DriverOptions):
     output_signal: str = Field(
         default="ExposureActive", min_length=1, description="Signal of that line (LineSource), to start the modulator."
     )
-    software_rate_hz: float = Field(
-        default=0.0,
-        ge=0,
-        le=10_000,
-        description="With source Software: triggers that the driver itself gives per second; 0: none, a program does.",
-    )
-
-    @model_validator(mode="after")
-    def _rate_is_for_software(self) -> TriggerOptions:
-        if self.software_rate_hz and self.source != "Software":
-            raise ValueError(f"software_rate_hz needs source = 'Software', not {self.source!r}")
-        return self
 
 
 class GenicamOptions(DriverOptions):
