@@ -59,7 +59,7 @@ class SciStreamError(Exception):
             parts.append(f"expected {self.expected}")
         if self.got is not None:
             parts.append(f"got {self.got}")
-        text = "; ".join(parts) + "."
+        text = "; ".join(parts).removesuffix(".") + "."
         return f"{text} {self.hint}" if self.hint else text
 
 

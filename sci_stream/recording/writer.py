@@ -163,7 +163,7 @@ class RecordingWriter:
             free = free_bytes(self.path)
             raise StorageError(
                 f"The recording {self.path} cannot be {doing}",
-                got=f"{self._failure} ({free / 1e6:.0f} MB free)",
+                got=f"{self._failure} ({free / 2**20:.0f} MiB free)",
                 hint="Flushed data is readable; free some space or record to another disk.",
             ) from error
 
@@ -297,8 +297,8 @@ class RecordingWriter:
         if free < need:
             raise StorageError(
                 f"The disk of the recording {self.path} is full",
-                expected=f"{need / 1e6:.0f} MB free",
-                got=f"{free / 1e6:.0f} MB",
+                expected=f"{need / 2**20:.1f} MiB free",
+                got=f"{free / 2**20:.1f} MiB",
                 hint="Data written before is kept; free some space or record to another disk.",
             )
 

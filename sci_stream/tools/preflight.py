@@ -18,7 +18,8 @@ from sci_stream.calibration.compatibility import require_compatible_calibration
 from sci_stream.calibration.diagnosis import DARK, findings, is_withheld
 from sci_stream.calibration.evidence import inspect
 from sci_stream.config import Rig, load_rig
-from sci_stream.errors import CalibrationError, DeviceError, SciStreamError, StorageError, missing_library
+from sci_stream.config.fields import is_loopback, tcp_address
+from sci_stream.errors import CalibrationError, ConfigError, DeviceError, SciStreamError, StorageError, missing_library
 from sci_stream.model import CameraCapabilities, CameraFrame, Json, Snapshot, SnapshotId
 from sci_stream.modulation.patterns import sparser_masks_hint
 from sci_stream.nodes.runtime.modulators import make_coded_camera
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _FRAMES = 6
 # Longest time to wait for them.
 _WAIT_S = 5.0
+_NOT_DONE = ("not checked", "not compared")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ def check_rig(path: Path) -> list[Finding]:
     # In the order in which a rig needs them, and to the end: one run shows everything that has to be fixed.
     for what, try_it in checks:
         try:
-            findings.append(Finding(what, try_it()))
+            text = try_it()
+            findings.append(Finding(what, text, warning=text.startswith(_NOT_DONE)))
         except SciStreamError as error:
             findings.append(Finding(what, str(error), error.exit_status))
         except ModuleNotFoundError as error:
@@ -234,6 +237,19 @@ def _check_encryption(rig: Rig) -> str:
     if not rig.encrypted:
         return "off: only for addresses of this machine or a trusted network"
     pair = read_key_pair(rig.security.key)
+    network = rig.network
+    hosts: tuple[tuple[Literal["acquire", "sink"], str], ...] = (
+        ("acquire", network.dispatch),
+        ("sink", network.results),
+    )
+    for host, address in hosts:
+        location = tcp_address(address)
+        if location and is_loopback(location[0]) and rig.security.key_of(host) != pair.public.decode():
+            raise ConfigError(
+                f"[security] {host}_key is not the key of this machine, where {address} is",
+                expected=pair.public.decode(),
+                got=rig.security.key_of(host),
+            )
     return f"key {pair.public.decode()}, {len(read_allowed(rig.security.allowed))} other hosts allowed"
 
 
@@ -276,6 +292,6 @@ def _check_recording(rig: Rig) -> str:
 def print_findings(findings: list[Finding], console: Console) -> None:
     """Print one line per finding."""
     for finding in findings:
-        mark = "[green]ok  [/]" if finding.exit_status == 0 else "[bold red]no  [/]"
-        mark = "[yellow]warn[/]" if finding.warning else mark
+        mark = "[green]ok[/]   " if finding.exit_status == 0 else "[bold red]no[/]   "
+        mark = "[yellow]warn[/] " if finding.warning else mark
         console.print(f"{mark}{finding.what:<12}{escape(finding.text)}", highlight=False, soft_wrap=True)

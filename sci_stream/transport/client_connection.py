@@ -99,6 +99,7 @@ class ClientConnection:
         self._sent_s = float("-inf")
         self._interrupted = False
         self._retry_refused_s = float("inf")
+        self._refusal = ""
         self._unsent: deque[Message] = deque()
         self._pauses = PauseDetector(heartbeat_s)
         self._opened_s = 0.0
@@ -150,12 +151,14 @@ class ClientConnection:
         connected, disconnected, refused = self.monitor.drain()
         if refused:
             self._retry_refused_s = min(self._retry_refused_s, now_s + _RETRY_REFUSED_S)
-            log.error("cannot connect to %s: %s", self.endpoint, refused[-1])
+            if refused[-1] != self._refusal:  # once: it is refused again several times a second
+                log.error("cannot connect to %s: %s", self.endpoint, refused[-1])
+            self._refusal = refused[-1]
         # Order matters: a reconnection within one call ends as connected, but counts as interrupted.
         if disconnected:
             self._interrupted = True
         if connected:
-            self._opened_s, self._tcp_progress = now_s, TcpProgress(0, 0, 0)
+            self._opened_s, self._tcp_progress, self._refusal = now_s, TcpProgress(0, 0, 0), ""
             self.try_send(encode(self.hello))
         self._flush_unsent()
         taken_bytes = 0

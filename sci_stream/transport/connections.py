@@ -293,6 +293,7 @@ class ServerSocket:
             bind(self.socket, near, self.address)
         self.connections = ConnectionLimit()
         self.monitor = Monitor(self.socket, self.connections)
+        self._logged_from = 1
         self.disconnected = False
         """Whether a connection has ended since this was last set to False."""
 
@@ -300,8 +301,11 @@ class ServerSocket:
         """Take note of connections that ended; count and log those refused in the handshake."""
         _, disconnected, refused = self.monitor.drain()
         self.disconnected |= disconnected
-        if refused:
-            self.wire_errors["handshake"] += len(refused)
+        if not refused:
+            return
+        self.wire_errors["handshake"] += len(refused)
+        if self.wire_errors["handshake"] >= self._logged_from:
+            self._logged_from = 10 * self.wire_errors["handshake"]  # a node with a wrong key tries ten times a second
             log.warning(
                 "%d connections to the %s address refused in the handshake: the other side expects another key here, "
                 "has no allowed key, does not encrypt, or is not a node",

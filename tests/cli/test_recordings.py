@@ -57,7 +57,10 @@ def test_export_reports_written_and_missing_snapshots(command, recorded: Path, t
     assert "pictures exists. Choose another name, or --force to replace it." in said
     status, _, said = command("export", recorded, tmp_path / "pictures", "--as", "jpeg2000")
     assert status == 2
-    assert "--as jpeg2000 is not known; expected one of mp4, mkv, ffv1, gif, tiff, zarr, npy, hdf5, png." in said
+    assert (
+        "--as jpeg2000 is not known; expected one of mp4, mkv, ffv1, gif, tiff, zarr, npy, npz, hdf5, html, png, sheet."
+        in said
+    )
 
 
 def test_repair_of_clean_recording_reports_nothing_to_do(command, recorded: Path) -> None:

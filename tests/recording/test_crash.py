@@ -68,7 +68,7 @@ def test_full_disk_is_refused_in_advance(tmp_path: Path, series, monkeypatch) ->
     writer = RecordingWriter(tmp_path / "run.h5", series.info, series.calibration)
     writer.write_raw(series.snapshot(0))
     monkeypatch.setattr(recording_writer, "free_bytes", lambda _: 1000)
-    with pytest.raises(StorageError, match=r"run\.h5.*full.*MB"):
+    with pytest.raises(StorageError, match=r"run\.h5.*full.*MiB"):
         writer.write_reconstruction(series.reconstruction(1))
     writer.close({"acquired": 2})
     with Recording(writer.path) as recording:
@@ -90,7 +90,7 @@ def test_flushed_data_stays_readable_after_a_write_error(tmp_path: Path, series)
 
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
-        with pytest.raises(StorageError, match=r"run\.h5.*MB free"):
+        with pytest.raises(StorageError, match=r"run\.h5.*MiB free"):
             write_on()
         with pytest.raises(StorageError, match="has failed"):
             writer.write_raw(series.snapshot(2000))

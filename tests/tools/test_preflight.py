@@ -12,6 +12,7 @@ from sci_stream.config import load_rig
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import save_calibration
+from sci_stream.security.keys import make_key_pair
 from sci_stream.tools.preflight import Finding, check_rig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -58,5 +59,19 @@ def test_check_shuffled_masks_are_refused_with_a_better_order(tmp_path: Path) ->
 def test_check_camera_without_frames_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sci_stream.tools.preflight._WAIT_S", 0.3)
     finding = masks_finding(tmp_path, 'trigger = "software"\n')
-    assert finding.exit_status == 0
+    assert (finding.exit_status, finding.warning) == (0, True)
     assert "wait for a trigger" in finding.text
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_check_key_of_a_node_on_this_machine_is_that_of_this_machine(tmp_path: Path, own: bool) -> None:
+    public, other = make_key_pair(tmp_path / "key"), make_key_pair(tmp_path / "other")
+    sink_key = public if own else other
+    path = tmp_path / "rig.toml"
+    path.write_text(
+        f'[security]\nencryption = "on"\nkey = "key"\nacquire_key = "{public}"\nsink_key = "{sink_key}"\n'
+        '[calibration]\nfile = "missing.h5"\n[preview]\nenabled = false\n'
+    )
+    finding = next(finding for finding in check_rig(path) if finding.what == "encryption")
+    assert finding.exit_status == (0 if own else 2)
+    assert own or "sink_key is not the key of this machine" in finding.text

@@ -167,8 +167,8 @@ class SeriesRecording:
         if free < floor:
             raise StorageError(
                 f"Not enough disk space in {folder}",
-                expected=f"at least {floor / 1e6:.0f} MB free",
-                got=f"{free / 1e6:.0f} MB",
+                expected=f"at least {floor / 2**20:.0f} MiB free",
+                got=f"{free / 2**20:.1f} MiB",
             )
 
     def write(self, batch: list[Item]) -> None:
@@ -300,11 +300,11 @@ class SeriesRecording:
             return
         floor = self._floor_bytes
         if free < floor:
-            reason = f"disk full: {free / 1e6:.0f} MB free, floor {floor / 1e6:.0f} MB"
+            reason = f"disk full: {free / 2**20:.1f} MiB free, floor {floor / 2**20:.0f} MiB"
             self._stop(RecorderState.STOPPED, reason)
         elif free < self._warn_bytes:
             if not self.warning:
-                _LOG.warning("%s: disk space is low, %.0f MB free", self.writer.path, free / 1e6)
+                _LOG.warning("%s: disk space is low, %.0f MiB free", self.writer.path, free / 2**20)
                 self._journal.append("space_low", {"free_bytes": free})
                 self._sync()
             self.warning = f"disk space is low: {free / 1e9:.1f} GB free"
