@@ -223,7 +223,8 @@ def error_estimate(reconstruction: Reconstruction, calibration: Calibration) -> 
         missed = _around((y[part] - (phi * video).sum(0)) ** 2) / np.maximum(_around(contrast), 1e-6)
         for estimated, frame in zip(estimate, video, strict=True):
             across, along = np.diff(frame, axis=1, prepend=frame[:, :1]), np.diff(frame, axis=0, prepend=frame[:1])
-            estimated[part] = np.sqrt(_OF_RESIDUAL * missed + _OF_GRADIENT * _around(across**2 + along**2))
+            filled_in = _around(across**2 + along**2) / step**2  # neighbours of one colour are two pixels apart
+            estimated[part] = np.sqrt(_OF_RESIDUAL * missed + _OF_GRADIENT * filled_in)
     return estimate
 
 

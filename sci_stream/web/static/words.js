@@ -103,7 +103,7 @@ const en = {
   k_reset: "tone of the rig file", k_auto: "automatic white balance on or off", k_pick: "pick white", k_dark: "dark lab: red and dim", k_help: "this list", space: "space",
   // refining, wipe, playback
   more: "all figures", more_title: "All figures, the last minutes, latency by stage (M)", k_more: "all figures, or three",
-  uncertainty: "Error", uncertainty_title: "Measured or filled in: estimated error of the paused frame, red from a tenth of full scale (U)", k_uncertainty: "estimated error", wipe: "Wipe", wipe_title: "Wipe between the video and the coded snapshot, or two methods (T)", k_wipe: "wipe to the coded snapshot or the other method",
+  uncertainty: "Error", uncertainty_title: "Measured or filled in: estimated error of the paused frame, red from 2 to 10 % of full scale (U)", k_uncertainty: "estimated error", wipe: "Wipe", wipe_title: "Wipe between the video and the coded snapshot, or two methods (T)", k_wipe: "wipe to the coded snapshot or the other method",
   refine: "Refine", refine_title: "Solve this snapshot again with 40 iterations, beside the rig (E)", refine_with: "Method to refine with",
   k_refine: "refine the paused snapshot", same_method: "same method", refining: "refining #{seq} …",
   refined_late: "#{seq} is refined, but no longer on the screen: pause on it and refine again", REFINED: "REFINED", refined_why: "solved again with {iterations} iterations",
@@ -205,7 +205,7 @@ const de = {
   k_reset: "Tonwerte wie im Rig", k_auto: "automatischer Weißabgleich an oder aus", k_pick: "Weiß wählen", k_dark: "Dunkellabor: rot und dunkel", k_help: "diese Liste", space: "Leertaste",
   // refining, wipe, playback
   more: "alle Zahlen", more_title: "Alle Zahlen, die letzten Minuten, Latenz je Stufe (M)", k_more: "alle Zahlen oder drei",
-  uncertainty: "Fehler", uncertainty_title: "Gemessen oder ergänzt: geschätzter Fehler des angehaltenen Bilds, rot ab einem Zehntel der Skala (U)", k_uncertainty: "geschätzter Fehler", wipe: "Wischen", wipe_title: "Zwischen Video und codierter Aufnahme oder zwei Verfahren wischen (T)", k_wipe: "zur codierten Aufnahme oder zum anderen Verfahren wischen",
+  uncertainty: "Fehler", uncertainty_title: "Gemessen oder ergänzt: geschätzter Fehler des angehaltenen Bilds, rot von 2 bis 10 % der Skala (U)", k_uncertainty: "geschätzter Fehler", wipe: "Wischen", wipe_title: "Zwischen Video und codierter Aufnahme oder zwei Verfahren wischen (T)", k_wipe: "zur codierten Aufnahme oder zum anderen Verfahren wischen",
   refine: "Verfeinern", refine_title: "Diese Aufnahme neben dem Betrieb mit 40 Iterationen neu rechnen (E)", refine_with: "Verfahren zum Verfeinern",
   k_refine: "angehaltene Aufnahme verfeinern", same_method: "gleiches Verfahren", refining: "verfeinert #{seq} …",
   refined_late: "#{seq} ist verfeinert, aber nicht mehr auf dem Schirm: dort anhalten und neu verfeinern", REFINED: "VERFEINERT", refined_why: "mit {iterations} Iterationen neu gerechnet",
