@@ -64,7 +64,7 @@ def test_check_camera_without_frames_is_not_compared(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_check_key_of_a_node_on_this_machine_is_that_of_this_machine(tmp_path: Path, own: bool) -> None:
+def test_check_key_of_a_node_here_is_that_of_this_machine(tmp_path: Path, own: bool) -> None:
     public, other = make_key_pair(tmp_path / "key"), make_key_pair(tmp_path / "other")
     sink_key = public if own else other
     path = tmp_path / "rig.toml"

@@ -1,7 +1,7 @@
 """Operations fused into few kernels by torch's compiler.
 
 A start is hundreds of small operations, each a kernel of a microsecond that reads and writes a whole image. Compiled by
-Triton they are a fraction of that. Nothing here depends on it: where a compiler is missing, or what it makes is not
+Triton they are a fraction of that. Nothing here depends on it: where a compiler is missing, or its kernels are not
 faster, the functions are called as they are.
 """
 

@@ -86,7 +86,7 @@ def test_shift_warns_once_and_corrects_only_if_permitted(
         assert ("mask_error_log_odds" in status) is correct
 
 
-def test_defects_of_snapshots_are_reported_and_stuck_pixels_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_defects_are_reported_and_stuck_pixels_left_out(caplog: pytest.LogCaptureFixture) -> None:
     rig = Rig(width_px=128, height_px=128, mask="random")
     snapshot, black = rig.snapshot(), np.float32(rig.calibration.dark.mean())
     counts = black + snapshot.counts.max() * ((snapshot.counts - black).clip(0) / snapshot.counts.max()) ** 0.6
