@@ -159,7 +159,7 @@ class Engine:
         if self._masks.turns != turns:
             self.forget("calibration")
             self._graphs.clear()
-            if self._fusion.on:  # what follows from other masks is made again, which is not to be compiled
+            if self._fusion.on:  # they would compile the making of the new estimator
                 self._fusion.stop("masks are exposed for several frames")
             self._priors = self._cycle()
 

@@ -1,8 +1,8 @@
 """Operations fused into few kernels by torch's compiler.
 
 A start is hundreds of small operations, each a kernel of a microsecond that reads and writes a whole image. Compiled by
-Triton they are a fraction of that. Nothing here depends on it: where a compiler is missing, or its kernels are not
-faster, the functions are called as they are.
+Triton they are a fraction of that. Nothing depends on it: where a compiler is missing, or its kernels are not faster,
+the functions are called as they are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ compile_on_gpu: Compiler[..., object] = functools.partial(torch.compile, dynamic
 
 
 class Fusion:
-    """Functions of tensors that are compiled while ``on``: not at first, so that what they cache is made as it is.
+    """Functions of tensors that are compiled while ``on``; not at first, while they fill their caches.
 
     Parameters
     ----------
