@@ -51,7 +51,7 @@ def box_mean(images: torch.Tensor, radius: int) -> torch.Tensor:
 def _averaged(images: torch.Tensor, radius: int, along: int) -> torch.Tensor:
     """Average along rows (−2) or along columns (−1) alone, (N, H, W) → (N, H, W)."""
     size, block = images.shape[along], _BLOCK.get(images.device.type, 64)
-    band = _band(size, radius, images.dtype, images.device)
+    band: torch.Tensor = _band(size, radius, images.dtype, images.device)
     if size < 2 * block:
         return band @ images if along == -2 else images @ band.mT
     averaged = torch.empty_like(images)
@@ -64,6 +64,7 @@ def _averaged(images: torch.Tensor, radius: int, along: int) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=64)
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _band(size: int, radius: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Return the (size, size) matrix that averages a line twice over 2·radius + 1 pixels."""
     at = torch.arange(size, device=device)

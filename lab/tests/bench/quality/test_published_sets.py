@@ -137,8 +137,8 @@ def test_bench_command_accepts_reconstruct_settings(published: Path) -> None:
 @pytest.mark.parametrize(
     ("assignment", "said"),
     [
-        ("gama=0.2", r"\[reconstruct\] gama is unknown.*gamma"),
-        ("gamma=-1", r"gamma is wrong"),
+        ("relaxaton=0.2", r"\[reconstruct\] relaxaton is unknown.*relaxation"),
+        ("relaxation=-1", r"relaxation is wrong"),
         ("relaxation", r"KEY=VALUE.*'relaxation'"),
         ("along_time=fast", "along_time.*true or false"),
     ],
