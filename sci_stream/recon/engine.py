@@ -338,7 +338,7 @@ class Engine:
             return y, None, 0.0
         where = counts >= saturation_dn
         fraction = float(np.mean(where))
-        if not fraction and self._graphs is None:  # a recorded solve takes the same tensors each time
+        if not fraction and self.device.type == "cpu":  # recorded solves take the same tensors each time
             return y, None, 0.0
         return y, self._transfers.upload(where), fraction
 
