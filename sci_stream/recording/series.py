@@ -247,7 +247,7 @@ class RecordedSeries:
         """Capture and solve of each known snapshot: a structured array, one row per snapshot.
 
         Columns: ``seq`` and those of `sci_stream.recording.columns.COLUMNS`; ``pandas.DataFrame(table)``
-        accepts it.
+        accepts it. ``iterations`` is 0 for a snapshot that was dropped.
         """
         known = np.flatnonzero((self.rows["epoch"] >= 0) | (self.rows["outcome"] != 0))
         columns: list[tuple[str, Any]] = [(name, values.dtype) for name, values in self.rows.items()]
