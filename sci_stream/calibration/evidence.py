@@ -48,6 +48,7 @@ _SATURATED = 0.005
 # The first finds lines of stuck pixels, too; the second nine of ten single ones of twice the largest y.
 _STUCK = {0.8: 4.5, 0.96: 3.0}
 _WINDOW = 7
+_OF_LINE = 0.2
 # Middle frequencies of 8×8 blocks: how many more of their coefficients are near zero than in displaced blocks.
 _JPEG = 0.15
 
@@ -169,14 +170,21 @@ def present_masks(y: Array, phi: Array, bayer: BayerPhase | None = None) -> tupl
 
 def truth_defects(y: Array, calibration: Calibration, truth: Array) -> list[Defect]:
     """Return whether true frames, (n, B, H, W), explain counts y, (n, H, W), badly, or better in another order."""
-    B, misfits = calibration.n_frames, {}
     good = 1.0 if calibration.bad_pixels is None else ~calibration.bad_pixels
-    for name, order in {
-        "masks": np.arange(B),
-        "masks[::-1]": np.arange(B)[::-1],
-        **{f"np.roll(masks, {n}, 0)": np.roll(np.arange(B), n) for n in {1, B - 1}},
-    }.items():
-        _, misfits[name] = fit_white(good * (y - calibration.dark), good * calibration.phi[order], truth)
+    y, phi, misfits = good * (y - calibration.dark), good * calibration.phi, {}
+    for name, order in {"masks[::-1]": np.arange(len(phi))[::-1], "masks": np.arange(len(phi))}.items():
+        white, misfits[name] = fit_white(y, phi[order], truth)
+    # Each mask brings out the frame that differs from their mean as y does where it is open.
+    changes = truth - truth.mean(1, keepdims=True)
+    rest = (y - white * np.einsum("bhw,nhw->nhw", phi, truth.mean(1)))[:, np.newaxis]
+    closeness = np.tensordot(rest * (phi - phi.mean((1, 2), keepdims=True)), changes, ((0, 2, 3), (0, 2, 3)))
+    closeness /= np.maximum(np.linalg.norm(changes, axis=(2, 3)).sum(0), 1e-300)
+    order = np.arange(len(phi))
+    for _ in order:
+        mask, frame = np.unravel_index(np.argmax(closeness), closeness.shape)
+        order[frame], closeness[mask], closeness[:, frame] = mask, -np.inf, -np.inf
+    name = f"masks[{order.tolist()}]"
+    _, misfits[name] = fit_white(y, phi[order], truth)
     best = min(misfits, key=lambda name: misfits[name])
     if misfits[best] < _BETTER * misfits["masks"]:
         return [Defect("mask_order", f"the true frames belong to the masks in another order: pass {best}", fatal=True)]
@@ -212,6 +220,9 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> npt.N
     for factor, around in zip(_STUCK.values(), np.stack([_neighbours(plane) for plane in planes], 1), strict=True):
         bound = around[0] if bayer is None else mosaics.merge(around)
         stuck |= y > factor * (light * np.maximum(bound, 0) + floor)
+    # Of a line, some pixels lie behind bright ones.
+    for axis in (0, 1):
+        stuck = stuck | (stuck.mean(axis, keepdims=True) > _OF_LINE)
     return stuck
 
 

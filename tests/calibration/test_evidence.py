@@ -119,6 +119,9 @@ def test_stuck_pixels_are_found_and_no_other(y: Array, masks: Array) -> None:
     damaged = y.copy()
     damaged.ravel()[where] = 16 * y.max()
     assert set(np.flatnonzero(stuck_pixels(damaged, masks))) == set(where)
+    hot = y.copy()
+    hot[:, 70] = 3 * y.max()
+    assert np.argwhere(stuck_pixels(hot, masks).all(0)).ravel().tolist() == [70]
 
 
 def test_mosaic_is_examined_by_colours(y: Array, masks: Array) -> None:
@@ -153,11 +156,13 @@ def test_equal_masks_are_refused(y: Array, masks: Array) -> None:
 
 
 def test_truth_shows_the_order_of_the_masks(y: Array, masks: Array, scene: Array) -> None:
-    def found(order: slice) -> list[str]:
-        return names(truth_defects(y[np.newaxis], Calibration(masks[order].astype(np.float32)), scene[np.newaxis]))
+    def found(order: slice | list[int]) -> list[Defect]:
+        return truth_defects(y[np.newaxis], Calibration(masks[order].astype(np.float32)), scene[np.newaxis])
 
     assert found(np.s_[:]) == []
-    assert found(np.s_[::-1]) == ["mask_order"]
+    assert names(found(np.s_[::-1])) == ["mask_order"]
+    (defect,) = found([3, 1, 7, 0, 2, 6, 5, 4])
+    assert defect.name == "mask_order"
     calibration = Calibration(masks.astype(np.float32))
     assert names(truth_defects(y[np.newaxis], calibration, scene[np.newaxis, :, ::-1])) == ["truth"]
 
