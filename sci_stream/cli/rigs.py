@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -41,10 +42,11 @@ def demo(
     browser: Annotated[bool, typer.Option(help="Open the live page in a browser.")] = True,
 ) -> None:
     """Run the whole instrument on the simulated camera, with settings that suit this machine."""
-    from sci_stream.nodes.launcher.demo import demo_rig
+    from sci_stream.nodes.launcher.demo import demo_rig, pace_camera
 
     rig_path, why = demo_rig(scene=scene, size=size, device=device, record=record, open_browser=browser, report=echo)
     echo(f"{why}\nrig file: {rig_path}\nin another terminal: sci-stream control demo")
+    threading.Thread(target=pace_camera, args=(rig_path,), name="pace", daemon=True).start()
     _run_rig(rig_path, snapshots=snapshots, duration=duration, summary=summary)
 
 

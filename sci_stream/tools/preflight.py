@@ -20,7 +20,7 @@ from sci_stream.calibration.evidence import inspect
 from sci_stream.config import Rig, load_rig
 from sci_stream.config.fields import is_loopback, tcp_address
 from sci_stream.errors import CalibrationError, ConfigError, DeviceError, SciStreamError, StorageError, missing_library
-from sci_stream.model import CameraCapabilities, CameraFrame, Json, Snapshot, SnapshotId
+from sci_stream.model import CameraCapabilities, CameraFrame, Json, Policy, Snapshot, SnapshotId
 from sci_stream.modulation.patterns import sparser_masks_hint
 from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.optics.calibration import Calibration
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _FRAMES = 6
 # Longest time to wait for them.
 _WAIT_S = 5.0
-_NOT_DONE = ("not checked", "not compared")
+_NOT_DONE = ("not checked", "not compared", "not measured")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,28 +80,40 @@ def check_rig(path: Path) -> list[Finding]:
             fitting.append(calibration)
         return _describe_calibration(calibration)
 
+    snapshots: list[Snapshot] = []
+
     def masks() -> str:
-        return _check_masks(rig, fitting[0]) if fitting else "not compared: they need camera and calibration"
+        if not fitting:
+            return "not compared: they need camera and calibration"
+        snapshots.extend(_take_snapshots(rig, fitting[0]))
+        return _check_masks(rig, fitting[0], snapshots)
 
     def modulator() -> str:
         return check_timing(rig) if opened else "not checked: it needs the camera"
 
-    checks: list[tuple[str, Callable[[], str]]] = [
+    def speed() -> str | Finding:
+        if not (snapshots and fitting and opened):
+            return "not measured: it needs camera and calibration"
+        return _check_speed(rig, fitting[0], snapshots, opened[0][0].frame_period_ns)
+
+    checks: list[tuple[str, Callable[[], str | Finding]]] = [
         ("camera", camera),
         *([("modulator", modulator)] if rig.modulator.driver else []),
         ("calibration", calibration),
         ("masks", masks),
         ("device", lambda: _check_devices(rig)),
         ("denoiser", lambda: _check_denoiser(rig, fitting)),
+        ("speed", speed),
         ("encryption", lambda: _check_encryption(rig)),
         ("addresses", lambda: _check_addresses(rig)),
-        ("recording", lambda: _check_recording(rig)),
+        ("recording", lambda: _check_recording(rig, opened[0][0] if opened else None, fitting)),
     ]
     # In the order in which a rig needs them, and to the end: one run shows everything that has to be fixed.
     for what, try_it in checks:
         try:
-            text = try_it()
-            findings.append(Finding(what, text, warning=text.startswith(_NOT_DONE)))
+            said = try_it()
+            warns = isinstance(said, str) and said.startswith(_NOT_DONE)
+            findings.append(said if isinstance(said, Finding) else Finding(what, said, warning=warns))
         except SciStreamError as error:
             findings.append(Finding(what, str(error), error.exit_status))
         except ModuleNotFoundError as error:
@@ -177,7 +189,7 @@ def _describe_calibration(calibration: Calibration | None) -> str:
     return f"{words}; {blind} pixels that no mask opens" if blind else words
 
 
-def _check_masks(rig: Rig, calibration: Calibration) -> str:
+def _check_masks(rig: Rig, calibration: Calibration, snapshots: Sequence[Snapshot]) -> str:
     """Compare the masks with some snapshots: whether they are those of the camera, where they are, in which order."""
     from sci_stream.calibration.monitor import CalibrationMonitor  # noqa: PLC0415 - a light host has no torch
     from sci_stream.recon.backend.device import pick_device  # noqa: PLC0415
@@ -186,23 +198,15 @@ def _check_masks(rig: Rig, calibration: Calibration) -> str:
     video = np.zeros((calibration.n_frames, 1, 1), np.float32)  # the order from one snapshot to the next is not judged
     health: CalibrationHealth | None = None
     clipped = 0.0
-    for seq, frame in enumerate(_take_frames(rig)):
+    for snapshot in snapshots:
         if calibration.saturation_dn is not None:
-            clipped = max(clipped, float(np.mean(frame.counts >= calibration.saturation_dn)))
-        snapshot = Snapshot(
-            id=SnapshotId("check", 0, seq),
-            counts=frame.counts,
-            calibration_hash=calibration.hash,
-            n_frames=calibration.n_frames,
-            host_time_ns=frame.host_time_ns,
-            chunks=frame.chunks,
-        )
+            clipped = max(clipped, float(np.mean(snapshot.counts >= calibration.saturation_dn)))
         health = monitor.check(snapshot, video) or health
     if health is None:
         return f"not compared: no frame within {_WAIT_S:g} s; the camera may wait for a trigger"
     if health.brightness is None or health.brightness < DARK:
         return "not compared: the snapshots are saturated or dark"
-    defects, _ = inspect(frame.counts, calibration)
+    defects, _ = inspect(snapshots[-1].counts, calibration)
     faults = {one.name: one.text_for_rig for one in defects} | findings(health, rig.calibration.warn_shift_px)
     if is_withheld(health):
         hint = ""
@@ -216,8 +220,8 @@ def _check_masks(rig: Rig, calibration: Calibration) -> str:
     return "; ".join(filter(None, words))
 
 
-def _take_frames(rig: Rig) -> list[CameraFrame]:
-    """Return a few frames, fewer if the camera is slow."""
+def _take_snapshots(rig: Rig, calibration: Calibration) -> list[Snapshot]:
+    """Return a few snapshots, fewer if the camera is slow."""
     camera = make_coded_camera(rig)
     frames: list[CameraFrame] = []
     try:
@@ -230,7 +234,50 @@ def _take_frames(rig: Rig) -> list[CameraFrame]:
     finally:
         camera.stop()
         camera.close()
-    return frames
+    return [
+        Snapshot(
+            id=SnapshotId("check", 0, seq),
+            counts=frame.counts,
+            calibration_hash=calibration.hash,
+            n_frames=calibration.n_frames,
+            host_time_ns=frame.host_time_ns,
+            bayer=calibration.bayer,
+            chunks=frame.chunks,
+        )
+        for seq, frame in enumerate(frames)
+    ]
+
+
+def _check_speed(
+    rig: Rig, calibration: Calibration, snapshots: Sequence[Snapshot], period_ns: int | None
+) -> str | Finding:
+    """Solve the snapshots as a node does, and compare the time with the camera's."""
+    from sci_stream.nodes.reconstruct.solver_settings import make_prior  # noqa: PLC0415 - a light host has no torch
+    from sci_stream.recon.engine import Engine  # noqa: PLC0415 - the same
+
+    device = _first_device(rig)
+    prior, settings = make_prior(rig.reconstruct, device)
+    engine = Engine(calibration, prior, device, settings, cuda_graphs=rig.reconstruct.cuda_graphs)
+    engine.warm_up()
+    # Nodes on one device share it, so that more of them solve no more.
+    solvers = min(rig.reconstruct.nodes, len(set(rig.reconstruct.devices)))
+
+    def rate_hz(iterations: int) -> float:
+        times = [engine.reconstruct(snapshot, iterations)[1].solve_ns for snapshot in snapshots]
+        return solvers * 1e9 / float(np.median(times))
+
+    full_hz = rate_hz(settings.iterations)
+    words = f"{full_hz:.3g} snapshots/s with {settings.iterations} iterations on this machine"
+    if not period_ns:
+        return words
+    camera_hz = 1e9 / period_ns
+    words = f"{words}, the camera's {camera_hz:.3g}/s"
+    least = settings.min_iterations if rig.reconstruct.adapt_budget else settings.iterations
+    if full_hz >= camera_hz or (least_hz := rate_hz(least)) >= camera_hz:
+        return f"{words}: it keeps up" + ("" if full_hz >= camera_hz else f" with {least} iterations")
+    fate = "are recorded raw only" if rig.policy.mode is Policy.RECORD else "are dropped"
+    text = f"{words}: too slow, {1 - least_hz / camera_hz:.0%} of the snapshots {fate}; replay can do them later"
+    return Finding("speed", text, warning=True)
 
 
 def _check_encryption(rig: Rig) -> str:
@@ -267,7 +314,7 @@ def _check_addresses(rig: Rig) -> str:
     return f"{rig.network.dispatch}, {rig.network.results}, {rig.network.taps} are free"
 
 
-def _check_recording(rig: Rig) -> str:
+def _check_recording(rig: Rig, capabilities: CameraCapabilities | None, calibrations: Sequence[Calibration]) -> str:
     if not rig.record.enabled:
         return "off"
     folder = rig.record.folder
@@ -286,7 +333,16 @@ def _check_recording(rig: Rig) -> str:
             got=f"{free_mib} MiB",
         )
     Compression(rig.record.compression).filters()
-    return f"{folder}, {free_mib / 1024:.1f} GiB free"
+    words = f"{folder}, {free_mib / 1024:.1f} GiB free"
+    if capabilities is None or not capabilities.frame_period_ns or not calibrations:
+        return words
+    pixels = capabilities.height_px * capabilities.width_px
+    raw_bytes = pixels * (1 if capabilities.bit_depth <= 8 else 2) if rig.record.raw else 0
+    video_bytes = pixels * calibrations[0].n_frames * np.dtype(rig.record.video_dtype).itemsize
+    per_s = (raw_bytes + (video_bytes if rig.record.video else 0)) * 1e9 / capabilities.frame_period_ns
+    hours = (free_mib - rig.record.min_free_mib) * 2**20 / per_s / 3600
+    rate = f"{per_s / 1e6:.3g} MB/s if all is reconstructed"
+    return f"{words}: full after {hours:.3g} h of {rate}"
 
 
 def print_findings(findings: list[Finding], console: Console) -> None:

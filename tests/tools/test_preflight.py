@@ -18,10 +18,16 @@ from sci_stream.tools.preflight import Finding, check_rig
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 CAMERA = '[camera.options]\nscene = "fast"\nmask = "random"\nbayer = "none"\nwidth_px = 128\nheight_px = 128\n'
+SOLVER = '[reconstruct]\ndenoiser = "tv"\niterations = 2\nmin_iterations = 1\ndevices = ["cpu"]\n'
 
 
 def masks_finding(folder: Path, options: str = "", order: slice | np.ndarray = np.s_[:]) -> Finding:
     """Check a rig whose calibration holds the camera's masks, changed by an index."""
+    return findings_of(folder, options, order)["masks"]
+
+
+def findings_of(folder: Path, options: str = "", order: slice | np.ndarray = np.s_[:]) -> dict[str, Finding]:
+    """Return all findings of that check, by component."""
     path = folder / "rig.toml"
     path.write_text(CAMERA + options)
     camera = make_camera(load_rig(path, {}))
@@ -32,16 +38,27 @@ def masks_finding(folder: Path, options: str = "", order: slice | np.ndarray = n
         camera.close()
     assert isinstance(own, Calibration)
     save_calibration(folder / "masks.h5", replace(own, phi=np.ascontiguousarray(own.phi[order])))
-    path.write_text(CAMERA + options + '[calibration]\nfile = "masks.h5"\n')
-    return next(finding for finding in check_rig(path) if finding.what == "masks")
+    path.write_text(CAMERA + options + '[calibration]\nfile = "masks.h5"\n' + SOLVER)
+    return {finding.what: finding for finding in check_rig(path)}
 
 
 def test_check_right_masks_gives_their_match(tmp_path: Path) -> None:
-    finding = masks_finding(tmp_path)
-    assert finding.exit_status == 0
-    plain = finding.to_json()
-    assert (plain["check"], plain["state"], plain["text"]) == ("masks", "ok", finding.text)
-    assert finding.text.startswith("match 0.9")
+    findings = findings_of(tmp_path, "snapshot_rate_hz = 0.5\n")
+    assert findings["masks"].exit_status == 0
+    plain = findings["masks"].to_json()
+    assert (plain["check"], plain["state"], plain["text"]) == ("masks", "ok", findings["masks"].text)
+    assert findings["masks"].text.startswith("match 0.9")
+    assert findings["speed"].text.endswith("the camera's 0.5/s: it keeps up")
+    assert not findings["speed"].warning
+    # 128×128 pixels of two bytes, and eight frames of float16, every two seconds.
+    assert findings["recording"].text.endswith("h of 0.147 MB/s if all is reconstructed")
+
+
+def test_check_slow_machine_warns_how_much_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sci_stream.tools.preflight._WAIT_S", 0.5)
+    speed = findings_of(tmp_path, "snapshot_rate_hz = 100000.0\n")["speed"]
+    assert speed.warning
+    assert "% of the snapshots are dropped" in speed.text
 
 
 def test_check_other_masks_are_refused(tmp_path: Path) -> None:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+import statistics
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from sci_stream.config import load_rig
 from sci_stream.config.toml_text import table_text
-from sci_stream.errors import EnvironmentFault
+from sci_stream.errors import EnvironmentFault, SciStreamError
 from sci_stream.nodes.runtime.runtime_folder import demo_rig_file, make_private_folder
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser
 from sci_stream.recon.settings import default_settings
+from sci_stream.web.control_client import RigControl
 
 # Largest first: the demo shows the largest video that the device computes in time.
 _SIZES_PX = (512, 384, 256)
@@ -38,6 +42,8 @@ _RATE_MARGIN = 0.7
 _RATE_MAX_HZ = 30.0
 # Minimum camera rate: on slower devices the budget reduces the iterations.
 _RATE_MIN_HZ = 0.5
+# The rate follows the median of so many solves, seen once a second, when it is wrong by so much.
+_PACED_OVER, _PACED_FROM = 8, 0.3
 _SCENE = "fast"
 # A demo that is left running must not fill the disk.
 _RECORD_MIB = 2048
@@ -139,7 +145,7 @@ def demo_rig(
     """
     chosen = pick_device(device)
     prior, iterations, size_px, solve_s, reason = _plan(chosen, (size,) if size else _SIZES_PX, report)
-    rate_hz = max(_RATE_MIN_HZ, min(_RATE_MAX_HZ, _RATE_MARGIN / solve_s))
+    rate_hz = rate_for(solve_s)
     folder = Path(tempfile.mkdtemp(prefix="sci-stream-demo-"))
     path = folder / "demo.toml"
     scene_file = Path(scene)
@@ -184,3 +190,36 @@ def demo_rig(
         f"chosen: {reason} (aim: {_SOLVE_S:g} s, at most {_LONGEST_SOLVE_S:g} s)"
     )
     return path, why
+
+
+def pace_camera(path: Path, wait: Callable[[float], None] = time.sleep) -> None:
+    """Keep the camera of a demo at the machine's speed, which other programs change; end once an operator sets it."""
+    rig = load_rig(path)
+    control = RigControl(f"http://127.0.0.1:{rig.preview.port}", who="the demo")
+    recent_s: deque[float] = deque(maxlen=_PACED_OVER)
+    paced_hz = 0.0
+    while True:
+        wait(1.0)
+        try:
+            status = control.status()
+            solve_ms, iterations = status.get("solve_ms"), status.get("iterations")
+            camera = control.nodes().get("acquire")
+            if not (isinstance(solve_ms, float) and isinstance(iterations, int) and camera is not None):
+                continue
+            # Under load there are fewer iterations: all of them shall fit.
+            recent_s.append(solve_ms / 1e3 * max(1.0, (rig.reconstruct.iterations or iterations) / iterations))
+            now_hz = float(camera.parameters["snapshot_rate_hz"].value)
+            if now_hz != (paced_hz := paced_hz or now_hz):
+                return
+            wanted_hz = round(rate_for(statistics.median(recent_s)), 2)
+            if len(recent_s) == _PACED_OVER and abs(wanted_hz - now_hz) > _PACED_FROM * now_hz:
+                control.set("acquire", snapshot_rate_hz=wanted_hz)
+                paced_hz = wanted_hz
+                recent_s.clear()
+        except (SciStreamError, KeyError):
+            continue  # it starts, or ends
+
+
+def rate_for(solve_s: float) -> float:
+    """Return the rate of a demo's camera on a device that solves a snapshot in this time, Hz."""
+    return max(_RATE_MIN_HZ, min(_RATE_MAX_HZ, _RATE_MARGIN / solve_s))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ import torch
 from sci_stream.cli import common
 from sci_stream.config import load_rig
 from sci_stream.nodes.launcher import demo
+from sci_stream.parameters import Parameter
+from sci_stream.web.control_client import Controllable
 
 SIZES_PX = (512, 384, 256)
 
@@ -78,3 +82,41 @@ def test_measuring_reports_prior_and_size() -> None:
     lines: list[str] = []
     demo._seconds_per_iteration(torch.device("cpu"), "tv", 64, lines.append)
     assert lines == ["measuring total variation (TV) at 64×64"]
+
+
+def test_demo_camera_follows_machine_until_rate_is_set(
+    machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(0.02)
+    monkeypatch.chdir(tmp_path)
+    path, _ = demo.demo_rig(scene="", size=0, device="cpu", record=False, open_browser=False, report=lambda _: None)
+    solve_ms, seen = 1000.0, []
+    rate = Parameter("snapshot_rate_hz", "number", 1.3)
+
+    class FakeControl:
+        def __init__(self, url: str, who: str) -> None:
+            assert (url.startswith("http://127.0.0.1:"), who) == (True, "the demo")
+
+        def status(self) -> dict[str, object]:
+            return {"solve_ms": solve_ms, "iterations": 6}  # of twelve: the load is too high
+
+        def nodes(self) -> dict[str, Controllable]:
+            return {"acquire": Controllable("acquire", "acquire", {"snapshot_rate_hz": rate}, ())}
+
+        def set(self, node: str, *, snapshot_rate_hz: float) -> None:
+            nonlocal rate
+            rate = replace(rate, value=snapshot_rate_hz)
+            seen.append((node, snapshot_rate_hz))
+
+    times = itertools.count(1)
+
+    def wait(_seconds: float) -> None:
+        nonlocal solve_ms, rate
+        at = next(times)
+        solve_ms = 1000.0 if at < 20 else 100.0
+        rate = replace(rate, value=7.0) if at == 60 else rate
+        assert at <= 60, "an operator's rate is left alone"
+
+    monkeypatch.setattr(demo, "RigControl", FakeControl)
+    demo.pace_camera(path, wait)
+    assert seen == [("acquire", 0.5), ("acquire", 3.5)]
