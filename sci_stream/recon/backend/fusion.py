@@ -8,6 +8,7 @@ the functions are called as they are.
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -57,7 +58,9 @@ class Fusion:
             if not self.on or is_in_torch_dispatch_mode():
                 return function(*args, **kwargs)
             try:
-                return compiled(*args, **kwargs)  # type: ignore[return-value] # compiled, it returns the same
+                with warnings.catch_warnings():  # of caches that it does not know, and of complex numbers
+                    warnings.simplefilter("ignore", UserWarning)
+                    return compiled(*args, **kwargs)  # type: ignore[return-value] # compiled, it returns the same
             except Exception as error:  # no compiler, or operations that it does not know: it raises anything
                 if ran_out_of_memory(error):
                     raise
