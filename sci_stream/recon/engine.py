@@ -337,10 +337,7 @@ class Engine:
         if saturation_dn is None:
             return y, None, 0.0
         where = counts >= saturation_dn
-        fraction = float(np.mean(where))
-        if not fraction and self.device.type == "cpu":  # recorded solves take the same tensors each time
-            return y, None, 0.0
-        return y, self._transfers.upload(where), fraction
+        return y, self._transfers.upload(where), float(np.mean(where))
 
     # --- a solve: the same work live and recorded
 
@@ -421,21 +418,19 @@ class Engine:
     ) -> Problem:
         """Return the problem for the algorithm, given the estimated error of the start."""
         noise, correlated = measurement.noise, None
-        r_inv, clipped = measurement.r_inv, measurement.r_inv_clipped
         # From ȳ all iterations project, as in the paper.
         if error is not None and self.settings.correlated:
             posterior_mean = self._masks.linear.first_iterations.posterior_mean
             iterations = round(self.settings.correlated / self.calibration.fineness**2)
             correlated = CorrelatedResidual(posterior_mean, error.moves, iterations)
         if error is not None and noise is not None and measurement.mismatch is not None:
-            noise, error = error.with_noise(noise, measurement.mismatch * measurement.y, r_inv)
+            noise, error = error.with_noise(noise, measurement.mismatch * measurement.y, measurement.r_inv)
         # From ȳ, where errors are not known, σ is the same everywhere, as in the paper.
         relative = error.levels() if self.settings.local_sigma and error is not None else None
         return Problem(
-            *(measurement.y, measurement.phi, r_inv, priors),
+            *(measurement.y, measurement.phi, measurement.r_inv, priors),
             relaxation=self.settings.relaxation,
-            noise_ratio=noise_variance_ratio(noise, r_inv, relative),
-            clipped=None if clipped is None or clipped is r_inv else clipped - r_inv,
+            noise_ratio=noise_variance_ratio(noise, measurement.r_inv, relative),
             correlated=correlated,
             relative=relative if isinstance(self._denoiser, LocalDenoiser) else None,
         )

@@ -50,13 +50,12 @@ def _reference_plane(y: Doubles, phi: Doubles, saturated: npt.NDArray[np.bool_])
     r = np.sum(phi**2, axis=0)
     still = _still(y, phi.sum(0), r > 1e-6)
     v = np.repeat(still[None], len(phi), axis=0)
-    r_inv, clipped = (np.where((r > 1e-6) & part, 1 / np.maximum(r, 1e-6), 0.0) for part in (~saturated, saturated))
+    r_inv = np.where((r > 1e-6) & ~saturated, 1 / np.maximum(r, 1e-6), 0.0)
     y_acc = y.copy()
     for k in range(SETTINGS.iterations):
         sigma = SETTINGS.sigma_first * (SETTINGS.sigma_last / SETTINGS.sigma_first) ** (k / (SETTINGS.iterations - 1))
         y_acc = y_acc + SETTINGS.relaxation * (y - np.sum(phi * v, axis=0))
-        coded = np.sum(phi * v, axis=0)
-        x = v + phi * ((y_acc - coded) * r_inv + np.maximum(y - coded, 0) * clipped)
+        x = v + phi * ((y_acc - np.sum(phi * v, axis=0)) * r_inv)
         v = np.stack([_denoised(frame, sigma) for frame in x])
     return v
 

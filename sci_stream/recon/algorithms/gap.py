@@ -51,8 +51,6 @@ class Problem(NamedTuple):
     """α ≥ 0 of `gap`."""
     noise_ratio: torch.Tensor | None = None
     """(…, H, W), the noise of y as from `noise_variance_ratio`; None to fit y exactly."""
-    clipped: torch.Tensor | None = None
-    """(…, H, W), (ΦΦᵀ)⁻¹ at saturated pixels, 0 elsewhere: there y is the least that Φx may be; None if none are."""
     correlated: CorrelatedResidual | None = None
     """Data step of the first iterations; None if all of them project."""
     relative: torch.Tensor | None = None
@@ -139,9 +137,6 @@ def data_step(
         # x ← v + CΦᵀ(ΦCΦᵀ + νI)⁻¹ w (y_acc − Φv) where something moves
         residual = y_acc - forward(phi, v)
         x = data_step_gaussian(v, x, residual if w is None else residual * w, r_inv, correlated)
-    if problem.clipped is not None:
-        # x ← x + Φᵀ(ΦΦᵀ)⁻¹ max(y − Φv, 0)
-        x.addcmul_(phi, (problem.clipped * (y - forward(phi, v)).clamp_min_(0.0)).unsqueeze(-3))
     return x, y_acc
 
 
