@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import logging
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -98,8 +97,8 @@ def new_segment(path: Path) -> Iterator[Path]:
     """
     if path.exists():
         raise FileExistsError
-    _remove_left_behind(path)
-    hidden = path.with_name(f".{path.name}.{os.getpid()}.new")
+    hidden = path.with_name(f".{path.name}.new")
+    hidden.unlink(missing_ok=True)  # of a writer that was killed
     try:
         yield hidden
         _publish(hidden, path)
@@ -121,15 +120,6 @@ def _publish(hidden: Path, path: Path) -> None:
         hidden.rename(path)
     else:
         hidden.unlink()
-
-
-def _remove_left_behind(path: Path) -> None:
-    """Remove hidden files of a writer that was killed while it created this segment."""
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.new"):
-        process = leftover.name.split(".")[-2]
-        # A recycled pid makes a leftover file survive, which is harmless.
-        if process.isdecimal() and not Path("/proc", process).exists():
-            leftover.unlink(missing_ok=True)
 
 
 def _open_segment(path: Path, series: str, *, only_outcomes: bool = False) -> Recording | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream.clock import unix_ns
-from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import InputError, SciStreamError, StorageError
 from sci_stream.model import Array, Json, Reconstruction, SeriesInfo, Snapshot
@@ -104,7 +104,6 @@ class RecordingWriter:
         self.rows_written = 0
         self._failure: str | None = None
         self._closed = False
-        self._filled = IntervalSet()  # rows with content in this segment
         for number in range(segment, MAX_SEGMENTS):
             self.path, self.segment = segment_path(self._first_path, number), number
             try:
@@ -133,7 +132,7 @@ class RecordingWriter:
             )
         if self._written.first is None:
             self._written.first = self.first_seq
-        self._identity = self._on_disk()
+        self._size = 0
 
     def _open(self, hidden: Path) -> h5py.File:
         """Make the new file under its hidden name, and open it for writing with live readers."""
@@ -167,23 +166,18 @@ class RecordingWriter:
                 hint="Flushed data is readable; free some space or record to another disk.",
             ) from error
 
-    def _on_disk(self) -> tuple[int, int, int]:
-        status = self.path.stat()
-        return status.st_dev, status.st_ino, status.st_size
-
     # Writing continues without an error after a file was deleted or its disk unmounted: only the directory shows it.
     def displaced(self) -> str:
         """Return why the file at `path` is not the one that is being written, ``""`` if it is."""
-        device, inode, size = self._identity
         try:
-            now = self._on_disk()
+            now, written = self.path.stat(), os.fstat(self._file.id.get_vfd_handle())
         except OSError as error:
             return f"{self.path} was moved, deleted or unmounted while it was recorded ({error.strerror})"
-        if now[:2] != (device, inode):
+        if not os.path.samestat(now, written):
             return f"{self.path} was replaced by another file while it was recorded"
-        if now[2] < size:
+        if now.st_size < self._size:
             return f"{self.path} was truncated by another program while it was recorded"
-        self._identity = now
+        self._size = now.st_size
         return ""
 
     def next_segment(self) -> RecordingWriter:
@@ -250,7 +244,7 @@ class RecordingWriter:
         Raises
         ------
         ValueError
-            If the outcome is not ``raw_only``, ``dropped`` or ``reconstructed``.
+            If the outcome is none of `OUTCOME_CODES`.
         StorageError
             As `write_raw`.
         """
@@ -261,7 +255,6 @@ class RecordingWriter:
         row = self._row(seq)
         with self._guard("written"):
             self._rows.set(row, outcome=OUTCOME_CODES[outcome], reason=reason.encode("ascii", "replace"))
-        self._filled.add(row)
         self._written.settled.add(seq)
         return True
 
@@ -271,16 +264,15 @@ class RecordingWriter:
                 f"Snapshot {seq} precedes the recording {self.path}", expected=f"seq from {self.first_seq} up"
             )
         row = seq - self.first_seq
-        if row >= len(self._filled) + MAX_EMPTY_ROWS:
+        if row >= self._rows.rows + MAX_EMPTY_ROWS:
             raise InputError(
                 f"Snapshot {seq} is too far ahead of the recording {self.path}",
                 expected=f"at most {MAX_EMPTY_ROWS} empty rows before it",
-                got=f"row {row} after {len(self._filled)} with content",
+                got=f"row {row} after {self._rows.rows}",
             )
         return row
 
     def _write_identity(self, row: int, source: Snapshot | Reconstruction) -> None:
-        self._filled.add(row)
         self.rows_written += int(self._rows.get(row, "epoch") < 0)
         self._rows.set(
             row,

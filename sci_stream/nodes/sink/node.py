@@ -31,7 +31,6 @@ from sci_stream.nodes.sink.status import SeriesStatus, SinkStatus, node_statuses
 from sci_stream.optics.calibration import Calibration
 from sci_stream.transport.pubsub import TapPublisher
 from sci_stream.transport.results_server import ReportingPeer, ResultsServer
-from sci_stream.wire.codec import payload_bytes
 from sci_stream.wire.messages import (
     Accepted,
     Acknowledged,
@@ -52,39 +51,10 @@ log = logging.getLogger(__name__)
 
 # A person can follow two a second on the page.
 _STATUS_S = 0.5
-# Messages that arrive before their series is known: their senders resend those that do not fit.
-# More messages than the nodes of a rig have in flight; beyond that the senders' retransmission takes over.
-_MAX_EARLY = 256
-_EARLY_BYTES = 64 << 20
 # Of every series but the last, the summary of a run has these.
 _ACCOUNT = ("series", "ended", "ledger", "recording")
 # Time for the last acknowledgements: without them the peers would resend until they time out.
 _GOODBYE_S = 2.0
-
-
-class EarlyMessages:
-    """Messages that wait until their series or snapshot is known, in order; over a limit the oldest are dropped.
-
-    A dropped message is not acknowledged: its sender sends it again.
-    """
-
-    def __init__(self, max_messages: int, max_bytes: int) -> None:
-        self._max_messages = max_messages
-        self._max_bytes = max_bytes
-        self._messages: deque[tuple[bytes, Message]] = deque()
-        self._bytes = 0
-
-    def put(self, identity: bytes, message: Message) -> None:
-        """Keep a message of a sender."""
-        self._messages.append((identity, message))
-        self._bytes += payload_bytes(message)
-        while len(self._messages) > self._max_messages or self._bytes > self._max_bytes:
-            self._bytes -= payload_bytes(self._messages.popleft()[1])
-
-    def take(self) -> list[tuple[bytes, Message]]:
-        """Return all messages and forget them."""
-        messages, self._messages, self._bytes = list(self._messages), deque(), 0
-        return messages
 
 
 class SinkNode:
@@ -146,7 +116,6 @@ class SinkNode:
                 account["ledger"] = cast(Json, Ledger(saved.ledger).counts())
         self._calibration: Calibration | None = None
         self._announced: tuple[bytes, SeriesInfo] | None = None
-        self._early = EarlyMessages(_MAX_EARLY, _EARLY_BYTES)
         self._status_s = float("-inf")
         self._last_status: SeriesStatus | None = None
         self._failure: SciStreamError | None = None
@@ -207,7 +176,6 @@ class SinkNode:
             for identity, message in self._server.receive(now_s):
                 with self._server.guard(identity):
                     self._handle(identity, message, now_s)
-        self._begin_announced(now_s)
         for peer in self._server.tick(now_s):
             self._lost(peer)
         if self._series is not None:
@@ -224,12 +192,14 @@ class SinkNode:
         match message:
             case Calibration():
                 self._calibration = message
+                self._begin_announced()
             case SeriesInfo():
                 self._announced = (identity, message)
                 if self._calibration is None or message.calibration_hash != self._calibration.hash:
                     # Only on demand: a calibration may be tens of megabytes, and a restarted acquire node announces
                     # the same series again.
                     self._server.reply(identity, CalibrationRequest(hash=message.calibration_hash))
+                self._begin_announced()
             case Snapshot() | Reconstruction():
                 self._pass_to_series(message.id.series, identity, message, now_s)
             case Dropped() | SeriesEnd():
@@ -249,22 +219,15 @@ class SinkNode:
             self._acknowledge(identity, message)
             return
         if series is None or series.name != name:
-            self._early.put(identity, message)
-        elif isinstance(message, SeriesEnd):
+            return  # not known yet, as after a restart of this node: the sender sends it again
+        if isinstance(message, SeriesEnd):
             series.end(identity, message)
-            self._handle_early(now_s)
         elif not series.expects(message):
-            self._early.put(identity, message)
+            return
         elif mismatch := series.mismatch_reason(message):
             self._server.refuse(identity, "mismatch", f"series {name} has no {mismatch}")
         elif series.receive(identity, message, now_s):
             self._acknowledge(identity, message)
-
-    def _handle_early(self, now_s: float) -> None:
-        """Handle messages again that arrived before their series was known."""
-        for identity, message in self._early.take():
-            with self._server.guard(identity):
-                self._handle(identity, message, now_s)
 
     def _acknowledge(self, identity: bytes, message: Acknowledged) -> None:
         self._server.reply(identity, acknowledgement_of(message))
@@ -274,7 +237,7 @@ class SinkNode:
         for identity, accepted in series.take_acknowledgements():
             self._server.reply(identity, accepted)
 
-    def _begin_announced(self, now_s: float) -> None:
+    def _begin_announced(self) -> None:
         """Begin the series that was announced last, once its calibration is there."""
         if self._announced is None or self._calibration is None:
             return
@@ -282,9 +245,9 @@ class SinkNode:
         if info.calibration_hash == self._calibration.hash:
             self._announced = None
             with self._server.guard(identity):
-                self._begin(identity, info, self._calibration, now_s)
+                self._begin(identity, info, self._calibration)
 
-    def _begin(self, identity: bytes, info: SeriesInfo, calibration: Calibration, now_s: float) -> None:
+    def _begin(self, identity: bytes, info: SeriesInfo, calibration: Calibration) -> None:
         shape = (info.n_frames, info.height_px, info.width_px)
         if calibration.phi.shape != shape:
             text = f"series {info.series} of (B, H, W) = {shape} with a calibration of {calibration.phi.shape}"
@@ -303,7 +266,6 @@ class SinkNode:
             log_for_series(info.series)
             log.info("series %s started", info.series)
         self._acknowledge(identity, info)
-        self._handle_early(now_s)
 
     def _end_series(self, reason: str) -> None:
         """End the series: close the recording with its ledger, write the summary, confirm to the acquire node."""
@@ -368,7 +330,6 @@ class SinkNode:
             is_acquire = peer.hello.kind_of_node == "acquire"
             if series is not None and is_acquire and peer.status.get("series") == series.name:
                 series.update_from_acquire(peer.status, now_s)
-                self._handle_early(now_s)
         if series is not None:
             series.learn_solvers(solvers(self._server.peers.values()))
             series.checkpoint()

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from queue import SimpleQueue
 
 from sci_stream.config import RecordSection
@@ -67,6 +67,7 @@ class RecordingStatus:
         return asdict(self) if self.enabled else {"enabled": False, "unreadable": self.unreadable}
 
 
+@dataclass
 class Recorder:
     """The recording of one series, which can be started and stopped. Used by one thread.
 
@@ -74,30 +75,23 @@ class Recorder:
     queue, ``batch_items`` one flush and thereby the loss in a crash.
     """
 
-    def __init__(
-        self,
-        info: SeriesInfo,
-        calibration: Calibration,
-        section: RecordSection,
-        *,
-        max_queue_bytes: int = 256 * MIB,
-        batch_items: int = 64,
-    ) -> None:
-        self._info = info
-        self._calibration = calibration
-        self._section = section
-        self._max_queue_bytes, self._batch_items = max_queue_bytes, batch_items
-        self._changed = threading.Condition()
-        self._queue: deque[Item] = deque()
-        self._queue_bytes = 0
-        self._thread: threading.Thread | None = None
-        self._recording: SeriesRecording | None = None
-        self._ending = False
-        self._final_ledger: LedgerCounts | None = None
-        self._failure = ""
-        self._again_s = 0.0
-        self.is_wanted = False
-        """Whether new snapshots are to be recorded: also if recording has stopped by itself or could not start."""
+    info: SeriesInfo
+    calibration: Calibration
+    section: RecordSection
+    _: KW_ONLY
+    max_queue_bytes: int = 256 * MIB
+    batch_items: int = 64
+    is_wanted: bool = field(default=False, init=False)
+    """Whether new snapshots are to be recorded: also if recording has stopped by itself or could not start."""
+    _changed: threading.Condition = field(default_factory=threading.Condition, init=False)
+    _queue: deque[Item] = field(default_factory=deque, init=False)
+    _queue_bytes: int = field(default=0, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+    _recording: SeriesRecording | None = field(default=None, init=False)
+    _ending: bool = field(default=False, init=False)
+    _final_ledger: LedgerCounts | None = field(default=None, init=False)
+    _failure: str = field(default="", init=False)
+    _again_s: float = field(default=0.0, init=False)
 
     @property
     def is_on(self) -> bool:
@@ -127,7 +121,7 @@ class Recorder:
 
         def run() -> None:
             try:
-                recording = SeriesRecording(self._info, self._calibration, self._section, settled_below)
+                recording = SeriesRecording(self.info, self.calibration, self.section, settled_below)
             except Exception as error:  # raised again in the waiting caller
                 opened.put(error)
                 return
@@ -153,7 +147,7 @@ class Recorder:
         return str(recording.writer.path)
 
     def _make_folder(self) -> None:
-        folder = self._section.folder
+        folder = self.section.folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -181,7 +175,7 @@ class Recorder:
             return
         self._again_s = now_s + _AGAIN_S
         try:
-            if free_bytes(recording.writer.path) < self._section.min_free_mib * MIB + _ROOM_BYTES:
+            if free_bytes(recording.writer.path) < self.section.min_free_mib * MIB + _ROOM_BYTES:
                 return
             file = self.start(settled_below)
         except (InputError, StorageError, OSError) as error:
@@ -213,7 +207,7 @@ class Recorder:
         item = Item(data, on_durable)
         with self._changed:
             if self.is_on:
-                if self._queue and self._queue_bytes + item.n_bytes > self._max_queue_bytes:
+                if self._queue and self._queue_bytes + item.n_bytes > self.max_queue_bytes:
                     return False
                 self._queue.append(item)
                 self._queue_bytes += item.n_bytes
@@ -229,7 +223,7 @@ class Recorder:
                 self._changed.wait(_IDLE_S)
             if not self._queue and self._ending:
                 return None
-            batch = [self._queue.popleft() for _ in range(min(len(self._queue), self._batch_items))]
+            batch = [self._queue.popleft() for _ in range(min(len(self._queue), self.batch_items))]
             self._queue_bytes -= sum(item.n_bytes for item in batch)
             return batch
 
