@@ -51,7 +51,7 @@ _STUCK, _MANY_MASKS = {0.8: 6.0, 0.96: 3.0}, 8
 _WINDOW = 7
 # Of the brightest of the scene: thin lines on black stand out, too, where few masks show them.
 _BRIGHT = 0.8
-_OF_LINE = 0.2
+_OF_LINE, _DEAD_LINE, _LIT_LINE = 0.2, 0.1, 0.3
 # Middle frequencies of 8×8 blocks: how many more of their coefficients are near zero than in displaced blocks.
 _JPEG = 0.15
 
@@ -98,7 +98,7 @@ def inspect(counts: Array, calibration: Calibration) -> tuple[list[Defect], npt.
     y[stuck] = np.nan
     found = examine(y, phi, bayer)
     if stuck.any():
-        text = f"{int(stuck.sum())} pixels are brighter than the masks allow, as stuck pixels are: left out"
+        text = f"{int(stuck.sum())} pixels are brighter than the masks allow, or on a dead line: left out"
         found.insert(0, Defect("stuck_pixels", text, corrected=True))
     return found, stuck
 
@@ -224,9 +224,14 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> npt.N
         bound = around[0] if bayer is None else mosaics.merge(around)
         stuck |= y > factor * max(1, _MANY_MASKS / len(phi)) * (light * np.maximum(bound, 0) + floor)
     stuck &= y / light > _BRIGHT * np.quantile(y / light, 0.98)
-    # Of a line, some pixels lie behind bright ones.
+    # Of a hot line, some pixels lie behind bright ones; a dead one is dark between lines of the same colours.
+    singles, level = stuck, float((y / light).mean())
     for axis in (0, 1):
-        stuck = stuck | (stuck.mean(axis, keepdims=True) > _OF_LINE)
+        line = (y / light).mean(axis, keepdims=True)
+        padded = np.pad(line.ravel(), 2, mode="edge")
+        beside = np.minimum(padded[:-4], padded[4:]).reshape(line.shape)
+        dead = (line < _DEAD_LINE * beside) & (beside > _LIT_LINE * level)
+        stuck = stuck | (singles.mean(axis, keepdims=True) > _OF_LINE) | dead
     return stuck
 
 

@@ -119,6 +119,9 @@ def test_stuck_pixels_are_found_and_no_other(y: Array, masks: Array) -> None:
     damaged = y.copy()
     damaged.ravel()[where] = 16 * y.max()
     assert set(np.flatnonzero(stuck_pixels(damaged, masks))) == set(where)
+    dead = y.copy()
+    dead[33] = 0
+    assert np.argwhere(stuck_pixels(dead, masks)).tolist() == [[33, column] for column in range(SIZE)]
     hot = y.copy()
     hot[:, 70] = 3 * y.max()
     assert np.argwhere(stuck_pixels(hot, masks).all(0)).ravel().tolist() == [70]
