@@ -156,7 +156,7 @@ class PolicySection(Section):
         ge=0,
         le=3600,
         description="live: once a snapshot has waited this long for a node, s, the newest goes first and the others "
-        "are dropped; 0: two solves, at least 0.2 s.",
+        "are dropped; 0: as long as a solve takes, at least 0.2 s.",
     )
     ring_mib: int = Field(
         default=512,

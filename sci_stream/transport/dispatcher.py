@@ -66,7 +66,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
     at once. The first HELLO is answered with the calibration; a node sends credit 0 until it has loaded the
     calibration, and again when it accepts no more snapshots. A node that holds snapshots and settles none for
     ``solve_timeout_s`` is lost, too, however lively its heartbeats. When a snapshot has waited ``max_wait_s`` for a
-    node, or for 0 as long as two solves take, the newest goes first (`DispatchQueue.drop_stale`); None: never.
+    node, or for 0 as long as a solve takes, the newest goes first (`DispatchQueue.drop_stale`); None: never.
     """
 
     address, send_queue, receive_queue = "dispatch", 64, 256
@@ -243,7 +243,7 @@ class Dispatcher(RouterServer[ReconstructPeer]):
         return settled
 
     def _drop_stale(self) -> list[Entry[Snapshot]]:
-        wait_s = self.max_wait_s or (max(2 * self._solve_s, _LEAST_WAIT_S) if self._solve_s else math.inf)
+        wait_s = self.max_wait_s or (max(self._solve_s, _LEAST_WAIT_S) if self._solve_s else math.inf)
         if self.max_wait_s is None or wait_s == math.inf:
             return []
         oldest_ns = unix_ns() - round(wait_s * 1e9)
