@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sci_stream.recording.inspection import RecordingSummary, Runs, Summary
 
 _MAX_GAPS = 8
+_MAX_EVENTS = 20
 
 
 def describe(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
@@ -35,6 +36,12 @@ def describe(recording: RecordingSummary) -> Iterator[tuple[str, str]]:
         counts = "{file}: from seq {first_seq}, {raw} raw, {video} videos".format_map(segment)
         yield "segment", f"{counts}, {segment['bytes'] / 1e6:.1f} MB, {segment['state']}"
     yield "ledger", _ledger(recording)
+    for event in figures["events"][-_MAX_EVENTS:]:
+        began = datetime.fromtimestamp(event["time_ns"] / 1e9, UTC).strftime("%H:%M:%S.%f")[:-3]
+        yield (
+            f"event {event['number']}",
+            f"{began} UTC, {event['snapshots']} snapshots: {event['cause']} {event['who']}",
+        )
     if stored["raw"]:
         yield "raw gaps", _gaps(figures["gaps"]["raw"])
     if stored["video"]:
@@ -68,7 +75,8 @@ def _ledger(recording: RecordingSummary) -> str:
     rows, ledger = recording.figures["rows"], recording.figures["ledger"]
     account = {**rows, **(ledger or {})}
     dropped = " + ".join(f"{count} dropped ({reason})" for reason, count in account["dropped"].items())
-    terms = [f"{account['reconstructed']} reconstructed", f"{account['raw_only']} raw only", dropped]
+    not_kept = f"{account['not_kept']} not kept" if account["not_kept"] else ""
+    terms = [f"{account['reconstructed']} reconstructed", f"{account['raw_only']} raw only", not_kept, dropped]
     text = " + ".join(term for term in terms if term)
     if ledger is None:
         return f"none stored; counted from the rows: {text} + {rows['open']} without an outcome"

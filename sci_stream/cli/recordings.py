@@ -69,6 +69,7 @@ def replay(
     calibration: Annotated[Path | None, typer.Option(help="A better calibration than the recorded one.")] = None,
     first: First = None,
     last: Last = None,
+    event: Annotated[int | None, typer.Option(min=1, help="Number of an event of a triggered recording.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue stopped replays; complete replays are kept.")
     ] = False,
@@ -88,6 +89,7 @@ def replay(
         device=device,
         first=first,
         last=last,
+        event=event,
         resume=resume,
     )
     if len(files) == 1 and not (out is not None and out.is_dir()):
@@ -190,4 +192,5 @@ def repair(file: RecordingPath) -> None:
 
 def _account(ledger: LedgerCounts) -> str:
     dropped = "".join(f", {count} {reason}" for reason, count in ledger["dropped"].items())
-    return f"{ledger['reconstructed']} reconstructed, {ledger['raw_only']} raw only{dropped}"
+    not_kept = f", {ledger['not_kept']} not kept" if ledger["not_kept"] else ""
+    return f"{ledger['reconstructed']} reconstructed, {ledger['raw_only']} raw only{not_kept}{dropped}"

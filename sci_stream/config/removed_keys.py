@@ -37,6 +37,7 @@ REMOVED: Final = {
     "reconstruct.xi": _IN_LAB,
     "record.movie": _EXPORT,
     "record.movie_fps": _EXPORT,
+    "record.warn_free_mib": "The warning comes at eight times min_free_mib.",
 }
 """Replacement of each removed key: a rig file with one is refused, and the rig of an old recording is read without."""
 

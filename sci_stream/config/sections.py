@@ -27,6 +27,7 @@ from sci_stream.config.fields import (
     network_location,
     tcp_address,
 )
+from sci_stream.delivery.trigger_ring import Condition
 from sci_stream.model import Policy
 
 
@@ -175,11 +176,31 @@ class PolicySection(Section):
     )
 
 
+def _conditions(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(Condition.parse(text).text for text in texts)
+
+
 class RecordSection(Section):
     """Recording to disk."""
 
     enabled: bool = Field(default=True, description="Record every series.")
     folder: RigPath = Field(default=Path("recordings"), description="Folder for recordings; created if missing.")
+    mode: Literal["continuous", "triggered"] = Field(
+        default="continuous",
+        description="continuous: everything; triggered: from before_s before to after_s after each event.",
+    )
+    before_s: float = Field(default=2.0, ge=0, le=3600, description="triggered: time before an event that is kept, s.")
+    after_s: float = Field(default=2.0, ge=0, le=3600, description="triggered: time after an event that is kept, s.")
+    trigger: Annotated[tuple[str, ...], AfterValidator(_conditions)] = Field(
+        default=(),
+        strict=False,
+        max_length=8,
+        description="triggered: conditions that trigger an event (recordings.md).",
+        examples=[["motion > 0.02, hold-off 5 s, at most 100"]],
+    )
+    reconstruct: Rare[Literal["all", "kept"]] = Field(
+        default="all", description="triggered: all snapshots, for the live page; kept: only those of events."
+    )
     raw: bool = Field(default=True, description="Record raw snapshots; the video can be reconstructed from them again.")
     video: bool = Field(default=True, description="Record the reconstructed video: B frames per snapshot.")
     compression: Literal["none", "bitshuffle_lz4"] = Field(
@@ -202,20 +223,21 @@ class RecordSection(Section):
         description="Switch the recording of a series off after this much data, MiB; the series continues. 0: never.",
     )
     min_free_mib: int = Field(
-        default=1024, ge=0, description="Stop recording when less than this is free on the disk, MiB."
-    )
-    warn_free_mib: Rare[int | None] = Field(
-        default=None,
-        ge=0,
-        description="Warn when less than this is free, MiB; unset: eight times min_free_mib.",
-        examples=[8192],
+        default=1024, ge=0, description="Stop recording when less than this is free on the disk, MiB; warn at 8 times."
     )
 
     @model_validator(mode="after")
     def _writes_something(self) -> Self:
         if self.enabled and not (self.raw or self.video):
             raise ValueError("raw and video are both false: set one of them, or enabled = false")
+        if self.is_triggered and not (self.enabled and self.raw):
+            raise ValueError('mode = "triggered" keeps raw snapshots: it needs enabled and raw')
         return self
+
+    @property
+    def is_triggered(self) -> bool:
+        """Whether only events are recorded."""
+        return self.mode == "triggered"
 
 
 WhiteGain = Annotated[float, Field(ge=0.125, le=8)]

@@ -1,4 +1,4 @@
-"""The conservation ledger: acquired = reconstructed + raw_only + Σ dropped[reason], to the snapshot."""
+"""The conservation ledger: acquired = reconstructed + raw_only + not_kept + Σ dropped[reason], to the snapshot."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ class Outcome(enum.StrEnum):
     """Its video reached the sink (and, where a recording is made, the recording)."""
     RAW_ONLY = "raw_only"
     """Its raw counts are in the recording; its video can be computed from them later."""
+    NOT_KEPT = "not_kept"
+    """No event covers it: by decision it is not in the recording, which is triggered."""
     DROPPED = "dropped"
-    """Neither; the reason is counted."""
+    """None of these; the reason is counted."""
 
 
 class DropReason(enum.StrEnum):
@@ -63,6 +65,7 @@ class LedgerCounts(TypedDict, total=False):
     acquired: int
     reconstructed: int
     raw_only: int
+    not_kept: int
     dropped: dict[str, int]
     in_flight: int
     closed: bool
@@ -199,6 +202,7 @@ class Ledger(LedgerState):
             acquired=self.acquired,
             reconstructed=self.outcomes[Outcome.RECONSTRUCTED],
             raw_only=self.outcomes[Outcome.RAW_ONLY],
+            not_kept=self.outcomes[Outcome.NOT_KEPT],
             dropped=dict(sorted(self.dropped.items())),
             in_flight=self.in_flight,
             closed=self.closed,

@@ -38,7 +38,7 @@ def _recorded(report: type) -> Recorded:
 SOLVE_QUANTITIES, HEALTH_QUANTITIES = _recorded(SolveReport), _recorded(CalibrationHealth)
 
 COLUMNS = (
-    Column("outcome", "u1", "0 none yet, 1 reconstructed, 2 raw_only, 3 dropped", required=True),
+    Column("outcome", "u1", "0 none yet, 1 reconstructed, 2 raw_only, 3 dropped, 4 not_kept", required=True),
     text_column("reason", "S24", "reason why it was dropped or left raw", required=True),
     Column("epoch", "i4", "starts of the camera before this snapshot; frame ids compare only within one", "", -1, True),
     Column("camera_frame_id", "i8", "frame id of the camera, -1 if none", "", -1, True),
@@ -95,7 +95,7 @@ def recorded_chunks(row: Mapping[str, Any]) -> dict[str, Value]:
     }
 
 
-OUTCOME_CODES = {"reconstructed": 1, "raw_only": 2, "dropped": 3}
+OUTCOME_CODES = {"reconstructed": 1, "raw_only": 2, "dropped": 3, "not_kept": 4}
 OUTCOME_NAMES = {code: name for name, code in OUTCOME_CODES.items()}
 Cell = bool | int | float | bytes
 """A value of one column."""

@@ -93,7 +93,8 @@ class RecordingSummary:
 
     ``figures`` are plain values, as ``inspect --json`` prints them: ``segments``, each ``last``, ``continued`` or
     ``unfinished``; numbers of ``stored`` snapshots, with the size of the arrays (``bytes``) and on disk; the last
-    ``ledger`` in the file; outcomes counted from the ``rows``, of which ``open`` ones have none; ``gaps``, runs of
+    ``ledger`` in the file; outcomes counted from the ``rows``, of which ``open`` ones have none; ``events``, with the
+    number of their raw ``snapshots``; ``gaps``, runs of
     known snapshots whose ``raw`` counts or ``video`` are missing; ``rates`` by host time, None with fewer than two
     snapshots; ``solving``, with the solvers by their ids as reconstruct nodes reported them; the ``calibration``, and
     its ``health``, None if the masks were not measured; ``chunks`` of the camera; ``parent``, the recording that a
@@ -122,7 +123,11 @@ def inspect_recording(path: Path) -> RecordingSummary:
             "segments": [_segment(segment) for segment in series.segments],
             "stored": _stored(series),
             "ledger": series.ledger,
-            "rows": _outcomes(rows),
+            "rows": outcomes(rows),
+            "events": [
+                {**dataclasses.asdict(event), "snapshots": len(series.seqs_of_event(event.number))}
+                for event in series.events
+            ],
             "gaps": _gaps(series),
             "rates": _rates(rows, info.n_frames),
             "solving": _solving(rows, series.solvers),
@@ -157,7 +162,8 @@ def _stored(series: RecordedSeries) -> dict[str, Json]:
     }
 
 
-def _outcomes(rows: Rows) -> dict[str, Json]:
+def outcomes(rows: Rows) -> dict[str, Json]:
+    """Count the outcomes of the rows, and those that have none."""
     settled = rows["outcome"] != 0
     counts = Counter(OUTCOME_NAMES.get(int(code), "unknown") for code in rows["outcome"][settled])
     dropped = Counter(map(cell_text, rows["reason"][rows["outcome"] == 3].tolist()))
@@ -165,6 +171,7 @@ def _outcomes(rows: Rows) -> dict[str, Json]:
         "settled": int(settled.sum()),
         "reconstructed": counts["reconstructed"],
         "raw_only": counts["raw_only"],
+        "not_kept": counts["not_kept"],
         "dropped": dict(sorted(dropped.items())),
         "open": int(((rows["epoch"] >= 0) & ~settled).sum()),
         "redelivered": int((rows["redelivered"] > 0).sum()),

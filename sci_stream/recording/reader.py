@@ -372,5 +372,8 @@ def _is_ledger(stored: object) -> TypeGuard[LedgerCounts]:
     """Return whether a stored ledger has counts where readers print and add them up."""
     if not isinstance(stored, dict) or not isinstance(dropped := stored.get("dropped", {}), dict):
         return False
-    counts = [stored.get(name, 0) for name in ("acquired", "reconstructed", "raw_only", "camera_missed", "in_flight")]
+    counts = [
+        stored.get(name, 0)
+        for name in ("acquired", "reconstructed", "raw_only", "not_kept", "camera_missed", "in_flight")
+    ]
     return all(type(count) is int for count in [*counts, *dropped.values()])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import h5py
 import numpy as np
@@ -13,9 +14,11 @@ import numpy.typing as npt
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import DropReason, LedgerCounts
 from sci_stream.errors import FileFormatError, StorageError
+from sci_stream.file_guard import complete_output
 from sci_stream.model import Array
-from sci_stream.recording.columns import OUTCOME_CODES, cell_text, columns_of
+from sci_stream.recording.columns import OUTCOME_CODES, columns_of
 from sci_stream.recording.hdf5 import LIBVER, open_for_reading
+from sci_stream.recording.inspection import outcomes
 from sci_stream.recording.layout import (
     FRAME_FLAGS,
     Compression,
@@ -66,7 +69,6 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
         If the clean copy cannot be written.
     """
     original = path.with_name(f"{path.name}.crashed")
-    partial = path.with_name(f".{path.name}.part")
     with Recording(path) as old:
         if old.finished:
             return None
@@ -74,7 +76,7 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
             raise StorageError(f"{original} exists", hint="An earlier repair left it: move it away.")
         columns, ledger = _settled_columns(old)
         used = len(columns["state"])
-        try:
+        with complete_output(path, replace=True) as partial:
             with open_for_reading(path, "recording") as source, h5py.File(partial, "w", libver=LIBVER) as out:
                 _create_copy(out, source, old)
                 _write_columns(out, columns)
@@ -88,15 +90,6 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
             _verify(partial, old)
             # Two renames, the original first: a crash in between leaves both files, and neither is overwritten.
             path.rename(original)
-            partial.rename(path)
-        except (OSError, RuntimeError) as error:
-            partial.unlink(missing_ok=True)
-            raise StorageError(
-                f"The clean copy of {path} cannot be written", got=error, hint="It needs as much space as the original."
-            ) from error
-        except FileFormatError:
-            partial.unlink(missing_ok=True)
-            raise
     return Repaired(path, original, used, ledger)
 
 
@@ -121,17 +114,10 @@ def _settled_columns(old: Recording) -> tuple[dict[str, Array], LedgerCounts]:
     outcome[lost] = OUTCOME_CODES["dropped"]
     columns["reason"][lost] = DropReason.LOST_IN_CRASH.encode()
     columns = {name: values[:used] for name, values in columns.items()}
-    outcome = columns["outcome"]
-    names, counts = np.unique(columns["reason"][outcome == OUTCOME_CODES["dropped"]], return_counts=True)
-    return columns, {
-        "acquired": int((outcome != 0).sum()),
-        "reconstructed": int((outcome == OUTCOME_CODES["reconstructed"]).sum()),
-        "raw_only": int((outcome == OUTCOME_CODES["raw_only"]).sum()),
-        "dropped": {cell_text(name): int(n) for name, n in zip(names.tolist(), counts.tolist(), strict=True)},
-        "in_flight": 0,
-        "closed": True,
-        "repaired": True,
-    }
+    counts = outcomes(columns)
+    counted = {name: counts[name] for name in ("reconstructed", "raw_only", "not_kept", "dropped")}
+    ledger = {"acquired": counts["settled"], **counted, "in_flight": 0, "closed": True, "repaired": True}
+    return columns, cast(LedgerCounts, ledger)
 
 
 def _past_last(chosen: npt.NDArray[np.bool_]) -> int:

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import TypeAdapter
 
 from sci_stream.delivery.ledger import LedgerCounts
+from sci_stream.delivery.trigger_ring import Event
+from sci_stream.errors import FileFormatError, InputError
 from sci_stream.file_guard import require_memory
 from sci_stream.model import Array, Json, SeriesInfo
 from sci_stream.optics.calibration import Calibration
@@ -24,6 +27,7 @@ from sci_stream.recording.segments import earlier_segments
 if TYPE_CHECKING:
     from sci_stream.imaging.tone import ToneSettings
 
+_EVENTS = TypeAdapter(list[Event])
 _Part = tuple[int | slice, ...]
 _Read = Callable[[int, _Part], Array]
 
@@ -175,6 +179,24 @@ class RecordedSeries:
     def solvers(self) -> dict[str, Settings]:
         """Settings of the solvers by their ids, as reconstruct nodes reported them."""
         return {name: solver for segment in self.segments for name, solver in segment.solvers.items()}
+
+    @cached_property
+    def events(self) -> list[Event]:
+        """Events of a triggered recording, the last 128 of each segment; the journal has all."""
+        try:
+            noted = [_EVENTS.validate_python(segment.notes.get("events", [])) for segment in self.segments]
+        except ValueError as error:
+            raise FileFormatError(f"The events in {self.path} are damaged", got=error) from None
+        return list({event.number: event for events in noted for event in events}.values())
+
+    def seqs_of_event(self, number: int) -> list[int]:
+        """Return the snapshots with raw counts that an event covers. Raises `InputError` if there is no such event."""
+        event = next((event for event in self.events if event.number == number), None)
+        if event is None:
+            known = ", ".join(str(event.number) for event in self.events) or "none"
+            raise InputError(f"{self.path} has no event {number}", expected=f"one of {known}")
+        host_ns = self.rows["host_time_ns"]
+        return [seq for seq in self.raw.seqs.tolist() if event.covers(int(host_ns[seq - self.first_seq]))]
 
     @property
     def finished(self) -> bool:

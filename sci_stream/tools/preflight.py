@@ -275,7 +275,7 @@ def _check_speed(
     least = settings.min_iterations if rig.reconstruct.adapt_budget else settings.iterations
     if full_hz >= camera_hz or (least_hz := rate_hz(least)) >= camera_hz:
         return f"{words}: it keeps up" + ("" if full_hz >= camera_hz else f" with {least} iterations")
-    fate = "are recorded raw only" if rig.policy.mode is Policy.RECORD else "are dropped"
+    fate = "are recorded raw only" if rig.record.is_triggered or rig.policy.mode is Policy.RECORD else "are dropped"
     text = f"{words}: too slow, {1 - least_hz / camera_hz:.0%} of the snapshots {fate}; replay can do them later"
     return Finding("speed", text, warning=True)
 
@@ -342,6 +342,9 @@ def _check_recording(rig: Rig, capabilities: CameraCapabilities | None, calibrat
     per_s = (raw_bytes + (video_bytes if rig.record.video else 0)) * 1e9 / capabilities.frame_period_ns
     hours = (free_mib - rig.record.min_free_mib) * 2**20 / per_s / 3600
     rate = f"{per_s / 1e6:.3g} MB/s if all is reconstructed"
+    if rig.record.is_triggered:
+        events = hours * 3600 / max(rig.record.before_s + rig.record.after_s, 1e-3)
+        return f"{words}: room for {events:.0f} events; an event takes {rate}"
     return f"{words}: full after {hours:.3g} h of {rate}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from sci_stream.delivery.outbox import Outbox
@@ -22,11 +23,14 @@ class LinkNews:
 
 
 class SinkClient:
-    """A connection to the sink with an outbox: at-least-once delivery; the sink recognises duplicates."""
+    """A connection to the sink with an outbox: at-least-once delivery; the sink recognises duplicates.
 
-    def __init__(self, connection: ClientConnection) -> None:
+    The sink may take ``wait_s`` before it acknowledges a message.
+    """
+
+    def __init__(self, connection: ClientConnection, wait_s: float = 0.0) -> None:
         self.connection = connection
-        self.outbox: Outbox[Accepted] = Outbox(_PATIENCE_S)
+        self.outbox: Outbox[Accepted] = Outbox(_PATIENCE_S + wait_s)
 
     def post(self, message: Acknowledged, now_s: float, *, first: bool = False) -> None:
         """Send a message, ahead of all others if ``first``, and keep it until it is safe."""
@@ -40,7 +44,8 @@ class SinkClient:
         others: list[Message] = []
         for message in received:
             if isinstance(message, Accepted):
-                if self.outbox.confirm(message, now_s):
+                key = dataclasses.replace(message, of="snapshot") if message.of == "not_kept" else message
+                if self.outbox.confirm(key, now_s):
                     safe.append(message)
             else:
                 others.append(message)

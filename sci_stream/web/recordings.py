@@ -50,18 +50,21 @@ class RecordingEntry:
     ledger: dict[str, JsonValue] | None = None
     parent: str = ""
     """The recording that it is a replay of."""
+    events: int = 0
 
 
 @lru_cache(maxsize=4 * _MAX_RECORDINGS)
-def _described(path: Path, _modified_s: float, _size: int) -> tuple[str, str, dict[str, JsonValue] | None, str]:
-    """Return state, series, ledger and parent of a recording; read again only once it has changed."""
+def _described(path: Path, _modified_s: float, _size: int) -> tuple[str, str, dict[str, JsonValue] | None, str, int]:
+    """Return state, series, ledger, parent and number of events of a recording; read again once it has changed."""
     try:
         with Recording(path) as recording:
             state = "clean" if recording.clean else "continued" if recording.finished else "unfinished"
             ledger = json.loads(json.dumps(recording.ledger))
-            return state, recording.info.series, ledger, str((recording.parent or {}).get("file", ""))
+            events = recording.notes.get("events")
+            count = len(events) if isinstance(events, list) else 0
+            return state, recording.info.series, ledger, str((recording.parent or {}).get("file", "")), count
     except DAMAGE:
-        return "unreadable", "", None, ""
+        return "unreadable", "", None, "", 0
 
 
 def _recorded_files(folder: Path) -> list[Path]:

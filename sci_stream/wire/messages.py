@@ -31,7 +31,7 @@ from sci_stream.wire.header import SCHEMA_VERSION
 
 NodeKind = Literal["acquire", "reconstruct", "sink", "tool"]
 Outcome = Literal["dropped", "raw_only"]
-Acceptable = Literal["snapshot", "reconstruction", "dropped", "series_start", "series_end"]
+Acceptable = Literal["snapshot", "not_kept", "reconstruction", "dropped", "series_start", "series_end"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,10 @@ class SeriesEnd:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The sink has stored a message as durably as the policy promises; ``seq`` is 0 for series start and end."""
+    """The sink has stored a message as durably as the policy promises; ``seq`` is 0 for series start and end.
+
+    ``of="not_kept"`` answers a snapshot that no event of a triggered recording covers.
+    """
 
     series: Name
     seq: Seq

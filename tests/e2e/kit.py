@@ -290,5 +290,6 @@ def assert_accounted_for(summary: Mapping[str, Any]) -> dict[str, Any]:
     ledger: dict[str, Any] = summary["ledger"]
     assert ledger["closed"]
     assert ledger["in_flight"] == 0
-    assert ledger["acquired"] == ledger["reconstructed"] + ledger["raw_only"] + sum(ledger["dropped"].values())
+    outcomes = (ledger[outcome] for outcome in ("reconstructed", "raw_only", "not_kept"))
+    assert ledger["acquired"] == sum(outcomes) + sum(ledger["dropped"].values())
     return ledger

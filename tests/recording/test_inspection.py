@@ -31,7 +31,7 @@ def test_inspect_counts_stored_missing_and_dropped(tmp_path: Path, series) -> No
     assert found["stored"]["raw"] == 5
     assert found["stored"]["video_frames"] == 9
     assert found["rows"] == {
-        **{"settled": 5, "reconstructed": 3, "raw_only": 1, "dropped": {"queue_full": 1}},
+        **{"settled": 5, "reconstructed": 3, "raw_only": 1, "not_kept": 0, "dropped": {"queue_full": 1}},
         **{"open": 1, "redelivered": 3, "camera_missed": 4, "epochs": 1},
     }
     assert found["gaps"] == {"raw": [(2, 3), (6, 7)], "video": [(2, 3), (5, 8)]}

@@ -65,7 +65,8 @@ def test_repair_makes_a_clean_file_with_a_closed_ledger(tmp_path: Path, series, 
             ("dropped", "lost_in_crash"), ("raw_only", ""), ("reconstructed", ""),
         ]  # fmt: skip
         assert recording.ledger == done.ledger == {
-            "acquired": 7, "reconstructed": 2, "raw_only": 2, "dropped": {"lost_in_crash": 2, "queue_full": 1},
+            "acquired": 7, "reconstructed": 2, "raw_only": 2, "not_kept": 0,
+            "dropped": {"lost_in_crash": 2, "queue_full": 1},
             "in_flight": 0, "closed": True, "repaired": True,
         }  # fmt: skip
         assert recording.notes["solvers"] == {"reconstruct-0": {"denoiser": "tv"}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from sci_stream.model import CameraFrame, Snapshot
@@ -80,10 +80,9 @@ class InFlightSnapshots:
     def __len__(self) -> int:
         return len(self._held)
 
-    @property
-    def delivering(self) -> bool:
-        """Whether the delivery of any snapshot is unsettled."""
-        return any(held.delivering for held in self._held.values())
+    def delivering(self, besides: Collection[int]) -> bool:
+        """Return whether the delivery of any snapshot is unsettled, ``besides`` these."""
+        return any(held.delivering and seq not in besides for seq, held in self._held.items())
 
     def hold(self, seq: int, epoch: int, nbytes: int, *, raw_pending: bool) -> None:
         """Hold a snapshot whose memory is already reserved."""

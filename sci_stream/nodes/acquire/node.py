@@ -75,7 +75,10 @@ class AcquireNode:
         self._stop = stop
         self._calibration = calibration
         self._duration_s = duration_s
-        self._records_raw = Policy(rig.policy.mode) is Policy.RECORD
+        self._records_raw = Policy(rig.policy.mode) is Policy.RECORD or rig.record.is_triggered
+        # Snapshots that are only reconstructed if they are kept, until the sink has decided.
+        self._undecided: dict[int, Snapshot] = {}
+        self._solves_kept = rig.record.is_triggered and rig.record.reconstruct == "kept"
         self._network = NodeNetwork(rig, stop)
         self._waits = waits
         incarnation = new_instance_id()
@@ -93,7 +96,8 @@ class AcquireNode:
             max_wait_s=rig.policy.max_wait_s if Policy(rig.policy.mode) is Policy.LIVE else None,
         )
         hello = Hello("acquire", "acquire", incarnation, versions=versions())
-        self._link = SinkClient(self._network.connect("sink", hello))
+        ring_s = rig.record.before_s if rig.record.is_triggered else 0.0
+        self._link = SinkClient(self._network.connect("sink", hello), ring_s)
         self._budget = MemoryBudget(rig.policy.ring_mib << 20)
         self._reader: CameraReader[Snapshot | SnapshotId] = CameraReader(
             camera,
@@ -192,10 +196,15 @@ class AcquireNode:
         self._link.send_due()
 
     def _note_safe(self, safe: list[Accepted], now_s: float) -> None:
-        """Release confirmed snapshots."""
+        """Release confirmed snapshots, or dispatch those that were confirmed to be kept."""
         for accepted in safe:
-            if accepted.of == "snapshot":
+            if accepted.of in {"snapshot", "not_kept"}:
                 self._in_flight.confirm_raw(accepted.seq)
+                snapshot = self._undecided.pop(accepted.seq, None)
+                if snapshot is not None and accepted.of == "snapshot":
+                    self._dispatch(snapshot, now_s)
+                elif snapshot is not None:
+                    self._settle(Settled(accepted.seq), now_s)
             elif accepted.of == "dropped":
                 for dropped in self._drops.acknowledged(accepted.seq):
                     self._spool.confirm(dropped)
@@ -301,6 +310,8 @@ class AcquireNode:
             self._hold(snapshot, now_s)
             if snapshot.id.seq in state.delivered:
                 self._in_flight.settle(snapshot.id.seq)
+            elif self._solves_kept:
+                self._undecided[snapshot.id.seq] = snapshot
             else:
                 self._dispatcher.offer(snapshot, promised=True)
         for seq in state.lost:
@@ -353,7 +364,7 @@ class AcquireNode:
             # A series that ended by itself has no drain timeout while a node still works on it.
             self._since_s = now_s
         late = now_s - self._since_s > self._rig.drain.timeout_s
-        waiting = self._in_flight.delivering
+        waiting = self._in_flight.delivering(besides=self._undecided)
         if waiting and not late:
             return
         self.running_s = now_s - self._started_s
@@ -424,7 +435,14 @@ class AcquireNode:
             self._drops.add(acquired.seq, acquired.epoch, DropReason.RING_FULL)
             return
         self._hold(acquired, now_s)
-        for displaced in self._dispatcher.offer(acquired):
+        if self._solves_kept:
+            self._undecided[acquired.id.seq] = acquired
+        else:
+            self._dispatch(acquired, now_s)
+
+    def _dispatch(self, snapshot: Snapshot, now_s: float) -> None:
+        """Queue a snapshot for the nodes."""
+        for displaced in self._dispatcher.offer(snapshot):
             self._settle(Settled(displaced, DropReason.QUEUE_FULL), now_s)
 
     def _hold(self, snapshot: Snapshot, now_s: float) -> None:
@@ -439,6 +457,7 @@ class AcquireNode:
             self._report_without_video(settled.seq, epoch, settled.given_up, now_s)
         elif not settled.given_up:
             self._spool.confirm(settled.seq)
+            self._progress_s = now_s
         if settled.masks:
             self._camera.observe(settled.masks)
 

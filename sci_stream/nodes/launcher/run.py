@@ -136,7 +136,8 @@ def result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
 def _account(ledger: Mapping[str, Any]) -> str:
     """Return the ledger of a series in a line."""
     dropped = " + ".join(f"{count} dropped ({reason})" for reason, count in ledger["dropped"].items())
-    terms = [f"{ledger['reconstructed']} reconstructed", f"{ledger['raw_only']} raw only" if ledger["raw_only"] else ""]
+    counts = {word: ledger.get(word, 0) for word in ("reconstructed", "raw_only", "not_kept")}
+    terms = [f"{n} {word.replace('_', ' ')}" for word, n in counts.items() if n or word == "reconstructed"]
     missing = f"{ledger['in_flight']} missing" if ledger["in_flight"] else "the series was not ended"
     closes = "the ledger closes" if ledger["closed"] else f"THE LEDGER DOES NOT CLOSE: {missing}"
     return f"{ledger['acquired']} acquired = {' + '.join(term for term in [*terms, dropped] if term)}: {closes}"
@@ -195,6 +196,7 @@ class StatusLine:
             f"acquired {status['ledger.acquired']}{of}",
             f"reconstructed {status['ledger.reconstructed']}",
             f"raw only {status['ledger.raw_only']}" if status.get("ledger.raw_only") else "",
+            f"not kept {status['ledger.not_kept']}" if status.get("ledger.not_kept") else "",
             f"dropped {status['ledger.dropped']}" if status.get("ledger.dropped") else "",
             f"in flight {status['ledger.in_flight']}",
             f"{status.get('rate.reconstructed_per_s', 0.0):.2f} snapshots/s",

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from sci_stream.config import Rig
 from sci_stream.delivery.ledger import Ledger, LedgerState
+from sci_stream.delivery.trigger_ring import TriggerState
 from sci_stream.nodes.runtime.process import SPOOL_VARIABLE
 from sci_stream.nodes.runtime.runtime_folder import make_private_folder, open_own, private_folder, user_runtime_folder
 from sci_stream.parameters import SettingChange
@@ -23,12 +24,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SavedLedger:
-    """Content of the file: the state of the ledger, whether the recording was switched on, the latest changes."""
+    """Content of the file: ledger, whether the recording was switched on, the latest changes, triggers if there are."""
 
     series: str
     recording: bool
     ledger: LedgerState
     changes: Sequence[SettingChange] = ()
+    triggers: TriggerState | None = None
 
 
 _DOCUMENT = TypeAdapter(SavedLedger)
@@ -68,9 +70,9 @@ class LedgerFile:
             log.warning("cannot read the saved ledger %s (%s): using the recording's", self._path, error)
             return None
 
-    def write(self, series: str, ledger: Ledger, *, recording: bool, changes: Sequence[SettingChange] = ()) -> None:
+    def write(self, saved: SavedLedger) -> None:
         """Replace the file."""
-        document = _DOCUMENT.dump_json(SavedLedger(series, recording, ledger.state(), changes))
+        document = _DOCUMENT.dump_json(saved)
         new = self._path.with_suffix(".ledger.new")
         try:
             make_private_folder(self._path.parent)

@@ -7,7 +7,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -76,6 +76,7 @@ class _Sent:
     """Values before the change, by name."""
 
 
+@dataclass
 class OperatorCommands:
     """Take requests from any thread (`ask`), and execute or forward them in the sink's loop (`poll`).
 
@@ -84,36 +85,28 @@ class OperatorCommands:
     the running one; ``wake`` wakes the sink's loop from any thread; ``show_soon`` updates the displayed status at once.
     """
 
-    def __init__(
-        self,
-        peers: Mapping[bytes, ReportingPeer],
-        send: Callable[[bytes, Message], bool],
-        series: Callable[[], SeriesSession | None],
-        wake: Callable[[], None],
-        show_soon: Callable[[], None],
-        *,
-        alarms: Alarms,
-    ) -> None:
-        self._peers = peers
-        self._send = send
-        self._series = series
-        self._wake = wake
-        self._show_soon = show_soon
-        self._alarms = alarms
-        self._inbox: SimpleQueue[_Request] = SimpleQueue()
-        self._sent: dict[str, _Sent] = {}
-        self._in_force: dict[tuple[str, str], SettingChange] = {}
-        self.recent: deque[SettingChange] = deque(maxlen=MAX_RECENT)
-        """The last changes, which every page shows."""
-        self._known: set[bytes] = set()
-        self.display: Display | None = None
-        """The page's display, for its tone; None without a page."""
+    peers: Mapping[bytes, ReportingPeer]
+    send: Callable[[bytes, Message], bool]
+    series: Callable[[], SeriesSession | None]
+    wake: Callable[[], None]
+    show_soon: Callable[[], None]
+    _: KW_ONLY
+    alarms: Alarms
+    display: Display | None = None
+    """The page's display, for its tone; None without a page."""
+    recent: deque[SettingChange] = field(default_factory=lambda: deque(maxlen=MAX_RECENT), init=False)
+    """The last changes, which every page shows."""
+    _inbox: SimpleQueue[_Request] = field(default_factory=SimpleQueue, init=False)
+    _sent: dict[str, _Sent] = field(default_factory=dict, init=False)
+    _in_force: dict[tuple[str, str], SettingChange] = field(default_factory=dict, init=False)
+    _known: set[bytes] = field(default_factory=set, init=False)
 
     def ask(self, node: str, action: str, parameters: Changes, who: str) -> Future[ControlAnswer]:
         """Request, from any thread, that a node sets parameters or performs an action.
 
         ``node`` is a name, ``reconstruct`` for all of that kind, or ``sink``; ``action`` is ``set``, one that the node
-        lists, or at the sink ``acknowledge``, with the number of the ``alarm``; ``who`` is logged and recorded.
+        lists, or at the sink ``acknowledge``, with the number of the ``alarm``, or ``keep_event``, which keeps an event
+        of a triggered recording; ``who`` is logged and recorded.
         """
         request = _Request(node, action, parameters, who, Future())
         if self._inbox.qsize() + len(self._sent) >= MAX_WAITING:
@@ -122,7 +115,7 @@ class OperatorCommands:
             )
         else:
             self._inbox.put(request)
-            self._wake()
+            self.wake()
         return request.answer
 
     # --- from the sink's loop
@@ -143,7 +136,7 @@ class OperatorCommands:
             _answer_if_complete(request)
         self._restore_changes(now_s)
         for key, sent in list(self._sent.items()):
-            peer = self._peers.get(sent.identity)
+            peer = self.peers.get(sent.identity)
             if peer is None or peer.lost or now_s - sent.sent_s > PATIENCE_S:
                 why = "has not answered" if peer is not None and not peer.lost else "was lost before it answered"
                 problem = EnvironmentFault(
@@ -153,8 +146,8 @@ class OperatorCommands:
 
     def _restore_changes(self, now_s: float) -> None:
         """Set again, on nodes that have restarted, the values that an operator had set."""
-        self._known &= self._peers.keys()
-        for identity, peer in list(self._peers.items()):
+        self._known &= self.peers.keys()
+        for identity, peer in list(self.peers.items()):
             if peer.lost or not peer.parameters or identity in self._known:
                 continue
             self._known.add(identity)  # once for each process: it may refuse
@@ -179,7 +172,7 @@ class OperatorCommands:
         if not result.ok:
             self._settle(result.request, InputError(result.text or f"{sent.node} refused"))
             return True
-        request, peer = sent.request, self._peers.get(identity)
+        request, peer = sent.request, self.peers.get(identity)
         if request.action != "set":
             self._note_change(SettingChange(unix_ns(), request.who, sent.node, request.action))
         elif peer is not None:
@@ -208,16 +201,16 @@ class OperatorCommands:
         _answer_if_complete(request)
 
     def _pass_on(self, request: _Request, now_s: float) -> None:
-        targets = [(identity, peer) for identity, peer in self._peers.items() if _is_meant(peer, request.node)]
+        targets = [(identity, peer) for identity, peer in self.peers.items() if _is_meant(peer, request.node)]
         if not targets:
-            names = [peer.hello.node for peer in self._peers.values() if not peer.lost]
+            names = [peer.hello.node for peer in self.peers.values() if not peer.lost]
             raise InputError(f"Unknown node {request.node!r}", expected=f"one of {', '.join([*names, SINK])}")
         # All or none, as far as the sink can check.
         checked = [_checked(request, peer) for _, peer in targets]
         for (identity, peer), changes in zip(targets, checked, strict=True):
             key, node = secrets.token_hex(8), peer.hello.node
             message = Control(request=key, node=node, action=request.action, parameters=changes, who=request.who)
-            if self._send(identity, message):
+            if self.send(identity, message):
                 request.waiting.add(key)
                 # Now, because a heartbeat with the new values may arrive before the answer.
                 before = {parameter.name: parameter.value for parameter in peer.parameters}
@@ -229,7 +222,7 @@ class OperatorCommands:
 
     def _own_parameters(self) -> list[Parameter]:
         parameters = []
-        if (series := self._series()) is not None:
+        if (series := self.series()) is not None:
             text = "Whether the series is being recorded."
             parameters.append(Parameter("recording", "flag", series.recorder.is_on, description=text))
         if self.display is not None:
@@ -239,11 +232,17 @@ class OperatorCommands:
 
     def _set_own(self, request: _Request) -> None:
         if request.action == "acknowledge":
-            self._alarms.acknowledge(request.parameters.get("alarm"), request.who)
-            self._show_soon()
+            self.alarms.acknowledge(request.parameters.get("alarm"), request.who)
+            self.show_soon()
+            return
+        series = self.series()
+        if request.action == "keep_event" and series is not None:
+            request.texts.append(f"event {series.keep_event(request.who).number}")
+            self.show_soon()
             return
         if request.action != "set":
-            raise InputError(f"Unknown action {request.action!r} for the sink", expected="set or acknowledge")
+            expected = "set, acknowledge or keep_event"
+            raise InputError(f"Action {request.action!r} is not available at the sink now", expected=expected)
         changes = checked_changes(self._own_parameters(), request.parameters, SINK)
         if "recording" in changes:
             request.texts.append(self.switch_recording(bool(changes["recording"]), request.who))
@@ -262,11 +261,11 @@ class OperatorCommands:
         StorageError
             If the file cannot be created.
         """
-        series = self._series()
+        series = self.series()
         assert series is not None
         if series.recorder.is_on == on:
             return series.recorder.status().file or ""
-        self._show_soon()
+        self.show_soon()
         change = SettingChange(unix_ns(), who, SINK, "recording", not on, on)
         if not on:
             self._note_change(change)  # while the journal is open
@@ -280,10 +279,10 @@ class OperatorCommands:
     def _note_change(self, change: SettingChange) -> None:
         log.warning("%s, by %s", change, change.who or "an unnamed operator")
         self._keep_in_force(change)
-        series = self._series()
+        series = self.series()
         if series is not None:
             series.note_change(change)
-        self._show_soon()
+        self.show_soon()
 
     def _keep_in_force(self, change: SettingChange) -> None:
         self.recent.append(change)
@@ -313,10 +312,12 @@ class OperatorCommands:
         ]
 
     def _declared(self) -> Iterator[tuple[str, str, Sequence[Parameter], list[str]]]:
-        for peer in self._peers.values():
+        for peer in self.peers.values():
             if not peer.lost:
                 yield peer.hello.node, peer.hello.kind_of_node, peer.parameters, peer.actions
-        yield SINK, SINK, self._own_parameters(), []
+        series = self.series()
+        actions = ["keep_event"] if series is not None and series.is_triggered else []
+        yield SINK, SINK, self._own_parameters(), actions
 
 
 def _answer_if_complete(request: _Request) -> None:

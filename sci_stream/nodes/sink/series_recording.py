@@ -6,7 +6,7 @@ import enum
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -14,6 +14,7 @@ from sci_stream.config import RecordSection
 from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.delivery.rate_limit import TokenBucket
 from sci_stream.delivery.throughput import ThroughputMeter
+from sci_stream.delivery.trigger_ring import Event
 from sci_stream.errors import InputError, StorageError
 from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
 from sci_stream.optics.calibration import Calibration
@@ -37,13 +38,13 @@ class Written(enum.StrEnum):
     """Result of writing an accepted item."""
 
     WRITTEN = "written"
-    """Written and flushed: it survives a crash of this process."""
-    DUPLICATE = "duplicate"
-    """Its row was already written."""
+    """Written and flushed, now or before: it survives a crash of this process."""
     LOST = "lost"
     """Not written, though recording is on: disk error, or it does not fit the series."""
     OFF = "off"
     """Recording is switched off."""
+    NOT_KEPT = "not_kept"
+    """No event covers it."""
 
 
 class RecorderState(enum.StrEnum):
@@ -73,7 +74,14 @@ class LedgerNote:
     notes: dict[str, Json] = field(default_factory=dict)
 
 
-Recordable = Snapshot | Reconstruction | Dropped | LedgerNote | SettingChange
+@dataclass(frozen=True, slots=True)
+class NotKept:
+    """The outcome of a snapshot that no event covers."""
+
+    seq: int
+
+
+Recordable = Snapshot | Reconstruction | Dropped | NotKept | LedgerNote | SettingChange | Event
 """A raw snapshot, a result, the outcome of snapshots without video, or a note beside them."""
 
 
@@ -113,8 +121,7 @@ class SeriesRecording:
     ) -> None:
         self._section = section
         self._floor_bytes = section.min_free_mib * MIB
-        warn_mib = 8 * section.min_free_mib if section.warn_free_mib is None else section.warn_free_mib
-        self._warn_bytes = warn_mib * MIB
+        self._warn_bytes = 8 * self._floor_bytes
         self.state = RecorderState.RECORDING
         self.reason = ""
         self.warning = ""
@@ -223,10 +230,7 @@ class SeriesRecording:
             self.writer = last.next_segment()
         except Exception as error:  # whatever fails, the open segment can still be written
             self._next_segment_s = time.monotonic() + _RETRY_SEGMENT_S
-            if not self._segment_problem:
-                _LOG.error("%s grows beyond its limit, because the next segment cannot begin: %s", last.path, error)
-                self._journal.append("segment_postponed", {"file": last.path.name, "error": str(error)})
-                self._sync()
+            _LOG.error("%s grows beyond its limit, because the next segment cannot begin: %s", last.path, error)
             self._segment_problem = f"the next segment cannot begin: {error}"
             return
         self._segment_problem = ""
@@ -258,34 +262,33 @@ class SeriesRecording:
         try:
             match data:
                 case Snapshot():
-                    written = self.writer.write_raw(data)
+                    self.writer.write_raw(data)
                 case Reconstruction():
-                    written = self.writer.write_reconstruction(data)
+                    self.writer.write_reconstruction(data)
                 case Dropped():
-                    written = self._write_outcome(data)
+                    self._write_outcome(data)
+                case NotKept():
+                    self.writer.write_outcome(data.seq, "not_kept")
                 case LedgerNote():
                     self.ledger = data.ledger
                     self.writer.notes |= data.notes
                     self.writer.write_ledger(data.ledger)
-                    written = True
-                case SettingChange():
-                    self._journal.append("changed", data.to_json())
-                    written = True
+                case SettingChange() | Event():
+                    self._journal.append("changed" if isinstance(data, SettingChange) else "event", asdict(data))
         except (InputError, ValueError, TypeError, ArithmeticError) as error:
             # One invalid snapshot must not end the recording.
             if self._lines.take(time.monotonic()):
                 _LOG.error("not recorded: %s", error)
             self._journal.append("refused", {"error": str(error)})
             return Written.LOST
-        return Written.WRITTEN if written else Written.DUPLICATE
+        return Written.WRITTEN
 
-    def _write_outcome(self, dropped: Dropped) -> bool:
+    def _write_outcome(self, dropped: Dropped) -> None:
         outcome, reason = dropped.outcome, dropped.reason
         written = [self.writer.write_outcome(seq, outcome, reason) for seq in dropped.seqs]
         if any(written):
             event: dict[str, Json] = {"seq": dropped.seq, "outcome": outcome, "reason": reason}
             self._journal.append("outcome", event | ({"count": dropped.count} if dropped.count > 1 else {}))
-        return any(written)
 
     def _watch_file(self) -> None:
         """Stop if the file is no longer where its readers look for it: what follows would be lost without notice."""

@@ -8,7 +8,7 @@ import logging
 import queue
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
@@ -18,12 +18,15 @@ from sci_stream.config import Rig
 from sci_stream.delivery.interval_set import IntervalSet
 from sci_stream.delivery.ledger import DropReason, Ledger, Outcome
 from sci_stream.delivery.reorder_buffer import ReorderBuffer
+from sci_stream.delivery.trigger_ring import Event, TriggerState
+from sci_stream.errors import InputError
 from sci_stream.model import Json, Reconstruction, SeriesInfo, Snapshot
-from sci_stream.nodes.sink.ledger_file import LedgerFile
+from sci_stream.nodes.sink.ledger_file import LedgerFile, SavedLedger
 from sci_stream.nodes.sink.recorder import Recorder, RecordingStatus
-from sci_stream.nodes.sink.series_recording import LedgerNote, Written
+from sci_stream.nodes.sink.series_recording import LedgerNote, NotKept, Written
 from sci_stream.nodes.sink.statistics import SeriesStatistics, stage_seconds
 from sci_stream.nodes.sink.status import SeriesStatus
+from sci_stream.nodes.sink.triggered import TriggeredSeries, mean_brightness
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SettingChange
 from sci_stream.recording.reader import Recording
@@ -34,8 +37,9 @@ log = logging.getLogger(__name__)
 
 # A result that a lost node still owes must not stop the live video.
 _REORDER_PATIENCE_S = 2.0
-# The ledger document of a recording has a fixed size.
-_SOLVERS_IN_FILE = 32
+# The ledger document of a recording has a fixed size; its journal has all events.
+_SOLVERS_IN_FILE, _EVENTS_IN_FILE = 32, 128
+_EVENTS_SHOWN = 20
 _LONGEST_SOLVER = 1500
 # The acquire node reports its count with each heartbeat. In between, snapshots arrive with numbers beyond it: no camera
 # is faster than this. Each number that is accepted may cost a row of 300 bytes in the recording.
@@ -70,7 +74,7 @@ class Callbacks:
 class _Pending:
     """A message that is not safe yet, as it is recorded and counted, and its senders."""
 
-    message: OfSnapshot
+    message: OfSnapshot | NotKept
     senders: list[bytes]
 
 
@@ -91,6 +95,7 @@ class SeriesSession:
         callbacks: Callbacks,
         file: LedgerFile | None,
         ledger: Ledger,
+        triggers: TriggerState | None = None,
     ) -> None:
         self.name = info.series
         self._rig = rig
@@ -109,9 +114,13 @@ class SeriesSession:
         # Keys that found the recorder's queue full, in order; while there are any, the node receives nothing more.
         self._deferred: deque[Accepted] = deque()
         self._written: queue.SimpleQueue[tuple[Accepted, Written]] = queue.SimpleQueue()
+        # Of deliveries that wait for the decision on their raw counts, once that is saved.
+        self._acknowledgements: list[tuple[bytes, Accepted]] = []
         self.ended_by: bytes | None = None
         self._ahead = int(_MAX_SNAPSHOTS_PER_S * max(1.0, rig.network.heartbeat_s))
         self.recorder = Recorder(info, calibration, rig.record)
+        state, is_triggered = triggers or TriggerState(), rig.record.is_triggered
+        self._triggered = TriggeredSeries(info, rig, calibration.saturation_dn, state) if is_triggered else None
         self._open_share = float(calibration.phi.mean())
         self._solvers: dict[str, Mapping[str, int | float | str]] = {}
         self._file_path = recording_path(Path(rig.record.folder), info.series)
@@ -139,13 +148,16 @@ class SeriesSession:
         if saved is not None:
             log.warning("series %s: the ledger of the sink's earlier process is continued", info.series)
         ledger = Ledger(None if saved is None else saved.ledger)
-        session = cls(info, calibration, rig, callbacks=callbacks or Callbacks(), file=file, ledger=ledger)
+        triggers = None if saved is None else saved.triggers
+        callbacks = callbacks or Callbacks()
+        session = cls(info, calibration, rig, callbacks=callbacks, file=file, ledger=ledger, triggers=triggers)
         session.statistics.changes += () if saved is None else saved.changes
         session._restore_segments()
         if rig.record.enabled and saved is None:
             session.recorder.start()
         elif saved is not None and saved.recording:
             session.recorder.resume(ledger.settled_below)
+        session._restore_decisions()
         session._save()
         return session
 
@@ -170,6 +182,19 @@ class SeriesSession:
         for seq in recording.raw_seqs:
             self._raw_safe.add(seq)
         self.learn_solvers(recording.solvers)
+
+    def _restore_decisions(self) -> None:
+        """Continue with snapshots whose raw counts an earlier process has decided, and that have no outcome yet."""
+        if self._triggered is None:
+            return
+        decided: dict[int, str] = {
+            seq: Written.WRITTEN for start, stop in self._raw_safe.runs for seq in range(start, stop)
+        }
+        for seq, written in (decided | self._triggered.decided).items():
+            if self.ledger.is_settled(seq):
+                self._triggered.forget(seq)
+            else:
+                self._raw_is_decided(seq, written)
 
     # --- messages
 
@@ -203,9 +228,10 @@ class SeriesSession:
         pending = self._pending.get(key)
         if pending is None and not self._is_safe(message):
             self._pending[key] = _Pending(self._accept(message, now_s), [sender])
-            # Behind others that wait for room, so that the recorder receives messages in order.
-            if self._deferred or not self._submit(key):
-                self._deferred.append(key)
+            if self._triggered is None:
+                self._queue(key)
+            else:
+                self._await_decision(key, self._triggered)
             return False
         self.ledger.duplicates += key.of == "reconstruction"
         if pending is None:
@@ -215,13 +241,90 @@ class SeriesSession:
         return False
 
     def _is_safe(self, message: OfSnapshot) -> bool:
+        triggered = self._triggered
         match message:
             case Snapshot():
-                return message.id.seq in self._raw_safe
+                seq = message.id.seq
+                is_decided = triggered is not None and (seq in triggered.decided or self.ledger.is_settled(seq))
+                return is_decided or seq in self._raw_safe
             case Reconstruction():
-                return self.ledger.is_settled(message.id.seq)
+                seqs = range(message.id.seq, message.id.seq + 1)
             case Dropped():
-                return all(map(self.ledger.is_settled, message.seqs))
+                seqs = message.seqs
+        return all(self.ledger.is_settled(seq) or (triggered and seq in triggered.delivered) for seq in seqs)
+
+    # --- triggered recording
+
+    def _await_decision(self, key: Accepted, triggered: TriggeredSeries) -> None:
+        """Take a new message, to be recorded and counted once the raw counts of its snapshot are decided."""
+        message = self._pending[key].message
+        if isinstance(message, Snapshot):
+            self._note_event(triggered.add(message))
+            self._write_decided(triggered)
+        elif isinstance(message, Dropped) and message.outcome == "dropped":
+            self._queue(key)  # its raw counts do not come
+        else:
+            assert isinstance(message, Reconstruction | Dropped)
+            written = triggered.deliver(key.seq, message)
+            if written is None:
+                self._acknowledgements += [(sender, key) for sender in self._pending.pop(key).senders]
+                self._callbacks.wake()
+            else:
+                self._pass_on(key, written)
+            if isinstance(message, Reconstruction):
+                self._note_event(triggered.ring.judge({"residual": message.report.residual}))
+                self._write_decided(triggered)
+
+    def _write_decided(self, triggered: TriggeredSeries) -> None:
+        """Record raw counts that are kept; report others to `take_acknowledgements`."""
+        for seq, is_kept in triggered.ring.decisions():
+            key = Accepted(self.name, seq, "snapshot")
+            if is_kept:
+                self._queue(key)
+            else:
+                self._written.put((key, Written.NOT_KEPT))
+                self._callbacks.wake()
+
+    def _raw_is_decided(self, seq: int, written: str) -> None:
+        assert self._triggered is not None
+        if (message := self._triggered.decide(seq, written)) is not None:
+            key = acknowledgement_of(message)
+            self._pending[key] = _Pending(message, [])
+            self._pass_on(key, written)
+
+    def _pass_on(self, key: Accepted, written: str) -> None:
+        """Record the outcome of a snapshot whose raw counts are decided."""
+        pending = self._pending[key]
+        if written == Written.NOT_KEPT:
+            pending.message = NotKept(key.seq)
+        elif isinstance(pending.message, Dropped):
+            pending.message = self._with_outcome(pending.message)
+        self._queue(key)
+
+    def keep_event(self, who: str) -> Event:
+        """Begin an event now, for an operator. Raises `InputError` if the recording is not triggered."""
+        if self._triggered is None:
+            raise InputError("Everything is recorded", expected='[record] mode = "triggered"')
+        # The acquire node's clock has stamped the snapshots.
+        now_ns = unix_ns() - (self._callbacks.clock_of("acquire") or 0)
+        event = self._triggered.ring.trigger(now_ns, "kept", who)
+        self._note_event(event)
+        self._write_decided(self._triggered)
+        self._save()
+        return event
+
+    def _note_event(self, event: Event | None) -> None:
+        if event is not None:
+            log.info("event %d: %s %s", event.number, event.cause, event.who)
+            self.recorder.submit(event)
+            self.checkpoint()
+
+    @property
+    def is_triggered(self) -> bool:
+        """Whether only events are recorded."""
+        return self._triggered is not None
+
+    # --- acknowledgements
 
     def _accept(self, message: OfSnapshot, now_s: float) -> OfSnapshot:
         """Display a new message; return it as it is recorded and counted."""
@@ -236,11 +339,13 @@ class SeriesSession:
 
     def take_acknowledgements(self) -> list[tuple[bytes, Accepted]]:
         """Settle the snapshots that the recorder has written; return the acknowledgements by receiver."""
-        due: list[tuple[bytes, Accepted]] = []
+        due, self._acknowledgements = self._acknowledgements, []
         while not self._written.empty():
             key, written = self._written.get()
             pending = self._pending.pop(key)
             self._settle(pending.message, written)
+            if written == Written.NOT_KEPT:
+                key = dataclasses.replace(key, of="not_kept")
             due += [(sender, key) for sender in pending.senders]
         if due:
             self._save()
@@ -252,7 +357,8 @@ class SeriesSession:
         """Save the ledger before anything in it is acknowledged."""
         if self._file is not None:
             changes = self.statistics.changes[-_SAVED_CHANGES:]
-            self._file.write(self.name, self.ledger, recording=self.recorder.is_wanted, changes=changes)
+            triggers = None if self._triggered is None else self._triggered.saved()
+            self._file.write(SavedLedger(self.name, self.recorder.is_wanted, self.ledger.state(), changes, triggers))
 
     def _accept_reconstruction(self, reconstruction: Reconstruction, now_s: float) -> Reconstruction:
         # The heartbeat with new settings may be behind the first result that used them.
@@ -269,6 +375,11 @@ class SeriesSession:
         # Shown before it is safe: the live view must not wait for the disk.
         self._show(self._reorder.push(reconstruction.id.seq, accepted, now_s))
         return accepted
+
+    def _queue(self, key: Accepted) -> None:
+        """Submit a pending message behind others that wait for room, so that the recorder receives them in order."""
+        if self._deferred or not self._submit(key):
+            self._deferred.append(key)
 
     def _submit(self, key: Accepted) -> bool:
         """Submit a pending message to the recorder; return False if its queue is full."""
@@ -295,27 +406,38 @@ class SeriesSession:
 
     # --- ledger
 
-    def _settle(self, message: OfSnapshot, written: Written) -> None:
+    def _settle(self, message: OfSnapshot | NotKept, written: str) -> None:
         """Count a message that the recorder has written or, as it says, has not."""
+        seqs: Iterable[int] = ()
         match message:
             case Snapshot():
-                if written in {Written.WRITTEN, Written.DUPLICATE}:
+                if written == Written.WRITTEN:
                     self._raw_safe.add(message.id.seq)
+                if self._triggered is not None:
+                    self._raw_is_decided(message.id.seq, written)
             case Dropped():
-                for seq in message.seqs:
+                seqs = message.seqs
+                for seq in seqs:
                     self.ledger.settle(seq, Outcome(message.outcome), message.reason)
             case Reconstruction():
+                seqs = (message.id.seq,)
                 self._settle_reconstruction(message, written)
+            case NotKept():
+                seqs = (message.seq,)
+                self.ledger.settle(message.seq, Outcome.NOT_KEPT)
+        if self._triggered is not None:
+            for seq in seqs:
+                self._triggered.forget(seq)
 
-    def _settle_reconstruction(self, reconstruction: Reconstruction, written: Written) -> None:
+    def _settle_reconstruction(self, reconstruction: Reconstruction, written: str) -> None:
         seq = reconstruction.id.seq
-        if written is Written.LOST:
+        if written == Written.LOST:
             if seq in self._raw_safe:
                 self.ledger.settle(seq, Outcome.RAW_ONLY)
             else:
                 self.ledger.settle(seq, Outcome.DROPPED, DropReason.NOT_RECORDED)
             return
-        self.ledger.unrecorded += written is Written.OFF
+        self.ledger.unrecorded += written == Written.OFF
         self.ledger.settle(seq, Outcome.RECONSTRUCTED)
         recorded_s = (unix_ns() - reconstruction.times.accepted_ns) / 1e9
         self.statistics.add_latency("record", recorded_s)
@@ -325,7 +447,9 @@ class SeriesSession:
         """Return which outcome a snapshot without video has: raw only requires recorded raw counts."""
         if dropped.outcome == "dropped":
             return dropped
-        if dropped.seq in self._raw_safe or Accepted(self.name, dropped.seq, "snapshot") in self._pending:
+        is_coming = Accepted(self.name, dropped.seq, "snapshot") in self._pending
+        is_not_kept = self._triggered is not None and self._triggered.decided.get(dropped.seq) == Written.NOT_KEPT
+        if dropped.seq in self._raw_safe or is_coming or is_not_kept:
             return dataclasses.replace(dropped, reason="")
         reason = dropped.reason
         if reason != DropReason.ACQUIRE_LOST:  # of those the data never reached the sink
@@ -366,10 +490,18 @@ class SeriesSession:
         self.ledger.end(end.acquired)
         self.ledger.camera_missed = end.camera_dropped
         self.statistics.end_reason = end.reason
+        if self._triggered is not None:
+            self._triggered.ring.end()
+            self._write_decided(self._triggered)
+            for seq in list(self._triggered.delivered):
+                is_known = seq in self._triggered.decided or Accepted(self.name, seq, "snapshot") in self._pending
+                if not is_known:  # its raw counts were lost in a crash of the acquire node
+                    self._raw_is_decided(seq, Written.LOST)
 
     def may_end(self) -> bool:
         """Return whether the series has ended and nothing is left to record."""
-        return self.ended_by is not None and not self._pending
+        is_decided = self._triggered is None or not self._triggered.decided
+        return self.ended_by is not None and not self._pending and is_decided
 
     def close(self) -> RecordingStatus:
         """Display the remaining results and close the recording with its ledger; return its status."""
@@ -428,6 +560,8 @@ class SeriesSession:
         notes: dict[str, Json] = {"solvers": dict(self._solvers)}
         if changes := self.statistics.changes:
             notes["changes"] = [change.to_json() for change in changes]
+        if self._triggered is not None:
+            notes["events"] = [dataclasses.asdict(event) for event in self._triggered.events[-_EVENTS_IN_FILE:]]
         self.recorder.submit(LedgerNote(self.ledger.counts(), notes))
 
     def status(self, now_s: float) -> SeriesStatus:
@@ -455,9 +589,10 @@ class SeriesSession:
             units=info.chunks,
             calibration=statistics.health,
             calibration_alerts=statistics.health.alerts(self._rig.calibration.warn_shift_px),
-            brightness=_brightness(statistics.last, info.bit_depth),
+            brightness=None if last is None or last.counts is None else mean_brightness(last.counts, info.bit_depth),
             recording=self._recording_status(),
             open_share=self._open_share,
+            events=None if self._triggered is None else self._triggered.events[-_EVENTS_SHOWN:],
         )
 
     def _recording_status(self) -> RecordingStatus:
@@ -467,10 +602,3 @@ class SeriesSession:
 def _is_count(value: object) -> TypeGuard[int]:
     """Return whether a node's report of a number of frames is one."""
     return type(value) is int and 0 <= value < _MAX_COUNT
-
-
-def _brightness(last: Reconstruction | None, bit_depth: int | None) -> float | None:
-    """Return the mean of a snapshot as a fraction of full scale, from every fourth pixel; None if it is unknown."""
-    if last is None or last.counts is None or bit_depth is None or last.counts.dtype.kind not in "iu":
-        return None
-    return float(last.counts[::4, ::4].mean()) / ((1 << bit_depth) - 1)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from sci_stream.delivery.ledger import LedgerCounts
+from sci_stream.delivery.trigger_ring import Event
 from sci_stream.model import Json
 from sci_stream.nodes.sink.recorder import RecordingStatus
 from sci_stream.nodes.sink.statistics import CalibrationStatistics
@@ -33,7 +34,8 @@ class SeriesStatus:
     snapshots, and ``video_fps``; ``latency_ms`` holds p50 and p99 by stage, ``latency_recent_ms`` the median from
     camera to sink over the last ten seconds, None if nothing came; ``report`` and ``brightness`` (mean of the counts,
     fraction of full scale) are those of the last snapshot; ``open_share`` is the mean transmission of the masks;
-    ``chunks`` are numbers that the camera and the analyses add to the last snapshot, with their ``units``.
+    ``chunks`` are numbers that the camera and the analyses add to the last snapshot, with their ``units``;
+    ``events`` are the last ones, None unless the recording is triggered.
     """
 
     series: str
@@ -54,6 +56,7 @@ class SeriesStatus:
     open_share: float = 0.0
     chunks: Mapping[str, ParameterValue] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
+    events: Sequence[Event] | None = None
 
     def to_json(self) -> dict[str, Json]:
         """Return the status as JSON; the quantities of the last report are not nested."""
@@ -159,6 +162,7 @@ def sink_metrics(status: SinkStatus) -> dict[str, Value]:
         "snapshots": {
             "reconstructed": ledger["reconstructed"],
             "raw_only": ledger["raw_only"],
+            "not_kept": ledger["not_kept"],
             **{f"dropped: {reason}": count for reason, count in ledger["dropped"].items()},
         },
         "ledger_acquired": ledger["acquired"],

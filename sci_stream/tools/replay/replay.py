@@ -46,8 +46,8 @@ Progress = Callable[[int, int, SolveReport], None]
 class ReplayPlan:
     """Options of a replay.
 
-    ``out`` None for ``<name>_replay.h5`` beside the recording; ``first`` and ``last`` seq, both included; ``resume`` an
-    interrupted replay.
+    ``out`` None for ``<name>_replay.h5`` beside the recording; ``first`` and ``last`` seq, both included; ``event`` the
+    number of one of a triggered recording; ``resume`` an interrupted replay.
     """
 
     out: Path | None = None
@@ -56,6 +56,7 @@ class ReplayPlan:
     device: str = "auto"
     first: int | None = None
     last: int | None = None
+    event: int | None = None
     resume: bool = False
 
 
@@ -91,6 +92,7 @@ def replay_recording(
     device: str = "auto",
     first: int | None = None,
     last: int | None = None,
+    event: int | None = None,
     resume: bool = False,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Replayed:
@@ -110,6 +112,8 @@ def replay_recording(
         ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
     first, last
         Sequence numbers, both included; by default all.
+    event
+        Number of an event of a triggered recording; by default all.
     resume
         Continue an interrupted replay.
     progress
@@ -132,6 +136,7 @@ def replay_recording(
         device=device,
         first=first,
         last=last,
+        event=event,
         resume=resume,
     )
     return replay(Path(source), plan, progress=lambda done, total, _report: progress(done, total))
@@ -193,11 +198,14 @@ def _chosen(series: RecordedSeries, plan: ReplayPlan) -> list[int]:
             hint="It was recorded without raw counts and holds only video.",
         )
     seqs = stored.between(plan.first, plan.last)
+    if plan.event is not None:
+        seqs = sorted(set(seqs).intersection(series.seqs_of_event(plan.event)))
     if not seqs:
         raise InputError(
             f"No snapshot of {series.path} is in that range",
             expected=f"seq from {stored.seqs[0]} to {stored.seqs[-1]}",
-            got=f"{plan.first or 0} to {stored.seqs[-1] if plan.last is None else plan.last}",
+            got=f"{plan.first or 0} to {stored.seqs[-1] if plan.last is None else plan.last}"
+            + ("" if plan.event is None else f", of event {plan.event}"),
         )
     return seqs
 

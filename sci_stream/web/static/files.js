@@ -30,7 +30,8 @@ export const saveStill = (button = el("still")) => button.disabled || download("
 function ledgerLine(ledger) {
   if (!ledger) return "";
   const figures = { acquired: count(ledger.acquired), reconstructed: count(ledger.reconstructed), raw_only: count(ledger.raw_only), dropped: count(total(ledger.dropped)) };
-  return t("ledger_line", figures) + (ledger.in_flight ? t("ledger_in_flight", { n: count(ledger.in_flight) }) : "");
+  const notKept = ledger.not_kept ? t("ledger_not_kept", { n: count(ledger.not_kept) }) : "";
+  return t("ledger_line", figures) + notKept + (ledger.in_flight ? t("ledger_in_flight", { n: count(ledger.in_flight) }) : "");
 }
 
 function row(entry, replay) {
@@ -40,6 +41,7 @@ function row(entry, replay) {
   const picture = make("td", { className: "thumbnail" });
   if (video) picture.append(button("play", "▶", () => { el("files").close(); playRecording(entry.name); }), make("img", { src: `${path}/thumbnail`, alt: "", loading: "lazy" }));
   const about = make("td", {}, make("b", {}, entry.name), make("small", {}, ledgerLine(open ? state.status.ledger : entry.ledger)));
+  if (entry.events) about.append(make("small", {}, t("events_n", { n: count(entry.events) })));
   if (entry.parent) about.append(make("small", {}, t("replay_of", { name: entry.parent })));
   const actions = make("td", { className: "do" });
   if (!open) actions.append(make("a", { href: path, download: entry.name, title: t("download") }, "⤓"));

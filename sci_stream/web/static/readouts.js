@@ -67,6 +67,7 @@ function showLedger(ledger) {
   const dropped = Object.entries(ledger.dropped ?? {}).filter(([, n]) => n > 0);
   const entries = [{ cells: [t("acquired"), count(ledger.acquired)], kind: "total" }];
   entries.push({ cells: [t("reconstructed"), count(ledger.reconstructed)] }, { cells: [t("raw_only"), count(ledger.raw_only)] });
+  if (ledger.not_kept) entries.push({ cells: [t("not_kept"), count(ledger.not_kept)] });
   for (const [reason, n] of dropped) entries.push({ cells: [t("dropped_reason", { reason: words(reason) }), count(n)], kind: "loss" });
   if (!dropped.length) entries.push({ cells: [t("dropped"), known(ledger.acquired) ? "0" : "–"] });
   entries.push({ cells: [t("in_flight"), count(ledger.in_flight)] });

@@ -51,6 +51,12 @@ export function draw() {
   context.globalAlpha = 1;
   context.fillStyle = colour("--bad");
   for (const atS of losses()) context.fillRect(width * (1 - (now / 1000 - atS) / SPAN_S) - 1, 0, 2.5, height);
+  context.fillStyle = colour("--ink");
+  for (const { first_ns, time_ns, last_ns } of state.status.events ?? []) {
+    context.fillRect(x(first_ns), height - 3, Math.max(2, x(last_ns) - x(first_ns)), 3);
+    context.fillRect(x(time_ns) - 1, height * 0.75, 2, height);
+  }
+  context.fillStyle = colour("--bad");
   for (const entry of kept) if (entry[LOST] > 0) context.fillRect(x(entry[ACQUIRED_NS]) - 1, 0, 2, height);
   const shown = state.shown?.acquired_ns;
   if (!shown) return;

@@ -12,11 +12,10 @@ def record_section(
     *,
     video: bool = True,
     floor_free_bytes: float = 1,
-    warn_free_bytes: float = 1,
     segment_bytes: float = 0,
     segment_s: float = 0,
 ) -> RecordSection:
     """Return the section, without its checks."""
-    mib = {"min_free_mib": floor_free_bytes, "warn_free_mib": warn_free_bytes, "segment_mib": segment_bytes}
+    mib = {"min_free_mib": floor_free_bytes, "segment_mib": segment_bytes}
     update = {name: n_bytes / 2**20 for name, n_bytes in mib.items()} | {"segment_minutes": segment_s / 60}
     return RecordSection(folder=folder, video=video).model_copy(update=update)

@@ -11,7 +11,7 @@ import pytest
 
 from sci_stream.config import Rig
 from sci_stream.delivery.ledger import Ledger, Outcome
-from sci_stream.nodes.sink.ledger_file import LedgerFile
+from sci_stream.nodes.sink.ledger_file import LedgerFile, SavedLedger
 from sci_stream.nodes.sink.series_session import SeriesSession
 from tests.series_fixtures import Series
 
@@ -234,6 +234,6 @@ def test_rigs_of_one_name_have_ledgers_of_their_own(tmp_path: Path) -> None:
     environment = {"XDG_RUNTIME_DIR": str(tmp_path)}
     ledger = Ledger()
     ledger.announce(3)
-    LedgerFile.of(one, environment).write("series", ledger, recording=False)
+    LedgerFile.of(one, environment).write(SavedLedger("series", False, ledger.state()))
     assert LedgerFile.of(one, environment).read("series") is not None
     assert LedgerFile.of(other, environment).read("series") is None

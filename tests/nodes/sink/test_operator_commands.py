@@ -153,7 +153,7 @@ def test_unchanged_value_is_no_change(bench: Bench) -> None:
         ("acquire", "reboot", {}, "one of next_series"),
         ("reconstruct-0", "next_series", {}, "it offers no action now"),
         ("sink", "set", {"recording": "on"}, "true or false"),
-        ("sink", "next_series", {}, "Unknown action"),
+        ("sink", "next_series", {}, "not available at the sink"),
     ],
 )
 def test_invalid_request_is_refused_without_reaching_a_node(

