@@ -59,10 +59,7 @@ def control(
 def page_address(rig: Rig) -> str:
     """Return the address of a rig's live page, through which it is controlled.
 
-    Raises
-    ------
-    ConfigError
-        If it has none, or its address is not in the rig file.
+    Raises `ConfigError` if it has none, or its address is not in the rig file.
     """
     from sci_stream.config.fields import network_location
 
@@ -86,10 +83,7 @@ def page_address(rig: Rig) -> str:
 def parse_target(nodes: Mapping[str, Controllable], target: str, text: str) -> tuple[str, str, Value]:
     """Return node, name and value to set, with the value in the declared type.
 
-    Raises
-    ------
-    InputError
-        If the name is unknown or the value invalid.
+    Raises `InputError` if the name is unknown or the value invalid.
     """
     node, _, name = target.partition(".")
     meant = [entry for entry in nodes.values() if node in {entry.node, entry.kind}]

@@ -73,10 +73,7 @@ def parse_rig(
 
     Keys of earlier versions are dropped from a ``recorded`` rig, and refused in others.
 
-    Raises
-    ------
-    ConfigError
-        As `load_rig`.
+    Raises `ConfigError` as `load_rig` does.
     """
     try:
         table = tomllib.loads(text)
@@ -147,10 +144,7 @@ def _put(table: dict[str, object], override: Override, name: str) -> None:
 def read_overrides(environment: Mapping[str, str]) -> list[Override]:
     """Return the settings among environment variables, sorted by name.
 
-    Raises
-    ------
-    ConfigError
-        If a variable with the prefix names no setting.
+    Raises `ConfigError` if a variable with the prefix names no setting.
     """
     return [_override(name, environment[name]) for name in sorted(environment) if name.startswith(PREFIX)]
 

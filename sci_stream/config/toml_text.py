@@ -22,10 +22,7 @@ def key_text(key: str) -> str:
 def value_text(value: object) -> str:
     """Return a value as TOML.
 
-    Raises
-    ------
-    TypeError
-        If TOML has no such type.
+    Raises TypeError if TOML has no such type.
     """
     if isinstance(value, list | tuple):
         return "[" + ", ".join(value_text(entry) for entry in value) + "]"

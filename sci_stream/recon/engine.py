@@ -145,10 +145,7 @@ class Engine:
         The precision is that of reports, see `MaskCorrection.rounded`. May be called between the iterations of a solve,
         which continues with the masks that it started with.
 
-        Raises
-        ------
-        DeviceMemoryError
-            If the device runs out of memory.
+        Raises `DeviceMemoryError` if the device runs out of memory.
         """
         if self._solving:
             self._correction = correction

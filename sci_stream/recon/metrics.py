@@ -10,10 +10,7 @@ def psnr(x: torch.Tensor, truth: torch.Tensor) -> float:
 
     It is the mean of the PSNRs, not the PSNR of the mean error.
 
-    Raises
-    ------
-    ValueError
-        If the shapes differ.
+    Raises ValueError if the shapes differ.
     """
     if x.shape != truth.shape:
         raise ValueError(f"expected frames and truth of one shape, got {tuple(x.shape)} and {tuple(truth.shape)}")

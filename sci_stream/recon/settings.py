@@ -92,10 +92,7 @@ class SolverSettings:
 def default_settings(device: torch.device, denoiser: str, *, linear_start: bool | None = None) -> SolverSettings:
     """Return the settings that suit a prior on a device; ``linear_start`` if that is decided already.
 
-    Raises
-    ------
-    ConfigError
-        If there is no such denoiser.
+    Raises `ConfigError` if there is no such denoiser.
     """
     return settings_for(denoiser_spec(denoiser).defaults, device, linear_start=linear_start)
 

@@ -154,10 +154,7 @@ _OPTIONAL = {field.name for field in dataclasses.fields(SolveReport) if field.de
 def solve_report(cell_of: Callable[[str], Any]) -> SolveReport:
     """Return the report that the cells of a row, by column, describe, without calibration health.
 
-    Raises
-    ------
-    ValueError
-        If the row is damaged: it has no start.
+    Raises ValueError if the row is damaged: it has no start.
     """
     report: dict[str, Any] = {}
     for quantity, column in SOLVE_QUANTITIES:

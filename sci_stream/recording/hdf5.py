@@ -53,10 +53,7 @@ def open_for_reading(path: Path, what: str, *, trusted: bool = False) -> h5py.Fi
 
     ``what`` is its kind in error messages. A ``trusted`` file has been opened and checked before.
 
-    Raises
-    ------
-    FileFormatError
-        If the file is missing, is not HDF5, is truncated, or refers to other files.
+    Raises `FileFormatError` if the file is missing, is not HDF5, is truncated, or refers to other files.
     """
     require_regular(path, f"a {what}")
     if not trusted:
@@ -157,10 +154,7 @@ def _refers_to_another_file(where: str, got: str) -> FileFormatError:
 def read_dataset(node: h5py.Dataset, index: Any = ()) -> Array:
     """Read a dataset or a part of it, after checking its declared size against the stored bytes.
 
-    Raises
-    ------
-    FileFormatError
-        If it is too large for the memory, declares more than it stores, or is damaged.
+    Raises `FileFormatError` if it is too large for the memory, declares more than it stores, or is damaged.
     """
     where = place(node)
     _require_filters(node)
@@ -235,10 +229,7 @@ def write_mark(group: h5py.Group, kind: str, version: int) -> None:
 def check_mark(group: h5py.Group, kind: str, version: int) -> None:
     """Check the mark of `write_mark`.
 
-    Raises
-    ------
-    FileFormatError
-        If the group has no mark, another mark, or a newer schema.
+    Raises `FileFormatError` if the group has no mark, another mark, or a newer schema.
     """
     where = place(group)
     with reading(where, "a group"):
@@ -274,10 +265,7 @@ def require_dataset(group: h5py.Group, name: str, ndim: int) -> h5py.Dataset:
 def read_array(group: h5py.Group, name: str, ndim: int) -> Array:
     """Read a complete numeric dataset.
 
-    Raises
-    ------
-    FileFormatError
-        If it is missing, of another rank, not numeric, or unreadable.
+    Raises `FileFormatError` if it is missing, of another rank, not numeric, or unreadable.
     """
     node = require_dataset(group, name, ndim)
     if node.dtype.kind not in "buif":
@@ -288,10 +276,7 @@ def read_array(group: h5py.Group, name: str, ndim: int) -> Array:
 def read_attribute(group: h5py.Group, name: str, kind: type | tuple[type, ...], *, required: bool = True) -> Any:
     """Read a scalar attribute as a Python value of ``kind``; None if absent and not required.
 
-    Raises
-    ------
-    FileFormatError
-        If it is missing (and required) or of another type.
+    Raises `FileFormatError` if it is missing (and required) or of another type.
     """
     with reading(place(group), "a group"):
         value = group.attrs.get(name)
@@ -318,10 +303,7 @@ def write_text(group: h5py.Group, name: str, text: str) -> None:
 def read_text(group: h5py.Group, name: str) -> str:
     """Read text written by `write_text`.
 
-    Raises
-    ------
-    FileFormatError
-        If it is missing or not text.
+    Raises `FileFormatError` if it is missing or not text.
     """
     node = group.get(name)
     if not isinstance(node, h5py.Dataset) or node.shape != () or h5py.check_string_dtype(node.dtype) is None:

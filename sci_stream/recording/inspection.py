@@ -108,10 +108,7 @@ class RecordingSummary:
 def inspect_recording(path: Path) -> RecordingSummary:
     """Summarise a recording, finished or not, without reading its frames.
 
-    Raises
-    ------
-    FileFormatError
-        If the file is not a recording.
+    Raises `FileFormatError` if the file is not a recording.
     """
     with RecordedSeries(path) as series:
         rows, info = series.rows, series.info

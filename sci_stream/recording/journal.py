@@ -21,10 +21,7 @@ class Journal:
 
     The file is created if missing, appended to otherwise.
 
-    Raises
-    ------
-    StorageError
-        If the file cannot be opened.
+    Raises `StorageError` if the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,10 +51,7 @@ class Journal:
     def sync(self) -> None:
         """Write the batch and sync it to disk; do nothing if the batch is empty.
 
-        Raises
-        ------
-        StorageError
-            If writing fails; the batch is kept and written by the next call.
+        Raises `StorageError` if writing fails; the batch is kept and written by the next call.
         """
         if not self._pending:
             return

@@ -124,10 +124,7 @@ def ledger_document(document: LedgerDocument, notes: Mapping[str, Json] = Mappin
     ``notes`` are added as far as they fit: of notes that are lists or maps, the oldest entries are left out and their
     number is stored as ``…_left_out``.
 
-    Raises
-    ------
-    ValueError
-        If it is too large even without notes.
+    Raises ValueError if it is too large even without notes.
     """
     text = _fitting_text(document, notes)
     if len(text) > LEDGER_BYTES:
@@ -160,10 +157,7 @@ def info_to_json(info: SeriesInfo) -> str:
 def read_info(file: h5py.File) -> SeriesInfo:
     """Read the description of the series.
 
-    Raises
-    ------
-    FileFormatError
-        If it is missing or incomplete. Fields of newer versions are ignored.
+    Raises `FileFormatError` if it is missing or incomplete. Fields of newer versions are ignored.
     """
     where = f"{place(file)}series_info"
     known = {field.name for field in dataclasses.fields(SeriesInfo)}

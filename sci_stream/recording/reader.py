@@ -65,10 +65,7 @@ class Recording:
     threads, may read one file, and each sees the rows of its own last `refresh`. ``only_outcomes`` reads states and
     outcomes of the rows alone: a long series has gigabytes of others.
 
-    Raises
-    ------
-    FileFormatError
-        If the file is missing, of another format, of a newer schema, or incomplete.
+    Raises `FileFormatError` if the file is missing, of another format, of a newer schema, or incomplete.
     """
 
     def __init__(self, path: Path, *, only_outcomes: bool = False) -> None:
@@ -106,10 +103,7 @@ class Recording:
     def _file(self) -> Iterator[h5py.File]:
         """Provide the HDF5 file, which no other thread closes meanwhile.
 
-        Raises
-        ------
-        FileFormatError
-            If the file was removed or replaced.
+        Raises `FileFormatError` if the file was removed or replaced.
         """
         global _open  # noqa: PLW0603 - the one file that this process has open
         if self._closed:
@@ -154,10 +148,7 @@ class Recording:
     def refresh(self) -> None:
         """Read the rows and the ledger that a live writer has flushed since.
 
-        Raises
-        ------
-        FileFormatError
-            If the file was removed or replaced; nothing can be read until it is back.
+        Raises `FileFormatError` if the file was removed or replaced; nothing can be read until it is back.
         """
         with _lock:
             self._suspend()
@@ -265,12 +256,7 @@ class Recording:
     def raw(self, seq: int, part: tuple[int | slice, ...] = ()) -> Array:
         """Return the raw counts of a snapshot, (H, W) in DN, or a part of them; owned by the caller.
 
-        Raises
-        ------
-        KeyError
-            If none are stored.
-        FileFormatError
-            If they are damaged, or the file was removed or replaced.
+        Raises KeyError if none are stored; `FileFormatError` if they are damaged, or the file was removed or replaced.
         """
         return self._frame("raw", seq, part)
 

@@ -55,10 +55,7 @@ def free_bytes(path: Path) -> int:
 def recording_path(folder: Path, series: str) -> Path:
     """Return the path of the first segment of a series' recording, ``folder / "run.h5"``.
 
-    Raises
-    ------
-    InputError
-        If the series' name, which may come from the network, is not a plain file name.
+    Raises `InputError` if the series' name, which may come from the network, is not a plain file name.
     """
     plain = series.isprintable() and not set(series) & set("/\\") and not series.startswith(".")
     if not series or not plain or len(series.encode()) > _MAX_NAME_BYTES:
@@ -89,11 +86,8 @@ def new_segment(path: Path) -> Iterator[Path]:
     HDF5 marks a file as being written a moment before it allows concurrent readers; a writer killed between the two
     leaves a file that no reader can open. So a segment gets its name once it is open for both.
 
-    Raises
-    ------
-    FileExistsError
-        If the name is taken. Existing files are never opened for writing: the end-of-file mark of a crashed one may be
-        stale, and writing could overwrite its data.
+    Raises `FileExistsError` if the name is taken. Existing files are never opened for writing: the end-of-file mark of
+    a crashed one may be stale, and writing could overwrite its data.
     """
     if path.exists():
         raise FileExistsError

@@ -64,10 +64,7 @@ class RecordingWriter:
     none, ``settled_below``. ``video_dtype`` is float16, float32, or uint16 for 0 to 2 in equal steps. ``parent``, the
     source of a derived recording, is stored as JSON.
 
-    Raises
-    ------
-    StorageError
-        If the file cannot be created.
+    Raises `StorageError` if the file cannot be created.
     """
 
     def __init__(
@@ -183,10 +180,7 @@ class RecordingWriter:
     def next_segment(self) -> RecordingWriter:
         """Open the segment that continues this one, which must be closed then.
 
-        Raises
-        ------
-        StorageError
-            If the file cannot be created; this segment can still be written.
+        Raises `StorageError` if the file cannot be created; this segment can still be written.
         """
         following = copy.copy(self)
         following.notes = dict(self.notes)
@@ -196,12 +190,8 @@ class RecordingWriter:
     def write_raw(self, snapshot: Snapshot) -> bool:
         """Write a raw snapshot; return False, writing nothing, if its row already has raw counts.
 
-        Raises
-        ------
-        StorageError
-            If writing fails. The writer can then only be closed; flushed data is readable.
-        InputError
-            If the snapshot does not fit the series.
+        Raises `StorageError` if writing fails. The writer can then only be closed; flushed data is readable;
+        `InputError` if the snapshot does not fit the series.
         """
         seq = snapshot.id.seq
         if seq in self._written.raw:
@@ -241,12 +231,7 @@ class RecordingWriter:
     def write_outcome(self, seq: int, outcome: str, reason: str = "") -> bool:
         """Write the outcome of a snapshot without video; return False if it already has an outcome.
 
-        Raises
-        ------
-        ValueError
-            If the outcome is none of `OUTCOME_CODES`.
-        StorageError
-            As `write_raw`.
+        Raises ValueError if the outcome is none of `OUTCOME_CODES`; `StorageError` as `write_raw` does.
         """
         if outcome not in OUTCOME_CODES:
             raise ValueError(f"outcome must be one of {sorted(OUTCOME_CODES)}, got {outcome!r}")
@@ -311,10 +296,7 @@ class RecordingWriter:
     def flush(self) -> None:
         """Pass all written data to the operating system, frames before the rows that refer to them.
 
-        Raises
-        ------
-        StorageError
-            As `write_raw`.
+        Raises `StorageError` as `write_raw` does.
         """
         with self._guard("flushed"):
             for frames in self._frames.values():
@@ -341,10 +323,7 @@ class RecordingWriter:
 
         ``continued`` names the segment that continues the series, for all but the last.
 
-        Raises
-        ------
-        StorageError
-            If writing fails; the file is closed as far as HDF5 can.
+        Raises `StorageError` if writing fails; the file is closed as far as HDF5 can.
         """
         if self._closed:
             return
@@ -407,10 +386,7 @@ def create_recording(file: h5py.File, info: SeriesInfo, calibration: Calibration
 def fit_counts(counts: Array, info: SeriesInfo, dtype: np.dtype[Any] | None, path: Path) -> Array:
     """Return raw counts as stored in ``path``, contiguous and in ``dtype`` (None: unchanged).
 
-    Raises
-    ------
-    InputError
-        If they do not have the size of the series, or a value would change.
+    Raises `InputError` if they do not have the size of the series, or a value would change.
     """
     shape = (info.height_px, info.width_px)
     if counts.shape != shape:
@@ -432,10 +408,7 @@ def fit_counts(counts: Array, info: SeriesInfo, dtype: np.dtype[Any] | None, pat
 def fit_video(video: Array, info: SeriesInfo, dtype: np.dtype[Any] | None = None) -> Array:
     """Return a video as stored: (B, H, W), contiguous, float16 by default; uint16 in steps of `VIDEO_U16_STEP`.
 
-    Raises
-    ------
-    InputError
-        If it does not have the size of the series.
+    Raises `InputError` if it does not have the size of the series.
     """
     shape = (info.n_frames, info.height_px, info.width_px)
     if video.shape != shape:

@@ -28,10 +28,7 @@ def write_report(path: Path, calibration: Calibration, measured: Measured | None
     It has up to 16 masks, black 0 and white 1, the centre of each below it, and below these Σφ², the white field (or
     the dark frame, if the field was not measured), both from their 0.5 to their 99.5 percentile, and the bad pixels.
 
-    Raises
-    ------
-    StorageError
-        If the format is not supported or the file cannot be written.
+    Raises `StorageError` if the format is not supported or the file cannot be written.
     """
     masks = calibration.phi[:_MASKS_SHOWN]
     top, left = ((side - min(side, _DETAIL_PX)) // 2 for side in calibration.shape)

@@ -46,10 +46,7 @@ def find_cameras(places: Sequence[Path], driver: str = "") -> list[FoundDriver]:
     The places are files or folders to search; without any, each driver searches its own. With ``driver``, only that one
     searches.
 
-    Raises
-    ------
-    ConfigError
-        If the given driver is not installed, cannot find cameras, or has nothing to search.
+    Raises `ConfigError` if the given driver is not installed, cannot find cameras, or has nothing to search.
     """
     drivers = []
     for name in [driver] if driver else driver_names():
@@ -82,12 +79,7 @@ def _producers(name: str, finder: CameraFinder, places: Sequence[Path], *, requi
 def choose(query: str, drivers: Sequence[FoundDriver]) -> tuple[str, FoundCamera]:
     """Return the camera with this serial number, user-defined name or id, and its driver's name.
 
-    Raises
-    ------
-    CameraError
-        If there is no such camera.
-    ConfigError
-        If there are several.
+    Raises `CameraError` if there is no such camera; `ConfigError` if there are several.
     """
     cameras = [(driver.driver, camera) for driver in drivers for camera in driver.cameras]
     fitting = [(name, c) for name, c in cameras if query in (c.serial, c.user_defined_name, c.id)]
@@ -121,12 +113,8 @@ def suggested_options(driver: str, query: str) -> tuple[Mapping[str, Json], Mapp
 
     ``query`` is its serial number, user-defined name or id.
 
-    Raises
-    ------
-    CameraError
-        If there is no such camera, or its features cannot be read.
-    ConfigError
-        If there are several, or the driver cannot look for cameras.
+    Raises `CameraError` if there is no such camera, or its features cannot be read; `ConfigError` if there are several,
+    or the driver cannot look for cameras.
     """
     name, found = choose(query, find_cameras([], driver))
     camera = make_found_camera(name, found)
@@ -213,12 +201,8 @@ def grab(
     the frames too. ``opened`` is called with the camera's capabilities, then ``progress`` with the number of frames so
     far.
 
-    Raises
-    ------
-    CameraError
-        If the camera cannot be used, is lost, or no frame arrives in time.
-    InputError
-        If the frames to keep exceed the memory limit.
+    Raises `CameraError` if the camera cannot be used, is lost, or no frame arrives in time; `InputError` if the frames
+    to keep exceed the memory limit.
     """
     frames: list[CameraFrame] = []
     stamps: list[tuple[int | None, int | None, int]] = []
@@ -300,10 +284,7 @@ def _report(
 def write_frames(folder: Path, frames: Sequence[CameraFrame]) -> None:
     """Write the counts of frames unchanged as ``000000.tiff`` and so on, and ``frames.csv``: ids, times and chunk data.
 
-    Raises
-    ------
-    StorageError
-        If a file cannot be written.
+    Raises `StorageError` if a file cannot be written.
     """
     chunks = sorted({name for frame in frames for name in frame.chunks})
     with writing(folder):

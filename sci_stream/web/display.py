@@ -92,10 +92,7 @@ class Display:
     def find_shown(self, series: str, seq: int) -> Reconstruction:
         """Return a snapshot that was shown.
 
-        Raises
-        ------
-        InputError
-            If it is no longer in memory.
+        Raises `InputError` if it is no longer in memory.
         """
         with self._changed:
             shown = list(self._recent)

@@ -271,10 +271,7 @@ def as_jpeg(picture: Picture) -> Picture:
 def make_clip(pictures: list[Picture]) -> bytes:
     """Return kept pictures as MP4, at the pace of acquisition, without encoding them again.
 
-    Raises
-    ------
-    InputError
-        If there are none, or not all in H.264.
+    Raises `InputError` if there are none, or not all in H.264.
     """
     if not pictures:
         raise InputError("There is no video of that time", hint="Wait for the first video, or choose a longer time.")

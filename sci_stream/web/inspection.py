@@ -40,10 +40,7 @@ class Region:
     def of(self, image: Array) -> Array:
         """Return the region of an image.
 
-        Raises
-        ------
-        InputError
-            If none of it lies in the image.
+        Raises `InputError` if none of it lies in the image.
         """
         x, y = max(self.x, 0), max(self.y, 0)
         part = image[..., y : self.y + self.height, x : self.x + self.width]
@@ -65,10 +62,7 @@ class Line:
     def of(self, video: Array) -> Array:
         """Return the pixels nearest to the line, (B, L), with one for each step of the longer direction.
 
-        Raises
-        ------
-        InputError
-            If an end lies outside the picture.
+        Raises `InputError` if an end lies outside the picture.
         """
         height, width = video.shape[-2:]
         if not (0 <= min(self.x0, self.x1) <= max(self.x0, self.x1) < width) or not (
@@ -161,10 +155,7 @@ def pixel_values(reconstruction: Reconstruction, frame: int, region: Region) -> 
 
     ``rgb`` is None for a monochrome camera, else the rows of red, of green and of blue, demosaiced.
 
-    Raises
-    ------
-    InputError
-        If the region is too large or outside the picture.
+    Raises `InputError` if the region is too large or outside the picture.
     """
     if region.width * region.height > _MAX_VALUES:
         raise InputError("Too many pixel values", expected=f"at most {_MAX_VALUES}", got=region.width * region.height)
@@ -207,10 +198,7 @@ def error_estimate(reconstruction: Reconstruction, calibration: Calibration) -> 
     The residual of the measurement shows errors of the frames where masks differ, as does the error map of a solve's
     start; the gradient of the video, where a prior fills in edges. Most errors are smaller.
 
-    Raises
-    ------
-    InputError
-        If the coded snapshot was not sent with the video.
+    Raises `InputError` if the coded snapshot was not sent with the video.
     """
     if reconstruction.counts is None:
         raise InputError("The coded snapshot was not sent with the video")
@@ -249,10 +237,7 @@ def frame_png(reconstruction: Reconstruction, frame: int, tone: ToneSettings) ->
 def coded_jpeg(reconstruction: Reconstruction, tone: ToneSettings) -> bytes:
     """Return the coded snapshot at the sensor's resolution, as JPEG.
 
-    Raises
-    ------
-    InputError
-        If it was not sent with the video.
+    Raises `InputError` if it was not sent with the video.
     """
     if reconstruction.counts is None:
         raise InputError("The coded snapshot was not sent with the video")

@@ -55,10 +55,7 @@ class WebPreview:
     of nodes; None if not available. ``analyse`` returns figures of a video and a picture to show, (H, W) or (H, W, 3)
     uint8, or None.
 
-    Raises
-    ------
-    InputError
-        If the host is beyond loopback and there is no token.
+    Raises `InputError` if the host is beyond loopback and there is no token.
     """
 
     def __init__(
@@ -104,10 +101,7 @@ class WebPreview:
     def start(self) -> str:
         """Start the server; return the address to open, including the token.
 
-        Raises
-        ------
-        TransportError
-            If the address is in use or not on this machine.
+        Raises `TransportError` if the address is in use or not on this machine.
         """
         section = self._section
         listener = listen(

@@ -86,12 +86,7 @@ def _modified_s(path: Path) -> float:
 def recorded_snapshot(path: Path, index: int) -> tuple[Reconstruction, int]:
     """Return a snapshot of a recording by its place, its series named as the file, and the number of snapshots.
 
-    Raises
-    ------
-    InputError
-        If there is none.
-    FileFormatError
-        If it is not a recording.
+    Raises `InputError` if there is none; `FileFormatError` if it is not a recording.
     """
     with Recording(path) as recording:
         seqs = recording.video_seqs
@@ -169,12 +164,8 @@ class Replays:
 
         ``denoiser`` is one by name, the rig's if empty.
 
-        Raises
-        ------
-        InputError
-            If it is not of the running series, or came without its coded snapshot.
-        EnvironmentFault
-            If the replay fails, or another one is running.
+        Raises `InputError` if it is not of the running series, or came without its coded snapshot; `EnvironmentFault`
+        if the replay fails, or another one is running.
         """
         series = self._series
         if series is None or series[0].series != shown.id.series or shown.counts is None:
@@ -203,12 +194,8 @@ class Replays:
     def start(self, name: str, iterations: int) -> str:
         """Replay a recording into a new one beside it, without the GPUs of the rig; return its name.
 
-        Raises
-        ------
-        InputError
-            If the recording is not in the list, or the new one exists.
-        EnvironmentFault
-            If another replay is running.
+        Raises `InputError` if the recording is not in the list, or the new one exists; `EnvironmentFault` if another
+        replay is running.
         """
         source = self.path_of(name)
         out = source.with_name(f"{source.stem}_replay{iterations}.h5")

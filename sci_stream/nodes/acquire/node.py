@@ -141,12 +141,8 @@ class AcquireNode:
     def run(self) -> None:
         """Run until the series is over and the sink has confirmed its end.
 
-        Raises
-        ------
-        CameraError, CalibrationError
-            If there is no usable camera or calibration.
-        EnvironmentFault
-            If the sink did not confirm in time.
+        Raises `CameraError` or `CalibrationError` if there is no usable camera or calibration; `EnvironmentFault`
+        if the sink did not confirm in time.
         """
         for end in (self._dispatcher, self._link.connection):
             self._network.watch(end.socket, end.monitor.socket)

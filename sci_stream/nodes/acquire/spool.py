@@ -119,11 +119,8 @@ class Spool:
     It takes nothing without a folder, and before `begin`. The camera thread calls `keep` and `number`, the node's loop
     the rest. The file is locked while it is open; one that is unreadable, e.g. of another release, is quarantined.
 
-    Raises
-    ------
-    StorageError
-        If another acquire node has the spool open, or the folder named by the rig is unusable. An unusable folder of
-        the supervisor only disables the spool.
+    Raises `StorageError` if another acquire node has the spool open, or the folder named by the rig is unusable. An
+    unusable folder of the supervisor only disables the spool.
     """
 
     def __init__(self, folder: Path | None, rig: str) -> None:

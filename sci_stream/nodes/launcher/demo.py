@@ -61,10 +61,7 @@ _PAGE_PORT = 8765
 def free_port(taken: set[int], wish: int | None = None) -> int:
     """Return a free TCP port of this machine, if possible the wished one; it joins ``taken``, which are not returned.
 
-    Raises
-    ------
-    EnvironmentFault
-        If none is found.
+    Raises `EnvironmentFault` if none is found.
     """
     for number in range(_MAX_TRIES):
         port = wish if wish and not number else random.SystemRandom().randrange(*_PORTS)

@@ -79,12 +79,7 @@ def complete_summary(path: Path, restarts: int) -> tuple[list[str], bool]:
 
     Return the result of the run in a few lines, and whether the ledgers of all its series close.
 
-    Raises
-    ------
-    FileFormatError
-        If the file is not a summary.
-    OSError
-        If it cannot be written.
+    Raises `FileFormatError` if the file is not a summary; OSError if it cannot be written.
     """
     with reading(path, "a summary"):
         result = json.loads(read_small(path, "a summary", _MAX_SUMMARY_BYTES))

@@ -30,10 +30,7 @@ class Analysis(Protocol):
 class Analyses:
     """The analyses of a rig, by the names of their entry points in the group ``sci_stream.analyses``.
 
-    Raises
-    ------
-    ConfigError
-        If one is not installed, or cannot be imported.
+    Raises `ConfigError` if one is not installed, or cannot be imported.
     """
 
     def __init__(self, names: Sequence[str]) -> None:

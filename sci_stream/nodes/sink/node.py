@@ -123,12 +123,7 @@ class SinkNode:
     def run(self) -> None:
         """Run until asked to stop.
 
-        Raises
-        ------
-        LedgerError
-            If the ledger of a series does not close.
-        StorageError
-            If a recording is incomplete.
+        Raises `LedgerError` if the ledger of a series does not close; `StorageError` if a recording is incomplete.
         """
         if self._preview is not None:
             self._preview.start()
@@ -385,10 +380,7 @@ def read_accounts(path: Path) -> dict[str, dict[str, Json]]:
 def write_summary(path: Path, summary: dict[str, Json]) -> None:
     """Write the summary of a series, with its folder, which a cleaner of temporary files may have removed.
 
-    Raises
-    ------
-    StorageError
-        If it cannot be written; the log has its content then.
+    Raises `StorageError` if it cannot be written; the log has its content then.
     """
     text = json.dumps(summary, indent=2) + "\n"
     new = path.with_name(f".{path.name}.new")

@@ -256,10 +256,7 @@ class OperatorCommands:
     def switch_recording(self, on: bool, who: str) -> str:
         """Start or stop the recording of the running series, unless that is done; return the name of the file.
 
-        Raises
-        ------
-        StorageError
-            If the file cannot be created.
+        Raises `StorageError` if the file cannot be created.
         """
         series = self.series()
         assert series is not None

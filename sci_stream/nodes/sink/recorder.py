@@ -103,13 +103,9 @@ class Recorder:
 
         A first segment begins at ``settled_below``: snapshots before it have an outcome and need no row.
 
-        Raises
-        ------
-        InputError
-            If already recording, while the previous file is still being written, or if the name of the series, which
-            may come from the network, is not a valid file name.
-        StorageError
-            If the folder or the file cannot be created, or free disk space is below its floor.
+        Raises `InputError` if already recording, while the previous file is still being written, or if the name of the
+        series, which may come from the network, is not a valid file name; `StorageError` if the folder or the file
+        cannot be created, or free disk space is below its floor.
         """
         if self.is_on:
             raise InputError("The series is already being recorded")
@@ -188,10 +184,7 @@ class Recorder:
 
         ``ledger`` is the current ledger, stored in the file.
 
-        Raises
-        ------
-        InputError
-            If not recording.
+        Raises `InputError` if not recording.
         """
         wanted, self.is_wanted, self._failure = self.is_wanted, False, ""
         if self._recording is None or not wanted:

@@ -104,12 +104,8 @@ class SeriesRecording:
 
     The folder of ``section``, ``[record]`` of the rig, must exist.
 
-    Raises
-    ------
-    StorageError
-        If the folder is missing, free disk space is below its floor, or a file cannot be created.
-    InputError
-        If the series name, which may come from the network, is not a valid file name.
+    Raises `StorageError` if the folder is missing, free disk space is below its floor, or a file cannot be created;
+    `InputError` if the series name, which may come from the network, is not a valid file name.
     """
 
     def __init__(

@@ -139,10 +139,7 @@ class SeriesSession:
 
         Parameters are those of the session.
 
-        Raises
-        ------
-        StorageError
-            If the recording cannot be started.
+        Raises `StorageError` if the recording cannot be started.
         """
         saved = None if file is None else file.read(info.series)
         if saved is not None:
@@ -466,10 +463,7 @@ class SeriesSession:
     def switch_recording(self, on: bool) -> str:
         """Start or stop the recording during the series; return the file name.
 
-        Raises
-        ------
-        InputError, StorageError
-            If it is already in that state, or fails.
+        Raises `InputError` or `StorageError` if it is already in that state, or fails.
         """
         file = self.recorder.start(self.ledger.settled_below) if on else self.recorder.stop(self.ledger.counts())
         self._save()

@@ -30,10 +30,7 @@ def ran_out_of_memory(error: BaseException) -> bool:
 def within_memory(calibration: Calibration, device: torch.device) -> Iterator[None]:
     """Turn out-of-memory errors into one that states the memory needed.
 
-    Raises
-    ------
-    DeviceMemoryError
-        In place of the errors of torch and NumPy.
+    Raises `DeviceMemoryError` in place of the errors of torch and NumPy.
     """
     try:
         yield

@@ -84,10 +84,7 @@ def plugin_names() -> list[str]:
 def load_plugin(name: str) -> DenoiserSpec | None:
     """Load a denoiser plug-in; None if ``name`` is none that is installed, no ``module:Class`` or ``file.py:function``.
 
-    Raises
-    ------
-    ConfigError
-        If it cannot be imported, or is not a class or function that accepts a device.
+    Raises `ConfigError` if it cannot be imported, or is not a class or function that accepts a device.
     """
     path, _, attribute = name.rpartition(":")
     if path.endswith(".py"):
@@ -212,10 +209,7 @@ class CallableDenoiser:
     def __call__(self, x: torch.Tensor, sigma: Sigma) -> torch.Tensor:
         """Denoise (N, H, W); see `sci_stream.ports.Denoiser`.
 
-        Raises
-        ------
-        InputError
-            If the function returns something else than finite images of the same shape.
+        Raises `InputError` if the function returns something else than finite images of the same shape.
         """
         chunk = self._frames = min(self._most_frames, len(x))
         level = float(sigma)

@@ -93,10 +93,7 @@ _IN_LAB = frozenset({"wnnm", "vbm4d"})
 def denoiser_spec(name: str) -> DenoiserSpec:
     """Return the specification of a denoiser of this package or of a plug-in.
 
-    Raises
-    ------
-    ConfigError
-        If the name is unknown, or a plug-in cannot be imported.
+    Raises `ConfigError` if the name is unknown, or a plug-in cannot be imported.
     """
     spec = DENOISERS.get(name) or load_plugin(name)
     if spec is not None:

@@ -19,12 +19,7 @@ _TRAINED_BY = {
 def shipped_weights(name: str) -> Path:
     """Return the checkpoint of a variant that ships with the product; its model card has the same name (``.md``).
 
-    Raises
-    ------
-    ConfigError
-        If there is no such variant.
-    WeightsError
-        If its weights did not come with this installation.
+    Raises `ConfigError` if there is no such variant; `WeightsError` if its weights did not come with this installation.
     """
     if name not in _TRAINED_BY:
         raise ConfigError("Unknown network", expected=f"one of {', '.join(_TRAINED_BY)}", got=repr(name))

@@ -125,10 +125,7 @@ def save_ffdnet(
 def read_metadata(path: Path) -> dict[str, str]:
     """Return the metadata of an own checkpoint.
 
-    Raises
-    ------
-    WeightsError
-        If it cannot be read.
+    Raises `WeightsError` if it cannot be read.
     """
     return _read_safetensors(path)[1]
 
@@ -152,10 +149,8 @@ def read_pickled(
 ) -> object:
     """Read a pickled checkpoint without running code from it, or filling the memory with sizes that it declares.
 
-    Raises
-    ------
-    FileFormatError
-        Or ``error``: if it is missing, damaged, too large or needs code to be read. ``what`` names its kind.
+    Raises `FileFormatError`, or ``error``, if it is missing, damaged, too large or needs code to be read. ``what``
+    names its kind.
     """
     require_regular(path, what, error=error)
     with reading(path, what, error=error, hint=hint):
@@ -294,10 +289,7 @@ def _assembled(
 def check_weights(weights: FfdnetWeights, path: Path) -> FfdnetWeights:
     """Return the weights if they chain from 5 or 25 to 4 channels by 3×3 kernels and are finite.
 
-    Raises
-    ------
-    WeightsError
-        If not; it names ``path``, the file they came from.
+    Raises `WeightsError` if not; it names ``path``, the file they came from.
     """
     if not weights.kernels:
         raise _wrong_shapes(path, [])

@@ -66,12 +66,7 @@ class JobResult:
 def plan_jobs(sources: Iterable[Path], out: Path | None, plan: ReplayPlan) -> list[ReplayJob]:
     """Return the jobs of some recordings; ``out`` is a folder, None to write each replay beside its recording.
 
-    Raises
-    ------
-    InputError
-        If two replays would have the same name.
-    StorageError
-        If the folder cannot be created.
+    Raises `InputError` if two replays would have the same name; `StorageError` if the folder cannot be created.
     """
     if out is not None:
         try:

@@ -98,10 +98,7 @@ def replay_solver(
     The recording contains the complete settings reported by the reconstruct nodes, and each row names its own, since
     they may change during a run. A recording without them uses its rig file.
 
-    Raises
-    ------
-    ConfigError, WeightsError
-        If the denoiser is unknown, or its checkpoint is missing or has changed.
+    Raises `ConfigError` or `WeightsError` if the denoiser is unknown, or its checkpoint is missing or has changed.
     """
     section = parse_rig(series.info.rig_toml, overrides={}, name=f"The rig in {series.path}", recorded=True).reconstruct
     cells = series.rows["solver"]
@@ -128,10 +125,7 @@ def _trusted(series: RecordedSeries, section: ReconstructSection, changes: Solve
 
     A denoiser of the form ``module:Class`` imports a module: a file may not cause that, only its user.
 
-    Raises
-    ------
-    ConfigError
-        If the recording has one and the user does not name it.
+    Raises `ConfigError` if the recording has one and the user does not name it.
     """
     names = {str(solver["denoiser"]) for solver in _recorded(series).values()} or {section.denoiser}
     imported = sorted(name for name in names if ":" in name)
@@ -202,10 +196,7 @@ def _setup(
 def as_settings(described: Settings) -> SolverSettings:
     """Return the settings written by `sci_stream.nodes.reconstruct.solver_settings.describe_solver`.
 
-    Raises
-    ------
-    ConfigError
-        If this version does not know them.
+    Raises `ConfigError` if this version does not know them.
     """
     known = {name: value for name, value in described.items() if name in _SETTINGS}
     # Earlier versions had other λ rules, which were no better than the schedule, and a switch for α = 0.
