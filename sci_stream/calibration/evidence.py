@@ -143,7 +143,7 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
         text = f"only {last - first} of {len(phi)} masks have a part in y, or the other frames are dark: {remedy}"
         found.append(Defect("mask_number", text))
     else:
-        found += _response(r, t, level, usable & (y < y.max()))
+        found += _response(y, r, t, level, usable & (y < y.max()), bayer=bayer)
     return found
 
 
@@ -308,7 +308,9 @@ def _shift(r: F64, t: F64, usable: npt.NDArray[np.bool_], fit: float) -> Defect 
     return Defect("mask_shift", text, corrected=True, shift_px=(dx, dy))
 
 
-def _response(r: F64, t: F64, level: F64, usable: npt.NDArray[np.bool_]) -> list[Defect]:
+def _response(
+    y: F64, r: F64, t: F64, level: F64, usable: npt.NDArray[np.bool_], *, bayer: BayerPhase | None
+) -> list[Defect]:
     """Return the defects that the slope of r over t shows: a camera's gamma, a black level, masks of less contrast.
 
     Gamma g bends r ≈ g t + g(g − 1)/2 t². A black level β divides the slope by 1 + β/ȳ: most where the scene is dark.
@@ -320,9 +322,13 @@ def _response(r: F64, t: F64, level: F64, usable: npt.NDArray[np.bool_]) -> list
         return []
     _, first, second = np.linalg.lstsq(np.stack([np.ones_like(t), t, t * t], 1), r, rcond=None)[0]
     if (second / first < _GAMMA_CURVATURE) if slope < 1 else (second / first > -_GAMMA_CURVATURE):
+        exponent = 1.0
+        for _ in range(4):
+            r, level, _ = _modulation((y.clip(0) / y.max()) ** exponent, usable, bayer)
+            exponent /= max(0.1, _slope((r * level)[usable], t * level[usable], t)[0])
         text = (
-            f"y is not proportional to the light but has a gamma of about {first:.2f}: pass y ** {1 / first:.2f}, or "
-            "switch the camera's gamma off"
+            f"y is not proportional to the light but has a gamma of about {1 / exponent:.2f}: "
+            f"pass y ** {exponent:.2f}, or switch the camera's gamma off"
         )
         return [Defect("gamma", text)]
     # r ȳ = t (ȳ − β): steeper where the scene is bright, by an amount that masks of less contrast do not have.
