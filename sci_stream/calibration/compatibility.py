@@ -19,11 +19,8 @@ def require_compatible_calibration(
 ) -> Calibration:
     """Return the calibration to use: the rig's file, else the camera's own.
 
-    Raises
-    ------
-    CalibrationError
-        If there is none, its size or number of frames differs from the camera's, or it was measured with another camera
-        and ``other_camera`` is not set.
+    Raises `CalibrationError` if there is none, its size or number of frames differs from the camera's, or it was
+    measured with another camera and ``other_camera`` is not set.
     """
     calibration = of_rig or of_camera
     if calibration is None:
@@ -69,10 +66,7 @@ def require_compatible_calibration(
 def require_matching_snapshot(snapshot: Snapshot, calibration: Calibration) -> None:
     """Raise if a snapshot, or the truth in it, does not belong to a calibration.
 
-    Raises
-    ------
-    CalibrationError
-        With the mismatch.
+    Raises `CalibrationError` with the mismatch.
     """
     what = f"Snapshot {snapshot.id.seq} of series {snapshot.id.series!r} does not fit the calibration"
     if snapshot.counts.shape != calibration.shape:

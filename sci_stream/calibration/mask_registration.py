@@ -178,10 +178,7 @@ class MaskFitter:
 
     It uses about `_BLOCKS` blocks spread evenly over the sensor, so that its cost does not grow with the sensor.
 
-    Raises
-    ------
-    ValueError
-        If the sensor is too small, see `fits`.
+    Raises ValueError if the sensor is too small, see `fits`.
     """
 
     def __init__(self, calibration: Calibration, device: torch.device) -> None:

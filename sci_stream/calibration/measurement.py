@@ -163,10 +163,7 @@ class MeasurementConditions:
 def check_white(dark: FrameMean, white: FrameMean) -> None:
     """Refuse an unusable white field before further measurements.
 
-    Raises
-    ------
-    CalibrationError
-        If it is saturated, or hardly brighter than the dark frame.
+    Raises `CalibrationError` if it is saturated, or hardly brighter than the dark frame.
     """
     saturated = float(white.saturated.mean())
     if saturated > _MAX_SATURATED:

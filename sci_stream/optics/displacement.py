@@ -72,10 +72,7 @@ class Displacement:
     def from_text(cls, text: str) -> Displacement:
         """Parse a text of `to_text`.
 
-        Raises
-        ------
-        FileFormatError
-            If the text is invalid.
+        Raises `FileFormatError` if the text is invalid.
         """
         if re.fullmatch(DISPLACEMENT_PATTERN, text, re.ASCII) is None:
             raise FileFormatError(

@@ -112,10 +112,7 @@ class MaskCorrection:
     def from_text(cls, text: str) -> MaskCorrection:
         """Parse a text of `to_text`.
 
-        Raises
-        ------
-        FileFormatError
-            If the text is invalid.
+        Raises `FileFormatError` if the text is invalid.
         """
         if re.fullmatch(CORRECTION_PATTERN, text, re.ASCII) is None:
             raise FileFormatError(

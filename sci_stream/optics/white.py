@@ -17,10 +17,7 @@ _LEAST_LIGHT = 0.1
 def transmission(masks: Array) -> tuple[float, npt.NDArray[np.float32]]:
     """Return the maximum of masks, (B, H, W), and the masks divided by it.
 
-    Raises
-    ------
-    InputError
-        If they are not transmissions.
+    Raises `InputError` if they are not transmissions.
     """
     if masks.ndim != 3 or 0 in masks.shape:
         raise InputError("The masks have an invalid shape", expected="(B, H, W), none of them 0", got=masks.shape)

@@ -79,14 +79,8 @@ def calibrate(
 
     The camera is closed on return and on every exception, including KeyboardInterrupt.
 
-    Raises
-    ------
-    ConfigError
-        If the number of patterns is unknown.
-    CameraError
-        If the camera cannot be opened or delivers no frames.
-    CalibrationError
-        If the frames are unsuitable for a calibration; raised as early as possible.
+    Raises `ConfigError` if the number of patterns is unknown; `CameraError` if the camera cannot be opened or delivers
+    no frames; `CalibrationError` if the frames are unsuitable for a calibration; raised as early as possible.
     """
     try:
         capabilities = camera.open()
