@@ -36,10 +36,7 @@ def read_all(path: Path) -> dict[str, Array]:
     reversed axes, which an attribute marks; an HDF5 file of another program with the suffix ``.mat`` is as that program
     wrote it.
 
-    Raises
-    ------
-    FileFormatError
-        If the file cannot be read.
+    Raises `FileFormatError` if the file cannot be read.
     """
     return {name: _squeezed(array) for name, array in _read(path).items()}
 
@@ -91,10 +88,7 @@ def find(arrays: Mapping[str, Array], names: Iterable[str]) -> str | None:
 def read_one(path: Path, names: Sequence[str], what: str, variable: str = "") -> Array:
     """Return an array of a file: ``variable``, else one of these names, else the only one.
 
-    Raises
-    ------
-    FileFormatError
-        If the file cannot be read or has no such array.
+    Raises `FileFormatError` if the file cannot be read or has no such array.
     """
     arrays = read_all(path)
     return arrays[choose(arrays, path, names, what, variable)]

@@ -56,12 +56,8 @@ def import_masks(path: Path, options: ImportOptions) -> Calibration:
     The file is a ``.mat`` of version 5 to 7.3, ``.npy``, a multi-page TIFF, or a folder of images, one for each mask,
     in the order of their names (2 before 10).
 
-    Raises
-    ------
-    FileFormatError
-        If the file cannot be read.
-    CalibrationError
-        If the content is not a stack of masks, or the options do not fit it.
+    Raises `FileFormatError` if the file cannot be read; `CalibrationError` if the content is not a stack of masks, or
+    the options do not fit it.
     """
     masks = _frames_first(path, read_one(path, MASKS, "masks", options.variable), options.axis).astype(np.float32)
     if not np.isfinite(masks).all():

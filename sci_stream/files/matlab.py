@@ -38,12 +38,8 @@ class _Element:
 def read_arrays(content: bytes) -> dict[str, Array]:
     """Return the variables that are arrays of real numbers with at least two dimensions, each in MATLAB's axis order.
 
-    Raises
-    ------
-    ValueError
-        If the content is not a MATLAB file or is damaged.
-    FileFormatError
-        If a variable is too large for the memory or declares more than it stores.
+    Raises ValueError if the content is not a MATLAB file or is damaged; `FileFormatError` if a variable is too large
+    for the memory or declares more than it stores.
     """
     order = {b"IM": "<", b"MI": ">"}.get(content[_HEADER - 2 : _HEADER])
     if order is None:

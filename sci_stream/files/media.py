@@ -39,10 +39,7 @@ def require_video(path: Path) -> None:
 def video_frames(path: Path) -> Iterator[npt.NDArray[np.uint8]]:
     """Yield the frames of a video, (H, W, 3) blue, green, red; none if OpenCV cannot decode it.
 
-    Raises
-    ------
-    FileFormatError
-        If it is no video container.
+    Raises `FileFormatError` if it is no video container.
     """
     require_video(path)
     capture = cv2.VideoCapture(str(path))
@@ -59,10 +56,7 @@ def video_frames(path: Path) -> Iterator[npt.NDArray[np.uint8]]:
 def read_image(path: Path, flags: int) -> Array:
     """Decode an image with OpenCV; ``flags`` as of `cv2.imread`.
 
-    Raises
-    ------
-    FileFormatError
-        If it cannot be decoded, or declares more pixels than `sci_stream` lets OpenCV allocate.
+    Raises `FileFormatError` if it cannot be decoded, or declares more pixels than `sci_stream` lets OpenCV allocate.
     """
     require_regular(path, "an image")
     with reading(path, "an image"):
@@ -75,10 +69,7 @@ def read_image(path: Path, flags: int) -> Array:
 def read_pages(path: Path) -> list[Array]:
     """Decode all pages of a TIFF, or the only image of another format.
 
-    Raises
-    ------
-    FileFormatError
-        If a page cannot be decoded, or the pages declare more than they can hold.
+    Raises `FileFormatError` if a page cannot be decoded, or the pages declare more than they can hold.
     """
     first = read_image(path, cv2.IMREAD_UNCHANGED)
     if path.suffix.lower() not in TIFF:

@@ -16,10 +16,7 @@ from sci_stream.model import Array
 def read_npy(path: Path) -> Array:
     """Read a ``.npy`` file.
 
-    Raises
-    ------
-    FileFormatError
-        If it is missing, damaged, or holds objects.
+    Raises `FileFormatError` if it is missing, damaged, or holds objects.
     """
     size = require_regular(path, "a .npy file")
     with reading(path, "a .npy file"), path.open("rb") as file:

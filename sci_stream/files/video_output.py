@@ -53,10 +53,7 @@ _BY_SUFFIX |= {".tif": VideoFormat.TIFF, ".h5": VideoFormat.HDF5, ".png": VideoF
 def format_of(path: Path, name: str = "") -> VideoFormat:
     """Return the format of this name, or that of the file's suffix.
 
-    Raises
-    ------
-    InputError
-        If the name is unknown, or there is none and the suffix is unknown.
+    Raises `InputError` if the name is unknown, or there is none and the suffix is unknown.
     """
     if name and name not in set(VideoFormat):
         raise InputError(f"--as {name} is not known", expected="one of " + ", ".join(VideoFormat))
@@ -146,12 +143,7 @@ def write_video(
     ``tone`` is that of pictures, ``fps`` of films and GIFs, Hz; ``pictures`` writes 8-bit pictures where the format
     could store the values.
 
-    Raises
-    ------
-    ConfigError
-        If a library for the format is not installed.
-    StorageError
-        If the output cannot be written.
+    Raises `ConfigError` if a library for the format is not installed; `StorageError` if the output cannot be written.
     """
     video = video.as_pictures(tone) if pictures or form not in _OF_VALUES else video.in_colour()
     if form in _FILMS:
@@ -198,12 +190,7 @@ def write_film(
 
     H.264 repeats an odd last row or column. ``threads`` are those of the encoder, 0 for its choice.
 
-    Raises
-    ------
-    ConfigError
-        If PyAV is not installed.
-    StorageError
-        If the film cannot be written.
+    Raises `ConfigError` if PyAV is not installed; `StorageError` if the film cannot be written.
     """
     av = require_optional("av", "video", f"Writing {form}")
     film = _FILMS[form]

@@ -59,16 +59,9 @@ def export(
 
     ``out`` is a folder for Zarr and PNG. ``progress`` is called with the number of snapshots done and the total.
 
-    Raises
-    ------
-    FileFormatError
-        If ``source`` is not a recording.
-    InputError
-        If it contains nothing to export, or the format cannot be determined.
-    ConfigError
-        If a library for the format is not installed.
-    StorageError
-        If ``out`` exists and is not to be replaced, or cannot be written.
+    Raises `FileFormatError` if ``source`` is not a recording; `InputError` if it contains nothing to export, or the
+    format cannot be determined; `ConfigError` if a library for the format is not installed; `StorageError` if ``out``
+    exists and is not to be replaced, or cannot be written.
     """
     form = format_of(out, options.form)
     with complete_output(out, replace=options.replace) as partial, RecordedSeries(source) as series:

@@ -102,12 +102,8 @@ def solve_file(
     ``out`` is of any `VideoFormat`; values are float32. None makes only the reports.
     ``progress`` is called after each iteration with the number done and the total.
 
-    Raises
-    ------
-    InputError
-        If the arrays, options or the suffix of ``out`` are invalid.
-    StorageError
-        If ``out`` exists and is not to be replaced, or cannot be written.
+    Raises `InputError` if the arrays, options or the suffix of ``out`` are invalid; `StorageError` if ``out`` exists
+    and is not to be replaced, or cannot be written.
     """
     y = measurements.y
     if isinstance(y, np.ndarray):  # the snapshots of a recording are checked when they are read
