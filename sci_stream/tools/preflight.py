@@ -81,6 +81,7 @@ def check_rig(path: Path) -> list[Finding]:
         return _describe_calibration(calibration)
 
     snapshots: list[Snapshot] = []
+    loaded: list[str] = []
 
     def masks() -> str:
         if not fitting:
@@ -91,9 +92,14 @@ def check_rig(path: Path) -> list[Finding]:
     def modulator() -> str:
         return check_timing(rig) if opened else "not checked: it needs the camera"
 
+    def denoiser() -> str:
+        said = _check_denoiser(rig, fitting)
+        loaded.append(said)
+        return said
+
     def speed() -> str | Finding:
-        if not (snapshots and fitting and opened):
-            return "not measured: it needs camera and calibration"
+        if not (snapshots and fitting and opened and loaded):
+            return "not measured: it needs camera, calibration and denoiser"
         return _check_speed(rig, fitting[0], snapshots, opened[0][0].frame_period_ns)
 
     checks: list[tuple[str, Callable[[], str | Finding]]] = [
@@ -102,7 +108,7 @@ def check_rig(path: Path) -> list[Finding]:
         ("calibration", calibration),
         ("masks", masks),
         ("device", lambda: _check_devices(rig)),
-        ("denoiser", lambda: _check_denoiser(rig, fitting)),
+        ("denoiser", denoiser),
         ("speed", speed),
         ("encryption", lambda: _check_encryption(rig)),
         ("addresses", lambda: _check_addresses(rig)),

@@ -131,9 +131,9 @@ def test_overload_keeps_memory_flat_and_ends_soon(tmp_path: Path, policy: str) -
     """Thousands of snapshots a second: the bookkeeping of each shows, not its pixels."""
     tiny = {"camera": {"options": {"width_px": 16, "height_px": 16}}, "policy": {"mode": policy, "ring_mib": 4}}
     with RunningRigSolvedHere(tmp_path, merged(BURST, tiny)) as rig:
-        rig.wait_for_count("acquired", 5_000)
+        rig.wait_for_count("acquired", 15_000)  # buffers have their size by then
         early = resident_mib(rig)
-        rig.wait_for_count("acquired", 25_000)
+        rig.wait_for_count("acquired", 30_000)
         late = resident_mib(rig)
         stopped_s = time.monotonic()
         rig.process.send_signal(signal.SIGINT)
@@ -142,7 +142,7 @@ def test_overload_keeps_memory_flat_and_ends_soon(tmp_path: Path, policy: str) -
         assert ledger["raw_only"] + sum(ledger["dropped"].values()) > 10 * ledger["reconstructed"]
     assert early.keys() == late.keys() == {"acquire", "sink"}, "a reconstruct node has few of them"
     for node, mib in late.items():
-        assert mib < early[node] + 12, f"{node} grew from {early[node]:.0f} to {mib:.0f} MiB"
+        assert mib < early[node] + 6, f"{node} grew from {early[node]:.0f} to {mib:.0f} MiB"
 
 
 def resident_mib(rig: RunningRig) -> dict[str, float]:

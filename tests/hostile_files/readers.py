@@ -22,7 +22,7 @@ from sci_stream.files.calibration_import import ImportOptions, import_masks
 from sci_stream.files.measurement_file import load_measurement
 from sci_stream.nodes.acquire.spool import Spool
 from sci_stream.nodes.launcher.run import complete_summary
-from sci_stream.nodes.sink.ledger_file import LedgerFile
+from sci_stream.nodes.sink.ledger_file import LedgerFile, SavedLedger
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet, save_ffdnet
 from sci_stream.recording.calibration_file import load_calibration, load_measured, save_calibration
 from sci_stream.recording.inspection import inspect_recording
@@ -207,7 +207,7 @@ def make_spool(path: Path) -> None:
 
 def make_ledger(path: Path) -> None:
     """Write a saved ledger."""
-    LedgerFile(path).write("run-1", Ledger(), recording=True)
+    LedgerFile(path).write(SavedLedger("run-1", recording=True, ledger=Ledger().state()))
 
 
 READERS = {

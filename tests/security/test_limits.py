@@ -10,7 +10,7 @@ from sci_stream.config import PreviewSection
 from sci_stream.health import server as health
 from sci_stream.nodes.acquire import in_flight
 from sci_stream.nodes.runtime import logs, process
-from sci_stream.nodes.sink import node, operator_commands
+from sci_stream.nodes.sink import operator_commands
 from sci_stream.transport import client_connection, connections, pubsub, results_server, router, sink_client
 from sci_stream.transport.http import LimitedConnection, access, server
 from sci_stream.web import app, downloads, preview
@@ -49,7 +49,6 @@ SUBJECTS = {
     ),
     "wire.md": (
         f"at most\n{LIMITS.max_frames}; a header at most {LIMITS.max_header_bytes >> 10} KiB",
-        f"It keeps at most {node._MAX_EARLY} such messages and {node._EARLY_BYTES >> 20} MiB",
         f"At most {in_flight._MAX_REPORTS} such messages wait for their",
         f"nothing was accepted for {sink_client._PATIENCE_S:g} s",
         f"silent for {['', '', '', 'three'][connections.MISSED_HEARTBEATS]} of them",
