@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,6 +38,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return 0.0 if mark is None else float(mark.kwargs.get("seconds", 0.0))
 
     items.sort(key=seconds, reverse=True)
+
+
+@pytest.fixture(autouse=True)
+def without_handlers_of_commands() -> Iterator[None]:
+    """Remove what a command that ran in this process logs to: the test's standard error, closed by now."""
+    yield
+    root = logging.getLogger()
+    root.handlers[:] = [handler for handler in root.handlers if type(handler) is not logging.StreamHandler]
 
 
 @pytest.fixture(scope="session")

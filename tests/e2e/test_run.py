@@ -138,11 +138,12 @@ def test_demo_runs_and_ends_by_itself(tmp_path: Path) -> None:
     assert ended.status == 0, ended.output
     assert "Traceback" not in ended.output
     summary = json.loads((tmp_path / "out.json").read_text())
-    assert assert_accounted_for(summary)["acquired"] == 5
+    ledger = assert_accounted_for(summary)
+    assert ledger["acquired"] == 5
     assert summary["psnr_db"]["min"] > 10.0
     (path,) = (tmp_path / "recordings").glob("*.h5")
-    with Recording(path) as recording:
-        assert recording.raw_seqs == list(range(5))
+    with Recording(path) as recording:  # a machine that is busy drops the oldest, see [policy] max_wait_s
+        assert len(recording.raw_seqs) == ledger["reconstructed"] + ledger["raw_only"]
 
 
 def test_replay_camera_reproduces_the_run(run: Run, rig_in_process: RigMaker) -> None:
