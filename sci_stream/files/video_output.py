@@ -131,7 +131,7 @@ class VideoStack:
         if self.coded or self.bayer is None:
             return self
         bayer = self.bayer
-        colours = (demosaic_values(video, bayer).astype(self.dtype) for video in self.snapshots)
+        colours = (demosaic_values(video, bayer).astype(self.dtype, copy=False) for video in self.snapshots)
         return replace(self, snapshots=colours, shape=(*self.shape, 3))
 
 

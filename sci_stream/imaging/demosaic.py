@@ -59,7 +59,10 @@ def demosaic(mosaic: U16, bayer: BayerPhase, method: Demosaic = Demosaic.BILINEA
 
 def demosaic_values(mosaic: npt.NDArray[np.floating], bayer: BayerPhase) -> F32:
     """Return (B, H, W) mosaics as RGB, (B, H, W, 3), of any range, by `Demosaic.DIRECTIONAL`."""
-    return np.stack([_directional(np.asarray(frame, np.float32), bayer) for frame in mosaic])
+    rgb = np.empty((*mosaic.shape, 3), np.float32)
+    for frame, pixels in zip(rgb, mosaic, strict=True):
+        frame[:] = _directional(np.asarray(pixels, np.float32), bayer)
+    return rgb
 
 
 class _Sites:

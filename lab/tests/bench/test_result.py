@@ -124,4 +124,4 @@ def test_solver_settings_are_written(tmp_path: Path) -> None:
     result = dataclasses.replace(RESULT, settings=solver_settings("tv", None, SolverSettings()))
     write_json(result, tmp_path / "out.json")
     settings = json.loads((tmp_path / "out.json").read_text())["settings"]
-    assert (settings["denoiser"], settings["weights"], settings["solver"]) == ("tv", "", "gap")
+    assert (settings["denoiser"], settings["weights"]) == ("tv", "")

@@ -26,6 +26,8 @@ import numpy.typing as npt
 
 from sci_stream.errors import FileFormatError, StorageError
 from sci_stream.files.media import video_frames
+from sci_stream.model import BayerPhase
+from sci_stream.optics.bayer import sample_colours
 from sci_stream.recon.backend.device import describe_device, memory_in_use, pick_device
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, solve_bytes
 from sci_stream_lab.bench.environment import environment
@@ -76,11 +78,12 @@ class LargeResult(BenchResult):
 def stated_bytes(size: Size, device_type: str) -> int:
     """Return the memory that ``sci-stream solve`` needs for a snapshot: of the host, and of the solve.
 
-    The host holds the masks as they are in the file, a byte each, and as fractions, and the video.
+    The host holds the masks as they are in the file, a byte each, and as fractions, and the video; of a mosaic also the
+    video in colour, as it is written.
     """
     planes, chunk = 4 if size.bayer else 1, PIXELS_PER_CHUNK[device_type]
     solve = solve_bytes(size.n_frames, size.height, size.width, planes=planes, pixels_per_chunk=chunk)
-    return _PROCESS_BYTES + 9 * size.pixels + solve
+    return _PROCESS_BYTES + (21 if size.bayer else 9) * size.pixels + solve
 
 
 def bench(
@@ -196,11 +199,11 @@ def _solve(folder: Path, size: Size, row: LargeSolve, how: tuple[str, int, str],
         raise StorageError(f"The snapshot of {size} could not be solved", got=f"status {process.returncode}")
     solved = json.loads((folder / "report.json").read_text())["solves"][0]
     video = np.load(folder / "video.npy", mmap_mode="r")
-    frames = video.reshape(size.n_frames, size.height, size.width)
-    scores = [
-        -10 * np.log10(max(float(np.mean(np.square(frame - true, dtype=np.float64))), 1e-12))
-        for frame, true in zip(frames, _mosaics(size, film), strict=True)
-    ]
+    frames = video.reshape(size.n_frames, size.height, size.width, *([3] if size.bayer else []))
+    scores = []
+    for frame, true in zip(frames, _mosaics(size, film), strict=True):
+        solved_mosaic = sample_colours(frame, BayerPhase.RGGB) if size.bayer else frame
+        scores.append(-10 * np.log10(max(float(np.mean(np.square(solved_mosaic - true, dtype=np.float64))), 1e-12)))
     return dataclasses.replace(
         row,
         peak_mib=peak_mib,
