@@ -25,6 +25,9 @@ pytestmark = pytest.mark.rig
 KINDS = ("acquire", "sink", "reconstruct")
 WatchedRig = tuple[RigInProcess, dict[str, str]]
 
+SOLVED = 3
+"""Snapshots before the first test."""
+
 
 def get(url: str) -> httpx.Response:
     return plain_http.get(url, timeout=PATIENCE_S)
@@ -44,7 +47,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedRig]:
     ports = dict(zip(KINDS, free_ports(3), strict=True))
     health = {"enabled": True, **{f"{kind}_port": port for kind, port in ports.items()}}
     with RigInProcess(tmp_path_factory.mktemp("watched"), {"health": health}) as rig:
-        rig.reconstruct(3)
+        rig.reconstruct(SOLVED)
         urls = {kind: f"http://127.0.0.1:{port}" for kind, port in ports.items()}
         wait_for(lambda: all(is_ready(url) for url in urls.values()), "every node is ready")
         wait_for(lambda: has_results(urls), "both nodes report the first snapshots")
@@ -55,7 +58,8 @@ def has_results(urls: dict[str, str]) -> bool:
     """Return whether the figures of a result are published: histograms at once, counters at the next report."""
     sink, reconstruct = figures(urls["sink"]), figures(urls["reconstruct"])
     timed = sink.get("sci_stream_latency_seconds_count", {})
-    reported = "sci_stream_snapshots_total" in sink and "sci_stream_disk_free_bytes" in sink
+    settled = sum(sink.get("sci_stream_snapshots_total", {}).values()) >= SOLVED
+    reported = settled and "sci_stream_disk_free_bytes" in sink
     return "total" in timed and reported and reconstruct["sci_stream_solver_busy_seconds_total"][""] > 0
 
 
