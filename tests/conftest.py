@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def without_handlers_of_commands() -> Iterator[None]:
-    """Remove what a command that ran in this process logs to: the test's standard error, closed by now."""
+    """Remove the log handlers of commands that ran in this process: they write to a closed standard error."""
     yield
     root = logging.getLogger()
     root.handlers[:] = [handler for handler in root.handlers if type(handler) is not logging.StreamHandler]

@@ -22,7 +22,7 @@ _VISITS_PER_S, _VISITS_BURST = 50.0, 200
 class HealthConnection(LimitedConnection):
     """A connection to a health server: programs need few of them, each for a short time."""
 
-    most_connections = 32
+    max_connections = 32
     request_s = 5.0
     has_short_answers = True
 

@@ -252,7 +252,7 @@ def test_unread_answers_block_neither_others_nor_close(node: Node, monkeypatch: 
     monkeypatch.setattr(HealthConnection, "request_s", 600.0)
     node.health.report("", {"state": "x" * (4 << 20)}, {})
     with contextlib.ExitStack() as opened:
-        for _ in range(HealthConnection.most_connections + 8):
+        for _ in range(HealthConnection.max_connections + 8):
             opened.enter_context(unread_answer(node))
         assert node.get("/healthz").status_code == 200
         node.server.close()

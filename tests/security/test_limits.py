@@ -23,8 +23,8 @@ CONTROL = f"{router._CONTROL_PER_S:g} a second per node, burst {router._CONTROL_
 JOINS = f"other names {router._JOINS_PER_S:g} a second, burst {router._JOINS_BURST}"
 VISITS = f"{preview._VISITS_PER_S:g} a second per address, burst {preview._VISITS_BURST}"
 HEALTH = f"{health._VISITS_PER_S:g} a second per address, burst {health._VISITS_BURST}"
-PAGE = f"{LimitedConnection.most_connections} connections; {LimitedConnection.request_s:g} s for a complete request"
-SCRAPES = f"{health.HealthConnection.most_connections} connections, the oldest of which makes room"
+PAGE = f"{LimitedConnection.max_connections} connections; {LimitedConnection.request_s:g} s for a complete request"
+SCRAPES = f"{health.HealthConnection.max_connections} connections, the oldest of which makes room"
 SUBJECTS = {
     "security.md": (
         f"the sender's queue of {client_connection._QUEUE}, the camera",

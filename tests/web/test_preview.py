@@ -385,7 +385,7 @@ def is_closed(connection: socket.socket) -> bool:
 
 
 def test_slow_requests_are_ended_and_make_room(preview: WebPreview, monkeypatch) -> None:
-    monkeypatch.setattr(LimitedConnection, "most_connections", 20)
+    monkeypatch.setattr(LimitedConnection, "max_connections", 20)
     port = urlsplit(preview.start()).port
     assert port is not None
     with watch(f"http://127.0.0.1:{port}/") as viewer:
@@ -401,7 +401,7 @@ def test_slow_requests_are_ended_and_make_room(preview: WebPreview, monkeypatch)
 
 
 def test_connections_that_arrive_together_are_ended_together(preview: WebPreview, monkeypatch) -> None:
-    monkeypatch.setattr(LimitedConnection, "most_connections", 5)
+    monkeypatch.setattr(LimitedConnection, "max_connections", 5)
     monkeypatch.setattr(LimitedConnection, "request_s", 10 * WAIT_S)
     port = urlsplit(preview.start()).port
     assert preview._server is not None

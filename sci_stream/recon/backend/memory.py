@@ -58,7 +58,7 @@ of an A100 (40 MB) and of an H100 (50 MB); by these sizes, not timed.
 """
 
 
-def plan_chunks(n_frames: int, pixels_per_frame: int, most_pixels: int) -> list[int]:
+def plan_chunks(n_frames: int, pixels_per_frame: int, max_pixels: int) -> list[int]:
     """Cut frames into chunks of nearly equal size.
 
     Equal sizes, because a network is prepared for each size of chunk, and because a small remainder would leave most of
@@ -70,7 +70,7 @@ def plan_chunks(n_frames: int, pixels_per_frame: int, most_pixels: int) -> list[
         To cut, ≥ 0.
     pixels_per_frame
         Of one frame.
-    most_pixels
+    max_pixels
         That a chunk may have; a single frame is never cut.
 
     Returns
@@ -82,7 +82,7 @@ def plan_chunks(n_frames: int, pixels_per_frame: int, most_pixels: int) -> list[
     """
     if n_frames == 0:
         return []
-    chunks = -(-n_frames // max(1, most_pixels // max(1, pixels_per_frame)))
+    chunks = -(-n_frames // max(1, max_pixels // max(1, pixels_per_frame)))
     size, larger = divmod(n_frames, chunks)
     return [size + 1] * larger + [size] * (chunks - larger)
 

@@ -203,7 +203,7 @@ class CallableDenoiser:
         self.name = name or getattr(function, "name", "") or getattr(function, "__name__", type(function).__name__)
         self._function = function.to(device).eval() if isinstance(function, torch.nn.Module) else function
         self._accepts_sigma = _accepts_sigma(function, self.name)
-        self._most_frames = sys.maxsize
+        self._max_frames = sys.maxsize
         self._frames = 0
 
     def __call__(self, x: torch.Tensor, sigma: Sigma) -> torch.Tensor:
@@ -211,7 +211,7 @@ class CallableDenoiser:
 
         Raises `InputError` if the function returns something else than finite images of the same shape.
         """
-        chunk = self._frames = min(self._most_frames, len(x))
+        chunk = self._frames = min(self._max_frames, len(x))
         level = float(sigma)
         parts = [self._denoised(part, level) for part in torch.split(x, chunk)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -220,7 +220,7 @@ class CallableDenoiser:
         """Denoise half as many frames at a time; see `sci_stream.ports.MemoryReducible`."""
         more_than_one = self._frames > 1
         if more_than_one:
-            self._most_frames = self._frames = self._frames // 2
+            self._max_frames = self._frames = self._frames // 2
         return more_than_one
 
     def _denoised(self, x: torch.Tensor, sigma: float) -> torch.Tensor:

@@ -49,7 +49,7 @@ class LimitedConnection(H11Protocol):
     (`[preview] max_viewers`).
     """
 
-    most_connections: ClassVar[int] = 128
+    max_connections: ClassVar[int] = 128
     """Connections at once."""
     request_s: ClassVar[float] = 10.0
     """Time for a complete request, however slowly its parts arrive."""
@@ -67,7 +67,7 @@ class LimitedConnection(H11Protocol):
         self._deadline = self.loop.call_later(self.request_s, transport.abort)
         # Aborted connections remain in the set until the next turn of the loop, and many are accepted in one turn.
         present = [other for other in self.connections if not other.transport.is_closing()]
-        if len(present) > self.most_connections:
+        if len(present) > self.max_connections:
             waiting = [other for other in present if isinstance(other, LimitedConnection) and other.waits]
             min(waiting, key=lambda other: other._since_s, default=self).transport.abort()
 
