@@ -1,4 +1,4 @@
-"""``sci-stream masks`` and ``sci-stream modulate``: make and choose masks, and serve a modulator."""
+"""``sci-stream masks`` and ``sci-stream modulate``: make masks, and serve a modulator."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from typing import Annotated, cast
 
 import typer
 
-from sci_stream.cli.common import Force, RigPath, app, echo, progress_bar, start_logging
+from sci_stream.cli.common import Force, RigPath, app, echo, start_logging
 from sci_stream.errors import ConfigError, StorageError
 
 masks_app = typer.Typer(help="Masks by design.", no_args_is_help=True)
 app.add_typer(masks_app, name="masks")
-
-Clips = Annotated[list[str] | None, typer.Option("--clip", help="Video file or scene; may be repeated.")]
 
 
 @masks_app.command("make")
@@ -52,37 +50,6 @@ def masks_make(
         echo("balanced masks add up evenly: the rig cannot see whether they fit or have moved, and corrects no shift")
     if feature_px < 1:
         echo("elements smaller than a pixel of the sensor lose contrast: use a larger --block")
-
-
-@masks_app.command("advise")
-def masks_advise(
-    rig: RigPath,
-    clip: Clips = None,
-    masks: Annotated[str, typer.Option(help="Numbers of masks B to compare.")] = "8",
-    open_share: Annotated[str, typer.Option("--open", help="Open shares to compare.")] = "0.5,0.35,0.25",
-    feature: Annotated[str, typer.Option(help="Sides of an element to compare, pixels of the sensor.")] = "1",
-    exposure: Annotated[float, typer.Option(min=0.01, max=10, help="Light; above 1 half-open masks clip.")] = 0.9,
-    size: Annotated[int, typer.Option(min=32, max=2048, help="Size of the simulation, pixels.")] = 256,
-    snapshots: Annotated[int, typer.Option(min=1, help="Snapshots of each clip.")] = 2,
-) -> None:
-    """Compare masks by simulation, with the denoiser of a rig: expected dB and clipped share."""
-    from sci_stream.config import load_rig
-    from sci_stream.tools.mask_advice import advise
-
-    try:
-        shares, features = ([float(word) for word in text.split(",")] for text in (open_share, feature))
-        choices = [int(word) for word in masks.split(",")], shares, features
-    except ValueError as error:
-        raise ConfigError("--masks, --open and --feature are lists as in 0.5,0.25", got=error) from None
-    clips, rig_ = clip or ["fast"], load_rig(rig)
-    with progress_bar("simulating") as report:
-        results = advise(rig_, choices, clips, exposure=exposure, size_px=size, snapshots=snapshots, report=report)
-    typer.echo(f"{'B':>4}{'open':>7}{'element px':>12}{'PSNR dB':>9}{'clipped':>9}")
-    for advice in results:
-        typer.echo(
-            f"{advice.n_frames:>4}{advice.open_share:>7.0%}{advice.feature_px:>12.3g}{advice.psnr_db:>9.2f}"
-            f"{advice.clipped:>9.1%}"
-        )
 
 
 @masks_app.command("hold")
