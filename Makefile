@@ -94,7 +94,7 @@ $(VENV)/.installed: pyproject.toml lab/pyproject.toml drivers/gentl_sim/pyprojec
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		--editable '.[dev]' --editable ./lab --editable drivers/gentl_sim --editable './drivers/modulators[test]' --editable './drivers/cameras[aravis]' --editable ./bridges
+		--editable '.[dev]' --editable './lab[onnx]' --editable drivers/gentl_sim --editable './drivers/modulators[test]' --editable './drivers/cameras[aravis]' --editable ./bridges
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml constraints.txt

@@ -45,7 +45,7 @@ LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpy
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
 
 # Packages that the machine lacks, its Python, and the systems whose wheels run on it.
-LACKING = ("pydantic", "uvicorn", "starlette", "pyzmq")  # and av, to train on clips
+LACKING = ("pydantic", "uvicorn", "starlette", "pyzmq", "isal", "av")
 PYTHON = "3.12"
 _PLATFORMS = ("--platform", "manylinux_2_28_x86_64", "--platform", "manylinux2014_x86_64")
 # Seconds that a step has to end after SIGINT, and that SIGTERM leaves for the archive.

@@ -122,6 +122,21 @@ def weights_import(
     _print_weights(import_weights(source, path, licence=licence, force=force).rows())
 
 
+@weights_app.command("onnx")
+def weights_onnx(
+    source: Annotated[
+        str, typer.Argument(help="ffdnet, ffdnet-lite, video-lite, or a checkpoint.", show_default=False)
+    ],
+    path: Annotated[Path, typer.Argument(metavar="OUT.onnx", help="Output file.", show_default=False)],
+    force: Force = False,
+) -> None:
+    """Write a network as an ONNX model for other runtimes; needs the package onnx."""
+    from sci_stream_lab.training.onnx_export import export_onnx
+
+    export_onnx(source, path, force=force)
+    typer.echo(f"wrote {path}")
+
+
 @weights_app.command("show")
 def weights_show(path: Annotated[Path, typer.Argument(help="Checkpoint of any layout.", show_default=False)]) -> None:
     """Describe a checkpoint."""
