@@ -11,7 +11,7 @@ RIG = '[reconstruct]\ndenoiser = "tv"\niterations = 4\ndevices = ["cpu"]\n'
 def test_sparse_masks_clip_less_and_win_in_bright_light() -> None:
     lines: list[str] = []
     result = bench(
-        parse_rig(RIG), ([4], [0.5, 0.25], [1.0]), ["fast"], exposure=1.5, size_px=48, snapshots=1,
+        parse_rig(RIG), ([8], [0.5, 0.25], [1.0]), ["fast"], exposure=3.0, size_px=64, snapshots=1,
         progress=lines.append,
     )  # fmt: skip
     best, other = result.choices
