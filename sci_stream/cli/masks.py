@@ -1,4 +1,4 @@
-"""``sci-stream masks`` and ``sci-stream modulate``: make masks, and serve a modulator."""
+"""``sci-stream masks``: make masks, and hold one on the modulator."""
 
 from __future__ import annotations
 
@@ -81,18 +81,3 @@ def masks_hold(
         raise ConfigError("Unknown pattern", got=error) from None
     finally:
         page.close()
-
-
-@app.command()
-def modulate(
-    rig: RigPath,
-    listen: Annotated[str, typer.Option(help="Address to listen on; by default that of the rig file.")] = "",
-) -> None:
-    """Serve the mask modulator of this host to the acquire node on another one. Ctrl-C ends it."""
-    from sci_stream.config import load_rig
-    from sci_stream.nodes.runtime.modulators import make_modulator
-    from sci_stream.transport.modulator_link import serve_modulator
-
-    start_logging("modulate")
-    loaded = load_rig(rig)
-    serve_modulator(loaded, make_modulator(loaded), listen or loaded.modulator.address)

@@ -16,7 +16,14 @@ from sci_stream.errors import ConfigError
 
 GROUP = "sci_stream.commands"
 _LAB = "sci-stream-lab"
-PACKAGES = {"bench": _LAB, "compare": _LAB, "train": _LAB, "weights": _LAB, "batch": "sci-stream-bridges[batch]"}
+PACKAGES = {
+    "bench": _LAB,
+    "compare": _LAB,
+    "train": _LAB,
+    "weights": _LAB,
+    "batch": "sci-stream-bridges[batch]",
+    "modulate": "sci-stream-modulators",
+}
 """The packages of this project that have further commands, by command."""
 
 

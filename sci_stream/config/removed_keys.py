@@ -7,6 +7,7 @@ from typing import Final
 _IN_LAB = "The paper's own loop has it: sci_stream_lab.paper, of the package sci-stream-lab."
 _IN_PYTHON = "It is a setting for experiments: SolverSettings in Python, `--set` of `sci-stream bench`."
 _PAUSES = "A lost camera is reopened after 0.2 s, then twice as long each time, up to 10 s."
+_REMOTE = 'driver = "remote" of sci-stream-modulators has address and public_key in [modulator.options].'
 _TOKEN = "A token holds until the rig starts with another one."
 _EXPORT = "`sci-stream export RECORDING film.mp4` makes one of any recording; --fps sets its pace."
 
@@ -15,6 +16,7 @@ REMOVED: Final = {
     "camera.reconnect_max_s": _PAUSES,
     "experiment.exposure_s": "The calibration holds the exposure.",
     "health.token_expires": _TOKEN,
+    "modulator.address": _REMOTE,
     "preview.jpeg_quality": "The quality is 85; [preview] h264_mbit_per_s bounds the video.",
     "preview.most_viewers": "It is now max_viewers.",
     "preview.token_expires": _TOKEN,
@@ -38,6 +40,7 @@ REMOVED: Final = {
     "record.movie": _EXPORT,
     "record.movie_fps": _EXPORT,
     "record.warn_free_mib": "The warning comes at eight times min_free_mib.",
+    "security.modulator_key": _REMOTE,
 }
 """Replacement of each removed key: a rig file with one is refused, and the rig of an old recording is read without."""
 

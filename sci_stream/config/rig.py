@@ -121,15 +121,8 @@ class Rig(Section):
 
     @model_validator(mode="after")
     def _modulator_is_complete(self) -> Self:
-        section, address = self.modulator, tcp_address(self.modulator.address)
-        if not section.driver and section != ModulatorSection():
+        if not self.modulator.driver and self.modulator != ModulatorSection():
             raise ValueError("modulator.driver is missing: the keys of [modulator] have no effect without it")
-        remote = address is not None and not is_loopback(address[0])
-        if remote and not self.security.modulator_key and not self.security.unprotected_network:
-            raise ValueError(
-                "modulator.address is another machine: set security.modulator_key to the key that `sci-stream keys "
-                "show` prints there, or set security.unprotected_network = true"
-            )
         return self
 
     @model_validator(mode="after")

@@ -22,7 +22,6 @@ from sci_stream.config.fields import (
     RigPath,
     Section,
     Token,
-    checked_endpoint,
     is_loopback,
     network_location,
     tcp_address,
@@ -73,11 +72,6 @@ class ModulatorSection(Section):
     )
     options: dict[str, JsonValue] = Field(
         default_factory=dict, description="Options of the driver; each driver defines its own."
-    )
-    address: Annotated[str, AfterValidator(lambda text: text and checked_endpoint(text))] = Field(
-        default="",
-        description="Address of `sci-stream modulate` on the modulator's host; \"\": it is at the camera's host.",
-        examples=["tcp://192.168.1.7:5704"],
     )
     patterns: OptionalPath = Field(
         default=None,
@@ -400,9 +394,6 @@ class SecuritySection(Section):
     )
     acquire_key: PublicKey = Field(default="", description="Public key of the acquire node's host.")
     sink_key: PublicKey = Field(default="", description="Public key of the sink node's host.")
-    modulator_key: Rare[PublicKey] = Field(
-        default="", description="Public key of the mask modulator's host, if `[modulator] address` is beyond this one."
-    )
 
     def key_of(self, node: Literal["acquire", "sink"]) -> str:
         """Return the public key of a node's host."""

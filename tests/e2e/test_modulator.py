@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from sci_stream.config import Rig, load_rig
+from sci_stream.config import load_rig
 from sci_stream.model import Array
 from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.recording.reader import Recording
 from sci_stream.tools.calibrate import CalibrationPlan, calibrate
 from sci_stream.tools.replay.replay import ReplayPlan, replay
-from sci_stream.transport.modulator_link import serve_modulator
-from sci_stream_drivers.simulated import SimulatedModulator, SimulatedModulatorOptions
 from tests.conftest import RigMaker
 from tests.e2e.conftest import CommandHere
 from tests.e2e.kit import assert_accounted_for, write_rig
-from tests.ports import free_ports
 from tests.rig_in_process import RigInProcess
 from tests.tools.modulated import masks
 from tests.tools.replay_kit import differences
@@ -85,28 +81,6 @@ def test_faults_of_the_modulator_are_recovered_and_marked(
     found = differences(recorded, replay(recorded, ReplayPlan(last=20)).path)
     assert len(found) == 21
     assert max(found.values()) <= 2**-10, "replay equals live, with its corrections"
-
-
-def test_modulator_on_another_host_is_commanded_and_corrected(rig_in_process: RigMaker, tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    tables = coded(tmp_path, {"lost_pulses": [10]}, address=f"tcp://127.0.0.1:{port}")
-    options = SimulatedModulatorOptions.model_validate(tables["modulator"]["options"])
-    served = SimulatedModulator(options)
-    stop = threading.Event()
-    rig_file = Rig.model_validate({"modulator": {"driver": "simulated", "address": f"tcp://127.0.0.1:{port}"}})
-    server = threading.Thread(
-        target=serve_modulator, args=(rig_file, served, rig_file.modulator.address), kwargs={"until": stop.is_set}
-    )
-    server.start()
-    try:
-        rig = rig_in_process(tables, snapshots=24)
-        for _ in range(24):
-            rig.reconstruct()
-        rig.finish()
-    finally:
-        stop.set()
-        server.join()
-    assert columns(rig, "chunk_MaskAdvance")["chunk_MaskAdvance"][-1] == -1
 
 
 def test_calibrate_check_and_run_with_two_devices(

@@ -13,13 +13,12 @@ from sci_stream.model import Array
 from sci_stream.nodes.runtime.camera_drivers import driver_options, load_entry, make_camera
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.ports import Camera, MaskModulator, ModulatorDriver
-from sci_stream.transport.modulator_link import RemoteModulator
 
 GROUP = "sci_stream.modulators"
 
 
 def make_modulator(rig: Rig) -> MaskModulator:
-    """Create the rig's modulator, which must be on this machine, not yet open. Raises `ConfigError`."""
+    """Create the rig's modulator, not yet open. Raises `ConfigError`."""
     if rig.modulator.driver is None:
         raise ConfigError("The rig commands no modulator", expected="[modulator] driver", hint="See the rig guide.")
     driver: ModulatorDriver = load_entry(GROUP, rig.modulator.driver, "modulator")
@@ -51,5 +50,4 @@ def make_coded_camera(rig: Rig) -> Camera:
     camera, section = make_camera(rig), rig.modulator
     if not section.driver:
         return camera
-    modulator = RemoteModulator(rig) if section.address else make_modulator(rig)
-    return ModulatedCamera(camera, modulator, section, load_patterns(section.patterns))
+    return ModulatedCamera(camera, make_modulator(rig), section, load_patterns(section.patterns))

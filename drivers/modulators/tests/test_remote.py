@@ -14,15 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zmq
+from pydantic import ValidationError
 
 from sci_stream.config import Rig
 from sci_stream.errors import CameraError
 from sci_stream.modulation.timing import MaskTiming
 from sci_stream.security.keys import make_key_pair
 from sci_stream.testing.modulators import ModulatorContract
-from sci_stream.transport import modulator_link
-from sci_stream.transport.modulator_link import RemoteModulator, serve_modulator
 from sci_stream_drivers.simulated import SimulatedModulator, SimulatedModulatorOptions
+from sci_stream_modulators import remote, server
+from sci_stream_modulators.remote import RemoteModulator, RemoteOptions
 from tests.e2e.kit import PATIENCE_S, ROOT, environment
 from tests.ports import free_ports
 
@@ -30,26 +31,36 @@ pytestmark = pytest.mark.rig
 _BENCHES = itertools.count()
 
 
-def rig_at(port: int, key: Path | None = None) -> Rig:
-    tables: dict[str, object] = {"modulator": {"driver": "simulated", "address": f"tcp://127.0.0.1:{port}"}}
-    if key is not None:
-        public = key.with_name(key.name + ".pub").read_text().strip()
-        keys = dict.fromkeys(("acquire_key", "sink_key", "modulator_key"), public)
-        tables["security"] = {"encryption": "on", "key": str(key), "allowed": str(key.parent / "allowed"), **keys}
-    return Rig.model_validate(tables)
+def secured(key: Path | None) -> Rig:
+    """Return the rig file of the modulator's host, which encrypts if it has a key."""
+    if key is None:
+        return Rig()
+    keys = dict.fromkeys(("acquire_key", "sink_key"), public_key(key))
+    security = {"encryption": "on", "key": str(key), "allowed": str(key.parent / "allowed"), **keys}
+    return Rig.model_validate({"security": security})
+
+
+def public_key(key: Path) -> str:
+    return key.with_name(key.name + ".pub").read_text().strip()
+
+
+def remote_at(port: int, key: Path | None = None, server_key: str = "") -> RemoteModulator:
+    options = {"address": f"tcp://127.0.0.1:{port}", "public_key": server_key}
+    return RemoteModulator(RemoteOptions.model_validate(options if key is None else {**options, "key": key}))
 
 
 class Served:
     """A simulated modulator behind a server in a thread."""
 
-    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, key: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
+        (self.port,) = free_ports(1)
         options = {"width_px": 16, "height_px": 12, "bench": f"served-{next(_BENCHES)}"}
-        self.modulator = SimulatedModulator(SimulatedModulatorOptions.model_validate(options))
+        modulator = SimulatedModulator(SimulatedModulatorOptions.model_validate(options))
         self._stop = threading.Event()
-        monkeypatch.setattr(modulator_link, "_POLL_MS", 20)
+        monkeypatch.setattr(server, "_POLL_MS", 20)
         self._thread = threading.Thread(
-            target=serve_modulator,
-            args=(rig, self.modulator, rig.modulator.address),
+            target=server.serve_modulator,
+            args=(secured(key), modulator, f"tcp://127.0.0.1:{self.port}"),
             kwargs={"until": self._stop.is_set},
         )
         self._thread.start()
@@ -60,47 +71,44 @@ class Served:
         assert not self._thread.is_alive()
 
 
-@pytest.fixture(params=["plain", "encrypted"])
-def served(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    (port,) = free_ports(1)
-    key = None
-    if request.param == "encrypted":
-        key = tmp_path / "key"
-        make_key_pair(key)
-    rig = rig_at(port, key)
-    server = Served(rig, monkeypatch)
-    yield rig
-    server.stop()
-
-
 class TestRemoteModulator(ModulatorContract):
-    @pytest.fixture(autouse=True)
-    def _served(self, served: Rig) -> None:
-        self.rig = served
+    @pytest.fixture(autouse=True, params=["plain", "encrypted"])
+    def _served(
+        self, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[None]:
+        self.key, self.server_key = None, ""
+        if request.param == "encrypted":
+            self.key = tmp_path / "key"
+            self.server_key = make_key_pair(self.key)
+        served = Served(self.key, monkeypatch)
+        self.port = served.port
+        yield
+        served.stop()
 
     def make(self) -> RemoteModulator:
-        return RemoteModulator(self.rig)
+        return remote_at(self.port, self.key, self.server_key)
+
+
+def test_unencrypted_address_beyond_this_machine_is_refused() -> None:
+    with pytest.raises(ValidationError, match="public_key"):
+        RemoteOptions.model_validate({"address": "tcp://192.168.1.7:5704"})
 
 
 def test_client_with_another_key_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (port,) = free_ports(1)
     own, other = tmp_path / "key", tmp_path / "other"
-    make_key_pair(own)
+    server_key = make_key_pair(own)
     make_key_pair(other)
-    server = Served(rig_at(port, own), monkeypatch)
-    monkeypatch.setattr(modulator_link, "_OPEN", modulator_link._OPEN._replace(limit_s=1.0))
-    stranger = rig_at(port, own)
-    stranger = stranger.model_copy(update={"security": stranger.security.model_copy(update={"key": other})})
+    served = Served(own, monkeypatch)
+    monkeypatch.setattr(remote, "_OPEN", remote._OPEN._replace(limit_s=1.0))
     with pytest.raises(CameraError, match="does not answer"):
-        RemoteModulator(stranger).open()
-    server.stop()
+        remote_at(served.port, other, server_key).open()
+    served.stop()
 
 
 def test_hostile_calls_are_refused_and_the_next_one_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    (port,) = free_ports(1)
-    server = Served(rig_at(port), monkeypatch)
+    served = Served(None, monkeypatch)
     with zmq.Context() as context, context.socket(zmq.REQ) as socket:
-        socket.connect(f"tcp://127.0.0.1:{port}")
+        socket.connect(f"tcp://127.0.0.1:{served.port}")
         calls = [
             [b"\xff"],
             [b"{}", b"null"],
@@ -122,7 +130,7 @@ def test_hostile_calls_are_refused_and_the_next_one_works(monkeypatch: pytest.Mo
         kind, capabilities = socket.recv_multipart()
         assert not kind
         assert json.loads(capabilities)["width_px"] == 16
-    server.stop()
+    served.stop()
 
 
 _LIKE_WINDOWS = """
@@ -155,34 +163,32 @@ def test_modulate_runs_on_a_host_without_posix_and_torch(tmp_path: Path, monkeyp
 [modulator]
 driver = "simulated"
 options = {{ width_px = 16, height_px = 12 }}
-address = "tcp://127.0.0.1:{port}"
 [security]
 encryption = "on"
 key = "{key}"
 allowed = "{tmp_path / "allowed"}"
 acquire_key = "{public}"
 sink_key = "{public}"
-modulator_key = "{public}"
 """
     path = tmp_path / "rig.toml"
     path.write_text(toml)
     process = subprocess.Popen(
-        [sys.executable, "-m", "sci_stream", "modulate", str(path)],
-        env={**environment(), "PYTHONPATH": f"{folder}:{ROOT}:{ROOT / 'drivers'}"},
+        [sys.executable, "-m", "sci_stream", "modulate", str(path), "--listen", f"tcp://127.0.0.1:{port}"],
+        env={**environment(), "PYTHONPATH": f"{folder}:{ROOT}:{ROOT / 'drivers'}:{ROOT / 'drivers/modulators'}"},
         stderr=subprocess.PIPE,
         text=True,
         # A shell starts its background jobs with SIGINT ignored, and the test may be one.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no lock is taken
     )
     try:
-        monkeypatch.setattr(modulator_link, "_OPEN", modulator_link._OPEN._replace(limit_s=PATIENCE_S))
-        remote = RemoteModulator(rig_at(port, key))
-        assert remote.open().width_px == 16
-        remote.load(np.zeros((3, 12, 16), np.uint8))
-        assert remote.arm(MaskTiming(pattern_us=1000.0, n_patterns=3)).pattern_us == 1000.0
-        remote.start()
-        assert remote.counters()["restarts"] == 0
-        remote.close()
+        monkeypatch.setattr(remote, "_OPEN", remote._OPEN._replace(limit_s=PATIENCE_S))
+        client = remote_at(port, key, public)
+        assert client.open().width_px == 16
+        client.load(np.zeros((3, 12, 16), np.uint8))
+        assert client.arm(MaskTiming(pattern_us=1000.0, n_patterns=3)).pattern_us == 1000.0
+        client.start()
+        assert client.counters()["restarts"] == 0
+        client.close()
     finally:
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=PATIENCE_S)[1]
