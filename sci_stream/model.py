@@ -271,13 +271,11 @@ class Feature:
 class Inspection:
     """The features of a camera, in its own order, and driver options.
 
-    ``options`` restore its present state. ``suggested`` are a good start for a rig: they select the camera, and set its
-    best format and all that spoils a measurement. ``trigger`` is an example with a line that the camera has, None
-    without.
+    ``suggested`` are a good start for a rig: they select the camera, and set its best format and all that spoils a
+    measurement. ``trigger`` is an example with a line that the camera has, None without.
     """
 
     features: tuple[Feature, ...]
-    options: Mapping[str, Json]
     suggested: Mapping[str, Json] = field(default_factory=dict)
     trigger: Mapping[str, Json] | None = None
 

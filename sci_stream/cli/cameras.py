@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -13,12 +13,11 @@ from rich.table import Table
 
 from sci_stream.cli.common import AsJson, app, echo, new_console, print_json, start_logging, table_console
 from sci_stream.errors import CameraError, ConfigError
-from sci_stream.file_guard import writing
 
 if TYPE_CHECKING:
     from sci_stream.model import CameraCapabilities, Feature
     from sci_stream.ports import Camera
-    from sci_stream.tools.cameras import ChunkValues, FoundDriver, GrabReport, Intervals
+    from sci_stream.tools.cameras import FoundDriver, GrabReport, Intervals
 
 cameras_app = typer.Typer(help="List cameras and their features, and test their frames.", no_args_is_help=True)
 app.add_typer(cameras_app, name="cameras")
@@ -57,7 +56,6 @@ def features(
     rig: Rig = None,
     cti: Cti = None,
     driver: Driver = "",
-    save: Annotated[Path | None, typer.Option(help="Write the current state as part of a rig file.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the features of a camera: name, type, access, value, range, unit."""
@@ -68,8 +66,6 @@ def features(
     if not isinstance(made, FeatureLister):
         raise CameraError(f"The driver {name} cannot list camera features")
     inspection = made.inspect()
-    if save is not None:
-        _save(save, name, inspection.options)
     if as_json:
         print_json([dataclasses.asdict(feature) for feature in inspection.features])
     else:
@@ -131,16 +127,6 @@ def _camera(called: str, rig: Path | None, cti: list[Path] | None, driver: str) 
     return name, make_found_camera(name, camera)
 
 
-def _save(path: Path, driver: str, options: Any) -> None:
-    from sci_stream.config.toml_text import table_text
-
-    text = "# The state of a camera, as part of a rig file.\n" + table_text("camera", {"driver": driver})
-    text += "\n" + table_text("camera.options", options).replace("], [", "],\n    [").replace("[[", "[\n    [")
-    with writing(path):
-        path.write_text(text.replace("]]\n", "],\n]\n"))
-    echo(f"wrote {path}")
-
-
 def _print_found(drivers: Sequence[FoundDriver]) -> None:
     table = Table("producer", "interface", "vendor", "model", "serial", "name", "id", "access", header_style="bold")
     count = 0
@@ -198,20 +184,9 @@ def _print_report(report: GrabReport) -> None:
         table.add_row(f"intervals, {clock}", _words(intervals))
     for name, count in {"incomplete": 0, **report.counters}.items():
         table.add_row(name, str(count))
-    for name, values in report.chunks.items():
-        table.add_row(f"chunk {name}", escape(_chunk_words(values, report.frames)))
+    for name, value in report.chunks.items():
+        table.add_row(f"chunk {name}", escape(str(value)))
     table_console().print(table)
-
-
-def _chunk_words(values: ChunkValues, frames: int) -> str:
-    if values.least is None or values.least == values.greatest:
-        text = str(values.last)
-    else:
-        text = f"{values.first} to {values.last}"
-        if (values.least, values.greatest) != (values.first, values.last):
-            text += f", between {values.least:.10g} and {values.greatest:.10g}"
-    text += f" {values.unit}" if values.unit else ""
-    return text if values.frames == frames else f"{text}, with {values.frames} of {frames} frames"
 
 
 def _words(intervals: Intervals | None) -> str:

@@ -147,31 +147,12 @@ class Intervals:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkValues:
-    """Summary of one kind of chunk data: number of frames, first and last value, minimum and maximum."""
-
-    frames: int
-    first: Value
-    last: Value
-    least: float | None
-    greatest: float | None
-    unit: str = ""
-
-    @classmethod
-    def of(cls, values: Sequence[Value], unit: str) -> ChunkValues:
-        """Summarise values, one per frame."""
-        numbers = [value for value in values if isinstance(value, bool | int | float)]
-        least, greatest = (min(numbers), max(numbers)) if numbers else (None, None)
-        return cls(len(values), values[0], values[-1], least, greatest, unit)
-
-
-@dataclass(frozen=True, slots=True)
 class GrabReport:
     """Result of a grab.
 
     ``rate_hz`` counts frames against the host's clock from the first to the last; ``missed`` frames were numbered by
-    the camera and not delivered, in ``gaps`` places; ``counters`` are the driver's own; ``chunks`` the chunk
-    data.
+    the camera and not delivered, in ``gaps`` places; ``counters`` are the driver's own; ``chunks`` those of the last
+    frame.
     """
 
     frames: int
@@ -183,7 +164,7 @@ class GrabReport:
     camera: Intervals | None
     clock: str
     counters: Mapping[str, int]
-    chunks: Mapping[str, ChunkValues]
+    chunks: Mapping[str, Value]
 
 
 def grab(
@@ -206,7 +187,7 @@ def grab(
     """
     frames: list[CameraFrame] = []
     stamps: list[tuple[int | None, int | None, int]] = []
-    chunks: dict[str, list[Value]] = {}
+    chunks: Mapping[str, Value] = {}
     try:
         capabilities = camera.open()
         if opened is not None:
@@ -218,8 +199,7 @@ def grab(
             if frame is None:
                 break
             stamps.append((frame.frame_id, frame.camera_time_ns, frame.host_time_ns))
-            for name, value in frame.chunks.items():
-                chunks.setdefault(name, []).append(value)
+            chunks = frame.chunks
             if keep:
                 frames.append(frame)
             if progress is not None:
@@ -228,8 +208,7 @@ def grab(
     finally:
         camera.stop()
         camera.close()
-    summaries = {name: ChunkValues.of(values, capabilities.chunks.get(name, "")) for name, values in chunks.items()}
-    return _report(capabilities, stamps, counters, summaries), frames
+    return _report(capabilities, stamps, counters, chunks), frames
 
 
 def _next(camera: Camera, timeout_s: float, received: int) -> CameraFrame | None:
@@ -261,7 +240,7 @@ def _report(
     capabilities: CameraCapabilities,
     stamps: list[tuple[int | None, int | None, int]],
     counters: Mapping[str, int],
-    chunks: Mapping[str, ChunkValues],
+    chunks: Mapping[str, Value],
 ) -> GrabReport:
     ids = [frame_id for frame_id, _, _ in stamps if frame_id is not None]
     steps = [capabilities.frame_ids.missed(a, b) for a, b in itertools.pairwise(ids)]

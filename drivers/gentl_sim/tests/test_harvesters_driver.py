@@ -26,7 +26,7 @@ from sci_stream.model import CameraFrame
 from sci_stream.nodes.acquire.camera_reader import CameraReader, Captured
 from sci_stream.nodes.acquire.in_flight import MemoryBudget, frame_bytes
 from sci_stream.tools.calibrate import with_camera_settings
-from sci_stream.tools.cameras import ChunkValues, grab
+from sci_stream.tools.cameras import grab
 from sci_stream_drivers.harvesters import HarvestersCamera, HarvestersOptions
 from sci_stream_drivers.harvesters.producers import _NEEDED
 
@@ -294,9 +294,8 @@ def test_chunk_data_without_a_feature_is_logged(make: MakeHarvestersCamera, capl
 
 def test_grab_reports_chunk_data(make: MakeHarvestersCamera) -> None:
     report, _ = grab(make(["Gain", 6.0], chunks=["FrameID", "Gain"]), 5)
-    assert report.chunks["Gain"] == ChunkValues(5, 6.0, 6.0, 6.0, 6.0, "dB")
-    ids = report.chunks["FrameID"]
-    assert (ids.frames, ids.last, ids.least, ids.greatest) == (5, ids.greatest, ids.first, ids.greatest)
+    assert report.chunks["Gain"] == 6.0
+    assert isinstance(report.chunks["FrameID"], int)
 
 
 def test_calibration_takes_exposure_and_gain_from_the_camera(make: MakeHarvestersCamera) -> None:
@@ -353,12 +352,6 @@ def test_trigger_mode_left_on_is_logged(make: MakeHarvestersCamera, caplog: pyte
     left.close()
     make(user_set="UserSet1").open()
     assert "SIM0001 waits for triggers from Line1, as configured before" in caplog.text
-
-
-def test_saved_state_with_selectors_is_restored(make: MakeHarvestersCamera) -> None:
-    camera = make(["OffsetX", 32], ["Gain", 3.0], trigger={"source": "Line1", "output_line": "Line2"})
-    saved = camera.inspect().options
-    assert HarvestersCamera(HarvestersOptions.model_validate(saved)).inspect().options == saved
 
 
 def test_features_of_the_interface_are_set(make: MakeHarvestersCamera, caplog: pytest.LogCaptureFixture) -> None:

@@ -114,12 +114,11 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
         connection = self._connect()
         try:
             configure(connection.node_map, self._options, connection.name)
-            nodes, selection = connection.node_map, self._selection(connection)
+            nodes = connection.node_map
             line = trigger_line(nodes)
             return Inspection(
                 features=tuple(node_map.features(nodes)),
-                options={**selection, "features": node_map.present_settings(nodes)},
-                suggested={**selection, "features": suggested_features(nodes)},
+                suggested={**self._selection(connection), "features": suggested_features(nodes)},
                 trigger=None if line is None else {"source": line, "activation": "RisingEdge"},
             )
         except library().transport_errors as error:

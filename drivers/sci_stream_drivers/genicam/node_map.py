@@ -18,9 +18,6 @@ _KINDS = {
 _MAX_CHOICES = 12
 # Nodes without a limit report the extremes of int64 or double, which would be misleading as a range.
 _NO_LIMIT = 2**62
-# Restoring a command would execute it; registers are raw memory behind other features.
-_UNSAVED = ("command", "register")
-_LOCKS = ("TLParamsLocked",)
 
 
 def kind_of(node: Any) -> str:
@@ -133,29 +130,3 @@ def describe(node: Any, category: str) -> Feature:
         visibility=str(library().genapi.EVisibility(node.node.visibility).name),
         about=" ".join(str(node.node.tooltip or node.node.description or "").split()),
     )
-
-
-def present_settings(node_map: Any) -> list[list[Value]]:
-    """Return the settings that restore the present state of a camera: pairs of feature and value, in order.
-
-    For features that depend on a selector, only its present selection. If the camera marks the features of a saved
-    state (``Streamable``), only those; else all that are writable now.
-    """
-    listed = [feature.name for feature in features(node_map)]
-    nodes = [node_map.get_node(name) for name in listed]
-    settable = [n for n in nodes if access_of(n) == "RW" and kind_of(n) not in _UNSAVED and n.node.name not in _LOCKS]
-    marked = [node for node in settable if node.node.is_streamable()]
-    out: list[list[Value]] = []
-    selected: dict[str, Value | None] = {}
-    for node in marked or settable:
-        if node.node.is_selector() and not marked:
-            continue  # it is set before the features that it selects
-        for selector in node.node.selecting_features:
-            name, at = str(selector.node.name), value_of(selector)
-            if at is not None and selected.get(name) != at:
-                selected[name] = at
-                out.append([name, at])
-        value = value_of(node)
-        if value is not None:
-            out.append([str(node.node.name), value])
-    return out

@@ -93,7 +93,6 @@ def test_real_cameras_are_described_and_configured(real_maps: RealCameras, tmp_p
     """As `cameras features`, `config init` and the names of a rig file read them."""
     for name, nodes in real_maps.items():
         assert list(node_map.features(nodes)), name
-        node_map.present_settings(nodes)
         settings(nodes)
         distortions(nodes)
         suggested = {"selector": {"serial": "1"}, "features": suggested_features(nodes)}

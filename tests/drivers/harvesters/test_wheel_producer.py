@@ -12,7 +12,6 @@ import pytest
 
 from sci_stream.errors import CameraError, ConfigError, SciStreamError
 from sci_stream.model import CameraFrame
-from sci_stream_drivers.genicam.options import FeatureSetting
 from sci_stream_drivers.harvesters import HarvestersCamera
 from tests.drivers.harvesters.conftest import MakeHarvestersCamera
 
@@ -79,16 +78,6 @@ def test_settings_are_read_back_and_logged(make: MakeHarvestersCamera, caplog: p
     assert "Machine Vision Games Ltd. Viky 1: Width = 320" in caplog.text
 
 
-def test_present_state_can_be_saved_and_restored(make: MakeHarvestersCamera) -> None:
-    saved = make(features=[*FEATURES, ["BouncingBallSize", 33]]).inspect().options
-    again = HarvestersCamera.Options.model_validate(saved)
-    assert FeatureSetting(feature="BouncingBallSize", value=33) in again.features
-    assert HarvestersCamera(again).inspect().options == saved
-    restored = HarvestersCamera(again)
-    assert restored.open().width_px == 320
-    restored.close()
-
-
 def test_features_are_described_with_kind_access_range_and_unit(make: MakeHarvestersCamera) -> None:
     found = {feature.name: feature for feature in make(features=FEATURES).inspect().features}
     width, rate, form = found["Width"], found["AcquisitionFrameRate"], found["PixelFormat"]
@@ -101,8 +90,8 @@ def test_features_are_described_with_kind_access_range_and_unit(make: MakeHarves
 
 
 def test_inspect_works_for_unsupported_formats(make: MakeHarvestersCamera) -> None:
-    inspection = make(features=[["PixelFormat", "RGBa8"]]).inspect()
-    assert ["PixelFormat", "RGBa8"] in inspection.options["features"]
+    found = {feature.name: feature.value for feature in make(features=[["PixelFormat", "RGBa8"]]).inspect().features}
+    assert found["PixelFormat"] == "RGBa8"
 
 
 def test_sigint_handler_is_kept(make: MakeHarvestersCamera) -> None:
