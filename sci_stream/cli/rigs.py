@@ -69,7 +69,7 @@ def _run_rig(path: Path, *, snapshots: int, duration: float, summary: Path | Non
 
 @app.command()
 def acquire(rig: RigPath, snapshots: Snapshots = 0, duration: Duration = 0.0) -> None:
-    """Run the acquire node: the camera's host. SIGUSR1 ends the series and begins another, the camera stays open."""
+    """Run the acquire node: the camera's host."""
     from sci_stream.nodes.acquire.series_loop import acquire_series
     from sci_stream.nodes.runtime.modulators import make_coded_camera
     from sci_stream.nodes.runtime.process import stop_on_signals

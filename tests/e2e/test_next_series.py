@@ -7,19 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from sci_stream.web.control_client import control
 from tests.e2e.kit import assert_accounted_for, wait_for
 from tests.rig_in_process import RunningRigSolvedHere
 
 pytestmark = pytest.mark.rig
 
 
-def test_sigusr1_starts_series_and_sigint_closes_a_crashed_one(tmp_path: Path) -> None:
-    changes = {"policy": {"mode": "record"}, "camera": {"options": {"truth": False}}}
+def test_request_starts_series_and_sigint_closes_a_crashed_one(tmp_path: Path) -> None:
+    changes = {
+        "policy": {"mode": "record"}, "camera": {"options": {"truth": False}}, "preview": {"enabled": True},
+    }  # fmt: skip
     with RunningRigSolvedHere(tmp_path, changes) as run:
         series = [run.wait_for_count("acquired", 3)["series"]]
         nodes = {name: process.pid for name, process in run.nodes().items()}
         for _ in range(2):
-            run.process.send_signal(signal.SIGUSR1)
+            control(f"http://127.0.0.1:{run.rig.preview.port}").do("acquire", "next_series")
             report = run.wait_until(
                 "another series", lambda report: report.get("series") not in series and report.get("ledger.acquired")
             )

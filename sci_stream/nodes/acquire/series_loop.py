@@ -1,19 +1,17 @@
-"""Consecutive series in one acquire node, requested from the page, the command line or by ``kill -USR1``."""
+"""Consecutive series in one acquire node, requested from the page, a program or the command line."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from sci_stream.config import Rig
 from sci_stream.errors import InputError
 from sci_stream.nodes.acquire.managed_camera import managed
 from sci_stream.nodes.acquire.node import AcquireNode
 from sci_stream.nodes.acquire.spool import done_path
-from sci_stream.nodes.runtime.process import CLOSE_VARIABLE, NEXT_SERIES, StopRequest
+from sci_stream.nodes.runtime.process import CLOSE_VARIABLE, StopRequest
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Camera
 
@@ -32,12 +30,12 @@ def acquire_series(
     """Acquire one series, and another for each request.
 
     Each series is complete: its snapshots are delivered and its ledger closes at the sink; the next one starts with
-    seq 0 in epoch 0. The camera stays open in between. Main thread only.
+    seq 0 in epoch 0. The camera stays open in between.
 
     Parameters and errors are those of `AcquireNode`; the limits hold for each series. After ``stop`` no other follows.
     """
     requests = SeriesRequests(stop)
-    with managed(camera, rig.camera.driver) as managed_camera, _on_signal(requests):
+    with managed(camera, rig.camera.driver) as managed_camera:
         if os.environ.get(CLOSE_VARIABLE):
             stop.set()
 
@@ -65,10 +63,7 @@ def acquire_series(
 
 
 class SeriesRequests:
-    """Operator requests about series: end the running one and start the next at once or on request.
-
-    Main thread only, where signal handlers run too.
-    """
+    """Operator requests about series: end the running one and start the next at once or on request."""
 
     def __init__(self, stop: StopRequest) -> None:
         self._stop = stop
@@ -113,16 +108,3 @@ class SeriesRequests:
             return False
         self.current, self._follows = StopRequest(), False
         return not self._stop  # a stop may have arrived while the request was reset
-
-
-@contextlib.contextmanager
-def _on_signal(requests: SeriesRequests) -> Iterator[None]:
-    def handle(_number: int, _frame: object) -> None:
-        with contextlib.suppress(InputError):
-            requests.next_series()
-
-    previous = signal.signal(NEXT_SERIES, handle)
-    try:
-        yield
-    finally:
-        signal.signal(NEXT_SERIES, previous)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import threading
 import webbrowser
@@ -21,7 +20,7 @@ from sci_stream.nodes.launcher.supervisor import Supervisor
 from sci_stream.nodes.runtime.logs import as_line, logs_json, lossy, set_up_logging
 from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.nodes.runtime.network import client_security
-from sci_stream.nodes.runtime.process import NEXT_SERIES, stop_on_signals
+from sci_stream.nodes.runtime.process import stop_on_signals
 from sci_stream.nodes.runtime.runtime_folder import RunFolder
 from sci_stream.transport.pubsub import subscribe_status
 from sci_stream.wire.messages import Heartbeat
@@ -56,11 +55,9 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
         )
         line = StatusLine(rig, console, total=snapshots)
         line.start()
-        before = signal.signal(NEXT_SERIES, lambda *_: supervisor.next_series())
         try:
             status = supervisor.run()
         finally:
-            signal.signal(NEXT_SERIES, before)
             line.stop()
         if not account.exists():
             return status

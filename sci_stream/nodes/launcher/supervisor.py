@@ -21,7 +21,6 @@ from sci_stream.errors import EnvironmentFault, InputError, LedgerError
 from sci_stream.nodes.acquire.spool import done_path, spool_path
 from sci_stream.nodes.runtime.process import (
     CLOSE_VARIABLE,
-    NEXT_SERIES,
     PARENT_VARIABLE,
     SPOOL_VARIABLE,
     StopRequest,
@@ -146,10 +145,6 @@ class Supervisor:
     def _children(self) -> list[_Child]:
         # In the order of starting: snapshots flow only once everything behind the camera is there.
         return [self._sink, *self._workers, self._acquire]
-
-    def next_series(self) -> None:
-        """Make the acquire node end its series and start another; may be called from a signal handler."""
-        self._acquire.send(NEXT_SERIES)
 
     def run(self) -> int:
         """Run to the end; return the exit status: 0 if every node succeeded and the ledger closed."""

@@ -32,9 +32,6 @@ EXIT_AT_ONCE = 130
 # After a signal, sleep continues for the rest of its time (PEP 475): look this often.
 _STEP_S = 0.02
 
-NEXT_SERIES = signal.SIGUSR1
-"""Makes the acquire node end the running series cleanly and start another."""
-
 
 def versions() -> dict[str, str]:
     """Return the versions that results depend on."""
