@@ -32,7 +32,7 @@ modulate_app = typer.Typer(add_completion=False)
 @modulate_app.command()
 def modulate(
     rig: RigPath,
-    listen: Annotated[str, typer.Option(help="Address to listen on, such as tcp://0.0.0.0:5704.")],
+    listen: Annotated[str, typer.Option(help="Address to listen on.")] = "tcp://0.0.0.0:5704",
 ) -> None:
     """Serve the mask modulator of this host to the acquire node on another one. Ctrl-C ends it."""
     start_logging("modulate")
