@@ -9,9 +9,10 @@ from typing import Annotated, cast
 import typer
 
 from sci_stream.cli.common import Force, RigPath, app, echo, start_logging
+from sci_stream.cli.plugin_commands import MaskCommands
 from sci_stream.errors import ConfigError, StorageError
 
-masks_app = typer.Typer(help="Masks by design.", no_args_is_help=True)
+masks_app = typer.Typer(cls=MaskCommands, help="Masks by design.", no_args_is_help=True)
 app.add_typer(masks_app, name="masks")
 
 

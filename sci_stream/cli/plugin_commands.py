@@ -1,6 +1,7 @@
 """Commands of other packages: entry points of the group ``sci_stream.commands``, loaded when listed or called.
 
-An entry point is named after its command, and is a ``typer.Typer`` with one command, or with several below that name.
+An entry point is named after its command, ``masks.advise`` after one of ``sci-stream masks``, and is a ``typer.Typer``
+with one command, or with several below that name.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ PACKAGES = {
     "compare": _LAB,
     "train": _LAB,
     "weights": _LAB,
+    "masks.advise": _LAB,
     "batch": "sci-stream-bridges[batch]",
     "modulate": "sci-stream-modulators",
 }
@@ -30,14 +32,25 @@ PACKAGES = {
 class PluginGroup(TyperGroup):
     """A group whose own commands come first, followed by those of installed plug-ins."""
 
+    prefix = ""
+    """Begin of the entry points' names."""
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
         names = super().list_commands(ctx)
-        return names + sorted({entry.name for entry in importlib.metadata.entry_points(group=GROUP)} - {*names})
+        found = {entry.name for entry in importlib.metadata.entry_points(group=GROUP)}
+        here = {name.removeprefix(self.prefix) for name in found if name.startswith(self.prefix)}
+        return names + sorted(name for name in here - {*names} if "." not in name)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command; None if no package has it."""
-        return super().get_command(ctx, cmd_name) or _plugin_command(cmd_name)
+        return super().get_command(ctx, cmd_name) or _plugin_command(self.prefix + cmd_name)
+
+
+class MaskCommands(PluginGroup):
+    """The commands of ``sci-stream masks``."""
+
+    prefix = "masks."
 
 
 def _plugin_command(name: str) -> Any:
@@ -46,12 +59,12 @@ def _plugin_command(name: str) -> Any:
             command = get_command(entry.load())
         except Exception as error:  # a module may raise anything when it is imported
             return _failing(name, ConfigError(f"The command {name} ({entry.value}) cannot be loaded", got=repr(error)))
-        command.name = name
+        command.name = name.rpartition(".")[2]
         return command
     if name not in PACKAGES:
         return None
     hint = f"Install it: pip install '{PACKAGES[name]}', or `make install` in a checkout."
-    return _failing(name, ConfigError(f"`sci-stream {name}` is in another package", hint=hint))
+    return _failing(name, ConfigError(f"`sci-stream {name.replace('.', ' ')}` is in another package", hint=hint))
 
 
 def _failing(name: str, error: ConfigError) -> Any:

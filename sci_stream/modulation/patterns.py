@@ -10,7 +10,7 @@ import numpy.typing as npt
 Kind = Literal["random", "balanced", "shifting"]
 
 # PSNR, dB, on the published Crash, 12 iterations, by the share of pixels that masks half open clip (rows) and the open
-# share of masks in the same light (columns). `sci-stream bench masks` measures it for a rig.
+# share of masks in the same light (columns). `sci-stream masks advise` measures it for a rig.
 _CLIPPED = (0.0, 0.15, 0.30)
 _SHARES = (0.5, 0.35, 0.25)
 _PSNR_DB = ((27.72, 27.61, 27.50), (25.01, 27.55, 27.47), (18.80, 24.11, 27.44))

@@ -63,7 +63,7 @@ def test_broken_command_is_listed_with_its_error(install: Install) -> None:
 def test_command_of_an_absent_package_says_how_to_get_it(name: str, package: str, install: Install) -> None:
     install()
     assert f" {name} " not in CliRunner().invoke(app, ["--help"]).output
-    called = CliRunner().invoke(app, [name, "any", "--help"])
+    called = CliRunner().invoke(app, [*name.split("."), "any", "--help"])
     assert isinstance(called.exception, ConfigError)
     assert f"pip install '{package}'" in str(called.exception)
 

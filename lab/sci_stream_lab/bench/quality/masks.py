@@ -1,4 +1,4 @@
-"""``sci-stream bench masks``: the masks that suit a rig, by simulating it with others."""
+"""``sci-stream masks advise``: the masks that suit a rig, by simulating it with others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MaskChoice:
 
 @dataclass(frozen=True)
 class MasksResult(BenchResult):
-    """Figures of ``bench masks``, best first."""
+    """Figures of ``masks advise``, best first."""
 
     choices: tuple[MaskChoice, ...] = ()
 

@@ -1,4 +1,4 @@
-"""What ``bench masks`` advises in bright light."""
+"""What ``masks advise`` says in bright light."""
 
 from __future__ import annotations
 
