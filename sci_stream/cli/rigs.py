@@ -35,13 +35,18 @@ def demo(
     snapshots: Snapshots = 0,
     duration: Duration = 0.0,
     summary: Summary = None,
-    scene: Annotated[str, typer.Option(help="A scene of the simulated camera, or a video file.")] = "",
+    scene: Annotated[
+        str, typer.Option(help="fast, fan, drops, balloon, slow, or a video file, such as your own.")
+    ] = "",
     size: Annotated[int, typer.Option(min=0, help="Height and width in pixels; 0 to suit the device.")] = 0,
     device: Device = "auto",
     record: Annotated[bool, typer.Option(help="Record to ./recordings.")] = True,
     browser: Annotated[bool, typer.Option(help="Open the live page in a browser.")] = True,
 ) -> None:
     """Run the whole instrument on the simulated camera, with settings that suit this machine."""
+    from sci_stream.nodes.runtime.process import limit_threads
+
+    limit_threads()  # as in a reconstruct node, whose speed is measured
     from sci_stream.nodes.launcher.demo import demo_rig, pace_camera
 
     rig_path, why = demo_rig(scene=scene, size=size, device=device, record=record, open_browser=browser, report=echo)

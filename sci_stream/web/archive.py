@@ -11,8 +11,8 @@ from sci_stream.model import Json, Reconstruction
 from sci_stream.web.message import Picture
 
 KEPT_S = 300
-# Sent with every status, once a second: it covers a few statuses that a viewer missed.
-_TAIL = 5
+TAIL = 5
+"""Seconds sent with every status, once a second: they cover a few statuses that a viewer missed."""
 
 
 @dataclass(slots=True)
@@ -66,15 +66,10 @@ class History:
                 second.dropped += max(0, lost - self._lost)
             self._lost, self._series = lost, str(status.get("series", ""))
 
-    def samples(self) -> list[list[float | int | None]]:
-        """Return all seconds with data, oldest first."""
+    def samples(self, last: int = KEPT_S) -> list[list[float | int | None]]:
+        """Return the last seconds with data, oldest first: `TAIL` for a page that has the earlier ones."""
         with self._lock:
-            return [second.as_list() for second in self._seconds]
-
-    def tail(self) -> list[list[float | int | None]]:
-        """Return the last few seconds, for a page that has the earlier ones."""
-        with self._lock:
-            return [second.as_list() for second in list(self._seconds)[-_TAIL:]]
+            return [second.as_list() for second in list(self._seconds)[-last:]]
 
     def _second(self, now_s: float) -> Second:
         at_s = int(now_s)
@@ -96,12 +91,6 @@ class TimelineEntry(NamedTuple):
     acquired_ns: int
     lost_before: int
 
-    @classmethod
-    def of(cls, picture: Picture) -> TimelineEntry:
-        """Return the entry of a picture."""
-        header = picture.header
-        return cls(picture.number, header["series"], header["seq"], header["acquired_ns"], header["dropped_before"])
-
 
 class PictureArchive:
     """The encoded pictures of the last five minutes, at most ``max_bytes`` of them. Thread-safe."""
@@ -109,14 +98,10 @@ class PictureArchive:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._pictures: OrderedDict[int, Picture] = OrderedDict()
-        self._bytes = 0
+        self.n_bytes = 0
+        """Bytes in use."""
         self._coded_ns = 0
         self._lock = threading.Lock()
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes in use."""
-        return self._bytes
 
     def add(self, picture: Picture) -> None:
         """Keep a picture; one of the same reconstruction in another tone is replaced."""
@@ -130,16 +115,16 @@ class PictureArchive:
             else:
                 self._coded_ns = picture.published_ns
             self._pictures[picture.number] = picture
-            self._bytes += picture.n_bytes
+            self.n_bytes += picture.n_bytes
             oldest_ns = picture.published_ns - KEPT_S * 1_000_000_000
             while len(self._pictures) > 1:
                 first = next(iter(self._pictures.values()))
-                if self._bytes <= self.max_bytes and first.published_ns >= oldest_ns:
+                if self.n_bytes <= self.max_bytes and first.published_ns >= oldest_ns:
                     break
                 self._remove(first.number)
 
     def _remove(self, number: int) -> None:
-        self._bytes -= self._pictures.pop(number).n_bytes
+        self.n_bytes -= self._pictures.pop(number).n_bytes
 
     def get(self, number: int) -> Picture | None:
         """Return a picture; None if it is no longer kept."""
@@ -149,8 +134,11 @@ class PictureArchive:
     def timeline(self, after: int = -1) -> tuple[int, list[TimelineEntry]]:
         """Return the number of the oldest picture (−1 without one) and the entries after a number, oldest first."""
         with self._lock:
-            oldest = next(iter(self._pictures), -1)
-            return oldest, [TimelineEntry.of(picture) for number, picture in self._pictures.items() if number > after]
+            headers = [(number, picture.header) for number, picture in self._pictures.items() if number > after]
+            return next(iter(self._pictures), -1), [
+                TimelineEntry(number, header["series"], header["seq"], header["acquired_ns"], header["dropped_before"])
+                for number, header in headers
+            ]
 
     def last(self, seconds: float, until: int | None = None) -> list[Picture]:
         """Return the pictures of the last seconds of one series before, and with, picture ``until`` or the newest."""

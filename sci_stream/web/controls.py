@@ -59,17 +59,15 @@ class _PageRequest(BaseModel):
         return f"{self.who or 'unknown'} from {address}"
 
 
-class _ToneRequest(_PageRequest):
-    model_config = ConfigDict(extra="allow")
-
-
 class _SetRequest(_PageRequest):
     node: _Name
     parameters: Annotated[dict[str, JsonValue], Field(max_length=MAX_CHANGES)]
+    action: _Name = "set"
 
 
-class _AcknowledgeRequest(_PageRequest):
-    alarm: int
+class _DoRequest(_SetRequest):
+    parameters: Annotated[dict[str, JsonValue], Field(max_length=MAX_CHANGES)] = {}
+    action: _Name
 
 
 class _ReplayRequest(_PageRequest):
@@ -77,11 +75,6 @@ class _ReplayRequest(_PageRequest):
 
     recording: str = ""
     iterations: Annotated[int, Field(ge=1, le=MAX_ITERATIONS)] = 1
-
-
-class _DoRequest(_PageRequest):
-    node: _Name
-    action: _Name
 
 
 async def answer(request: Request, display: Display, replays: Replays, ask: Ask | None) -> Response:
@@ -103,8 +96,8 @@ async def _do(
     where = f"/control/{name}"
     match name:
         case "tone":
-            tone = validate_options(_ToneRequest, body, where)
-            return {"tone": display.set_tone(tone.model_extra or {}, tone.sender(address))}
+            sender = validate_options(_PageRequest, body, where).sender(address)
+            return {"tone": display.set_tone({key: value for key, value in body.items() if key != "who"}, sender)}
         case "replay":
             wanted = validate_options(_ReplayRequest, body, where)
             if wanted.recording:
@@ -113,21 +106,11 @@ async def _do(
             return {}
     if ask is None:
         raise InputError("Neither the recording nor the nodes can be controlled from here")
-    match name:
-        case "set":
-            change = validate_options(_SetRequest, body, where)
-            asked = ask(change.node, "set", change.parameters, change.sender(address))
-        case "acknowledge":
-            one = validate_options(_AcknowledgeRequest, body, where)
-            asked = ask("sink", "acknowledge", {"alarm": one.alarm}, one.sender(address))
-        case "do":
-            order = validate_options(_DoRequest, body, where)
-            asked = ask(order.node, order.action, {}, order.sender(address))
-        case _:
-            hint = "It is a parameter of the sink: set." if name == "recording" else None
-            expected = "tone, replay, set, acknowledge or do"
-            raise InputError(f"Unknown control command {name!r}", expected=expected, hint=hint)
-    answered = await asyncio.wrap_future(asked)
+    if name not in {"set", "do"}:
+        hint = "It is a parameter of the sink: set." if name == "recording" else None
+        raise InputError(f"Unknown control command {name!r}", expected="tone, replay, set or do", hint=hint)
+    order = validate_options(_SetRequest if name == "set" else _DoRequest, body, where)
+    answered = await asyncio.wrap_future(ask(order.node, order.action, order.parameters, order.sender(address)))
     return {"values": answered.values, "text": answered.text}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from sci_stream.errors import InputError
 from sci_stream.imaging.tone import ToneSettings
@@ -14,14 +13,6 @@ from sci_stream.parameters import Changes
 
 # Snapshots that were shown stay in memory, so that a viewer who pauses can save the one on the screen.
 _SHOWN_BYTES = 256 << 20
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Published:
-    """A reconstruction to show, and the Unix time at which it arrived."""
-
-    time_ns: int
-    reconstruction: Reconstruction
 
 
 class Display:
@@ -41,8 +32,8 @@ class Display:
         """Number of reconstructions published."""
         self._is_watched = is_watched
         self._changed = threading.Condition()
-        self._newest: Published | None = None
-        self._view: tuple[Published, ToneSettings] | None = None
+        self._newest: tuple[Reconstruction, int] | None = None
+        self._view: tuple[Reconstruction, int, ToneSettings] | None = None
         self._recent: deque[Reconstruction] = deque()
         self._recent_bytes = 0
         self._closed = False
@@ -50,7 +41,7 @@ class Display:
     def publish(self, reconstruction: Reconstruction, now_ns: int) -> None:
         """Show a reconstruction unless a newer one arrives first; its arrays must not be modified afterwards."""
         with self._changed:
-            self._newest = Published(now_ns, reconstruction)
+            self._newest = reconstruction, now_ns
             self.published += 1
             self._changed.notify_all()
 
@@ -61,16 +52,19 @@ class Display:
                 self._view = None
             self._changed.notify_all()
 
-    def next_view(self) -> tuple[Published, ToneSettings] | None:
-        """Wait for a reconstruction or tone that viewers have not seen; None once closed."""
+    def next_view(self) -> tuple[Reconstruction, int, ToneSettings] | None:
+        """Wait for a reconstruction or tone that viewers have not seen; None once closed.
+
+        Return also the Unix time at which it arrived, ns.
+        """
         with self._changed:
             while not self._closed:
-                wanted = None if self._newest is None else (self._newest, self.tone)
+                wanted = None if self._newest is None else (*self._newest, self.tone)
                 # Encoding costs 7 to 20 ms of a core per image (docs/decisions/tone.md): nothing is encoded without a
                 # viewer.
                 if wanted is not None and wanted != self._view and self._is_watched():
                     self._view = wanted
-                    self._keep(wanted[0].reconstruction)
+                    self._keep(wanted[0])
                     return wanted
                 self._changed.wait()
             return None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
-from collections.abc import Awaitable, Callable
+import zipfile
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict, replace
 from itertools import pairwise
@@ -22,7 +24,8 @@ from starlette.routing import Route
 from sci_stream.clock import unix_ns
 from sci_stream.config.error_messages import validate_options
 from sci_stream.errors import InputError
-from sci_stream.imaging.rendering import encode_jpeg
+from sci_stream.imaging.rendering import encode_jpeg, encode_png, render
+from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Json, Reconstruction
 from sci_stream.web import h264
 from sci_stream.web.archive import KEPT_S
@@ -38,9 +41,8 @@ from sci_stream.web.inspection import (
     pixel_values,
     traces,
 )
-from sci_stream.web.message import H264, JPEG, Picture, jpeg_picture, render_snapshot
+from sci_stream.web.message import H264, JPEG, Picture, description, jpeg_picture, render_snapshot
 from sci_stream.web.recordings import MAX_ITERATIONS, Replays, recorded_snapshot, thumbnail
-from sci_stream.web.still import zip_still
 
 # Making a clip or a still takes a core: two at a time leave the instrument the others.
 _AT_ONCE = 2
@@ -242,7 +244,7 @@ class _Answers:
         self._display.keep(shown)
         tone, bit_depth = self._display.tone, self._display.bit_depth
         rendered = render_snapshot(shown, -1, unix_ns(), tone=tone, bit_depth=bit_depth, more=more)
-        return Response(jpeg_picture(rendered).message, media_type="application/octet-stream")
+        return Response(jpeg_picture(*rendered).message, media_type="application/octet-stream")
 
     def _shown(self, request: Request) -> tuple[Reconstruction, int]:
         """Return the snapshot asked for, and the number of its frame."""
@@ -253,6 +255,40 @@ class _Answers:
 def _download(content: bytes, name: str, media_type: str) -> Response:
     headers = {"Content-Disposition": f'attachment; filename="{quote(name)}"'}
     return Response(content, media_type=media_type, headers=headers)
+
+
+def zip_still(reconstruction: Reconstruction, tone: ToneSettings) -> bytes:
+    """Return a zip archive of a reconstruction.
+
+    It contains ``frame_00.png`` … as on the screen, ``data.npz`` with ``video`` (B, H, W) and ``counts`` (H, W, DN)
+    without tone, ``coded.png`` with the counts if they are integers, and the description ``snapshot.json``.
+    """
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        for name, content in _files(reconstruction, tone):
+            file.writestr(name, content)
+    return archive.getvalue()
+
+
+def _files(reconstruction: Reconstruction, tone: ToneSettings) -> Iterator[tuple[str, bytes | str]]:
+    for number, frame in enumerate(render(reconstruction.video, reconstruction.bayer, tone)):
+        yield f"frame_{number:02d}.png", encode_png(frame)
+    arrays = {"video": reconstruction.video}
+    if reconstruction.counts is not None:
+        arrays["counts"] = reconstruction.counts
+        if reconstruction.counts.dtype in (np.uint8, np.uint16):
+            yield "coded.png", encode_png(reconstruction.counts)
+    data = io.BytesIO()
+    np.savez_compressed(data, allow_pickle=False, **arrays)
+    yield "data.npz", data.getvalue()
+    described = {
+        **description(reconstruction),
+        "camera_frame_id": reconstruction.camera_frame_id,
+        "camera_time_ns": reconstruction.camera_time_ns,
+        "calibration_hash": reconstruction.calibration_hash,
+        "tone": tone.as_dict(),
+    }
+    yield "snapshot.json", json.dumps(described, indent=2) + "\n"
 
 
 _QUALITY = 90

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sci_stream.model import Json
-from sci_stream.web.archive import CODED_EVERY_NS, History, PictureArchive
+from sci_stream.web.archive import CODED_EVERY_NS, TAIL, History, PictureArchive
 from sci_stream.web.message import H264, JPEG, Picture
 
 HEARTBEAT_S = 1.0
@@ -78,7 +78,6 @@ class Hub:
     ) -> None:
         self.latest: dict[str, Picture] = {}
         """The latest image by codec, in those that viewers have asked for."""
-        self._published_ns = 0
         self._latest_s = 0.0
         self.interval_s = HEARTBEAT_S
         self.status: dict[str, Json] = {}
@@ -96,13 +95,13 @@ class Hub:
         if not self.viewers:
             return
         now_s = time.monotonic()
-        published_ns = next(iter(pictures.values())).published_ns
+        before, after = (next(iter(shown.values()), None) for shown in (self.latest, pictures))
         # The same reconstruction in another tone is no new snapshot: it must not enter the estimate of the pace.
-        if not self.latest or self._published_ns != published_ns:
-            if self.latest:
+        if before is None or after is None or before.published_ns != after.published_ns:
+            if before is not None:
                 self.interval_s += 0.3 * (min(now_s - self._latest_s, 10.0) - self.interval_s)
             self._latest_s = now_s
-        self.latest, self._published_ns = pictures, published_ns
+        self.latest = pictures
 
     def picture_for(self, viewer: Viewer) -> Picture | None:
         """Return the latest image in the viewer's codec, or as JPEG, which every viewer decodes."""
@@ -111,9 +110,8 @@ class Hub:
 
     def wants(self, codec: str) -> bool:
         """Whether a viewer is to be sent a codec."""
-        return any(
-            viewer.codec == codec for viewer in tuple(self.viewers)
-        )  # another thread's call: viewers come and go
+        # Another thread's call: viewers come and go.
+        return any(viewer.codec == codec for viewer in tuple(self.viewers))
 
     def wake_all(self) -> None:
         """Wake every viewer."""
@@ -142,7 +140,7 @@ class Hub:
             "max_viewers": self.max_viewers,
             "stale_s": self.stale_s,
             **self._counters(),
-            "history": self.history.tail(),
+            "history": self.history.samples(TAIL),
         }
         # Through text: the status may contain paths and enumerations.
         status: dict[str, Json] = json.loads(json.dumps({**self.status, "preview": preview}, default=str))

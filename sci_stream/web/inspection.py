@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -183,7 +184,7 @@ def _colours(mosaic: Array, region: Region, bayer: BayerPhase) -> list[Json]:
 
 
 def _rows(values: Array) -> list[Json]:
-    return [[_number(value) for value in row] for row in values.tolist()]
+    return [[value if math.isfinite(value) else None for value in row] for row in values.tolist()]
 
 
 # Tuned on Traffic and two films behind random binary masks, with noise of 2 and 20 DN of 12 bits: docs/algorithm.md has
@@ -249,7 +250,3 @@ def _frame(reconstruction: Reconstruction, frame: int) -> int:
     if not 0 <= frame < n:
         raise InputError("The snapshot has no such frame", expected=f"0 to {n - 1}", got=frame)
     return frame
-
-
-def _number(value: float) -> float | None:
-    return value if np.isfinite(value) else None

@@ -47,27 +47,15 @@ class PictureHeader(TypedDict):
     dropped_before: int
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedSnapshot:
-    """A reconstruction as shown: ``frames`` (B, H, W[, 3]), ``coded`` and ``drawn`` JPEGs, ``header`` of its message.
-
-    ``drawn`` is the picture of an analysis.
-    """
-
-    header: PictureHeader
-    frames: U8
-    coded: bytes | None
-    drawn: bytes | None = None
-
-
 @dataclass(frozen=True)
 class Picture:
-    """An encoded reconstruction."""
+    """A reconstruction as it is sent; ``coded`` and ``drawn``, the picture of an analysis, are JPEGs."""
 
     header: PictureHeader
-    codec: str
-    frames: tuple[bytes, ...]
-    coded: bytes | None
+    codec: str = ""
+    frames: tuple[bytes, ...] = ()
+    """Encoded; none as rendered."""
+    coded: bytes | None = None
     drawn: bytes | None = None
 
     @property
@@ -109,8 +97,10 @@ def render_snapshot(
     bit_depth: int | None = None,
     more: Mapping[str, Json] | None = None,
     drawn: U8 | None = None,
-) -> RenderedSnapshot:
-    """Render a reconstruction, with ``more`` entries in its header, and the picture of an analysis.
+) -> tuple[Picture, U8]:
+    """Render a reconstruction, with ``more`` entries in its header; return it without its frames, and those.
+
+    The frames are (B, H, W[, 3]); ``drawn`` is the picture of an analysis.
 
     ``number`` counts images and is acknowledged by viewers; ``published_ns`` is the time at which the reconstruction
     arrived: showing it again in another tone keeps it. ``bit_depth`` is the sensor's, if known.
@@ -129,14 +119,13 @@ def render_snapshot(
         "counts": None if counts is None else counts_histogram(counts, bit_depth),
         **(more or {}),
     }
-    picture = None if drawn is None else encode_jpeg(shrink(drawn, _MAX_PX))
-    return RenderedSnapshot(cast(PictureHeader, header), frames, coded, picture)
+    analysed = None if drawn is None else encode_jpeg(shrink(drawn, _MAX_PX))
+    return Picture(cast(PictureHeader, header), coded=coded, drawn=analysed), frames
 
 
-def jpeg_picture(rendered: RenderedSnapshot) -> Picture:
+def jpeg_picture(picture: Picture, frames: U8) -> Picture:
     """Encode every frame as JPEG."""
-    frames = tuple(encode_jpeg(frame) for frame in rendered.frames)
-    return Picture(rendered.header, JPEG, frames, rendered.coded, rendered.drawn)
+    return replace(picture, codec=JPEG, frames=tuple(map(encode_jpeg, frames)))
 
 
 def description(reconstruction: Reconstruction) -> dict[str, Json]:

@@ -7,7 +7,8 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from contextlib import suppress
+from dataclasses import fields, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -27,7 +28,7 @@ from sci_stream.web.archive import PictureArchive
 from sci_stream.web.controls import Ask
 from sci_stream.web.display import Display
 from sci_stream.web.hub import Hub, Viewer
-from sci_stream.web.message import H264, JPEG, Picture, RenderedSnapshot, jpeg_picture, render_snapshot
+from sci_stream.web.message import H264, JPEG, U8, Picture, jpeg_picture, render_snapshot
 from sci_stream.web.recordings import Replays
 
 _LOG = logging.getLogger(__name__)
@@ -160,12 +161,9 @@ class WebPreview:
 
     def _wake(self) -> None:
         loop = None if self._server is None else self._server.loop
-        if loop is not None and not loop.is_closed():
-            try:
-                # The loop may close between the check and the call, which raises RuntimeError.
+        if loop is not None:
+            with suppress(RuntimeError):  # the loop has closed
                 loop.call_soon_threadsafe(self._hub.wake_all)
-            except RuntimeError:
-                _LOG.debug("The event loop of the live page has ended")
 
     def _encode_for_new_viewer(self, viewer: Viewer) -> None:
         self.display.refresh(again=self._hub.picture_for(viewer) is None)
@@ -184,41 +182,34 @@ class WebPreview:
 
     def _encode(self) -> None:
         while (view := self.display.next_view()) is not None:
-            newest, tone = view
+            shown, time_ns, tone = view
             try:
-                shown = newest.reconstruction
                 drawn = None if self._analyse is None else self._analyse(shown.video, shown.report)[1]
-                rendered = render_snapshot(
-                    shown,
-                    self._encoded,
-                    newest.time_ns,
-                    tone=tone,
-                    bit_depth=self.display.bit_depth,
-                    drawn=drawn,
-                )
-                pictures = self._encoded_pictures(rendered)
+                depth = self.display.bit_depth
+                rendered = render_snapshot(shown, self._encoded, time_ns, tone=tone, bit_depth=depth, drawn=drawn)
+                pictures = self._encoded_pictures(*rendered)
             except Exception:  # an image that cannot be encoded must not end the preview
                 self._failures += 1
-                _LOG.exception("Snapshot %d cannot be shown", newest.reconstruction.id.seq)
+                _LOG.exception("Snapshot %d cannot be shown", shown.id.seq)
                 continue
             self._encoded += 1
             self.archive.add(pictures.get(H264) or pictures[JPEG])
             self._hub.show(pictures)
             self._wake()
 
-    def _encoded_pictures(self, rendered: RenderedSnapshot) -> dict[str, Picture]:
+    def _encoded_pictures(self, rendered: Picture, frames: U8) -> dict[str, Picture]:
         """Encode as H.264 where it is available, and as JPEG for viewers that need it."""
         pictures: dict[str, Picture] = {}
         if self._h264 is not None:
             try:
-                codec, units = self._h264.encode(rendered.frames, self._hub.interval_s)
+                codec, units = self._h264.encode(frames, self._hub.interval_s)
             except Exception:  # a missing or failing encoder costs bandwidth, not the picture
                 self._h264, self._hub.offers_h264 = None, False
                 _LOG.exception("H.264 failed: the page continues with JPEG")
             else:
-                pictures[H264] = Picture(rendered.header, codec, tuple(units), rendered.coded, rendered.drawn)
+                pictures[H264] = replace(rendered, codec=codec, frames=tuple(units))
         if not pictures or self._hub.wants(JPEG):
-            pictures[JPEG] = jpeg_picture(rendered)
+            pictures[JPEG] = jpeg_picture(rendered, frames)
         return pictures
 
 

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -54,8 +55,10 @@ class RecordingEntry:
 
 
 @lru_cache(maxsize=4 * _MAX_RECORDINGS)
-def _described(path: Path, _modified_s: float, _size: int) -> tuple[str, str, dict[str, JsonValue] | None, str, int]:
+def _described(path: Path, _modified_s: float, _size: int) -> tuple[Any, ...]:
     """Return state, series, ledger, parent and number of events of a recording; read again once it has changed."""
+    if path.suffix != ".h5":
+        return ("movie",)
     try:
         with Recording(path) as recording:
             state = "clean" if recording.clean else "continued" if recording.finished else "unfinished"
@@ -64,23 +67,17 @@ def _described(path: Path, _modified_s: float, _size: int) -> tuple[str, str, di
             count = len(events) if isinstance(events, list) else 0
             return state, recording.info.series, ledger, str((recording.parent or {}).get("file", "")), count
     except DAMAGE:
-        return "unreadable", "", None, "", 0
+        return ("unreadable",)
 
 
-def _recorded_files(folder: Path) -> list[Path]:
-    """Return the recorded files of a folder, newest first."""
-    try:
-        files = [path for path in folder.iterdir() if path.suffix in _SUFFIXES and not path.name.startswith(".")]
-    except OSError:
-        return []  # no folder yet
-    return sorted(filter(Path.is_file, files), key=_modified_s, reverse=True)
-
-
-def _modified_s(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0  # removed meanwhile
+def _recorded_files(folder: Path) -> dict[Path, os.stat_result]:
+    """Return the recorded files of a folder, newest first; none if there is no folder yet."""
+    files = {}
+    for path in folder.glob("[!.]*"):
+        with suppress(OSError):  # removed meanwhile
+            if path.suffix in _SUFFIXES and path.is_file():
+                files[path] = path.stat()
+    return dict(sorted(files.items(), key=lambda file: file[1].st_mtime, reverse=True))
 
 
 def recorded_snapshot(path: Path, index: int) -> tuple[Reconstruction, int]:
@@ -125,16 +122,9 @@ class Replays:
     def entries(self) -> list[RecordingEntry]:
         """Return the newest 200 recorded files of the folder, newest first, with the ledger of each recording."""
         entries = []
-        for path in _recorded_files(self._folder)[:_MAX_RECORDINGS]:
-            try:
-                stat = path.stat()
-            except OSError:
-                continue  # removed meanwhile
+        for path, stat in list(_recorded_files(self._folder).items())[:_MAX_RECORDINGS]:
             size, modified_s = stat.st_size, stat.st_mtime
-            if path.name == self._open_name():
-                about: tuple[Any, ...] = ("open",)
-            else:
-                about = ("movie",) if path.suffix != ".h5" else _described(path, modified_s, size)
+            about = ("open",) if path.name == self._open_name() else _described(path, modified_s, size)
             entries.append(RecordingEntry(path.name, size, modified_s, *about))
         return entries
 

@@ -30,13 +30,23 @@ def test_double_exposure_doubles_the_light(loop_snapshots: int) -> None:
     )
 
 
+def test_changed_scene_is_filmed_and_refused_in_words() -> None:
+    changed, other = (simulated(scene=name, noise=False, snapshots=0, truth=True) for name in ("fast", "drops"))
+    frames(changed, 1)
+    frames(other, 1)
+    changed.set("scene", "drops")
+    np.testing.assert_array_equal(changed.read(5.0).truth, other.read(5.0).truth)
+    with pytest.raises(InputError, match="one of fast, fan, drops, balloon"):
+        changed.set("scene", "rain")
+
+
 def test_changed_rate_is_reported_and_kept() -> None:
     camera = simulated(snapshot_rate_hz=1000.0, snapshots=0)
     frames(camera, 2)
     assert camera.set("snapshot_rate_hz", 200.0).frame_period_ns == 5_000_000
     stamps = [frame.camera_time_ns for frame in frames(camera, 4)]
     assert set(np.diff(stamps)) == {5_000_000}
-    assert {entry.name: entry.value for entry in camera.settings()} == {"exposure": 0.9, "snapshot_rate_hz": 200.0}
+    assert {entry.name: entry.value for entry in camera.settings()}["snapshot_rate_hz"] == 200.0
 
 
 def test_close_discards_settings() -> None:
@@ -52,7 +62,7 @@ def test_close_discards_settings() -> None:
 def test_triggered_camera_has_no_rate() -> None:
     camera = simulated(trigger="software")
     camera.open()
-    assert [entry.name for entry in camera.settings()] == ["exposure"]
+    assert [entry.name for entry in camera.settings()] == ["exposure", "scene"]
 
 
 def test_invalid_setting_error_names_the_range() -> None:

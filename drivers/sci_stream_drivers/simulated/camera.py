@@ -24,7 +24,7 @@ from sci_stream_drivers.simulated.bench import Bench, bench_of
 from sci_stream_drivers.simulated.exposure import Exposure
 from sci_stream_drivers.simulated.faults import Faults
 from sci_stream_drivers.simulated.masks import MaskOptics
-from sci_stream_drivers.simulated.options import SimulatedOptions
+from sci_stream_drivers.simulated.options import SCENES, SimulatedOptions
 from sci_stream_drivers.simulated.scenes import make_scene
 from sci_stream_drivers.simulated.sensor import Sensor
 
@@ -79,9 +79,13 @@ class _OpenCamera:
         counts, truth = self._loop[place] = self._loop[place] or self._make(place)
         return counts.copy(), None if truth is None else truth.copy()
 
-    def expose(self, exposure: float) -> None:
-        """Change the exposure. As with a real camera, the calibration remains that of the previous exposure."""
-        self._sensor = Sensor(self._options.model_copy(update={"exposure": exposure}), self._phi)
+    def change(self, name: str, value: Value) -> None:
+        """Change exposure or scene. As with a real camera, the calibration remains that of the previous exposure."""
+        self._options = self._options.model_copy(update={name: value})
+        if name == "exposure":
+            self._sensor = Sensor(self._options, self._phi)
+        else:
+            self._exposure = Exposure(make_scene(self._options), self._phi, self._options.bayer)
         self._loop = [None] * len(self._loop)  # rendered again one by one: the camera cannot pause for all of them
 
     def _behind_modulator(self, n: int, trigger: CameraTrigger) -> Shot:
@@ -204,26 +208,28 @@ class SimulatedCamera:
         )
 
     def settings(self) -> list[Parameter]:
-        """Return exposure and rate; see `sci_stream.ports.AdjustableCamera`."""
+        """Return exposure, rate and scene; see `sci_stream.ports.AdjustableCamera`."""
         self._opened()
         o, fields = self._options, SimulatedOptions.model_fields
-        texts = {name: fields[name].description or "" for name in ("exposure", "snapshot_rate_hz")}
-        exposure = Parameter("exposure", "number", o.exposure, 0.01, 10.0, description=texts["exposure"])
-        rate = Parameter(
-            "snapshot_rate_hz", "number", o.snapshot_rate_hz, 0.0, 100_000.0, description=texts["snapshot_rate_hz"]
-        )
-        return [exposure] if self._triggers is not None else [exposure, rate]
+        texts = {name: field.description or "" for name, field in fields.items()}
+        rate, scenes = o.snapshot_rate_hz, SCENES if o.scene in SCENES else (o.scene, *SCENES)
+        settings = [
+            Parameter("exposure", "number", o.exposure, 0.01, 10.0, description=texts["exposure"]),
+            Parameter("snapshot_rate_hz", "number", rate, 0.0, 100_000.0, description=texts["snapshot_rate_hz"]),
+            Parameter("scene", "choice", o.scene, choices=scenes, description=texts["scene"]),
+        ]
+        return settings if self._triggers is None else [settings[0], settings[2]]
 
     def set(self, name: str, value: Value) -> CameraCapabilities:
-        """Change exposure or rate from the next snapshot on; see `sci_stream.ports.AdjustableCamera`."""
+        """Change exposure, rate or scene from the next snapshot on; see `sci_stream.ports.AdjustableCamera`."""
         camera = self._opened()
         checked = checked_changes(self.settings(), {name: value}, f"Camera {self._serial}")
         self._options = self._options.model_copy(update=checked)
-        if name == "exposure":
-            camera.expose(self._options.exposure)
-            self._shot = None
-        else:
+        if name == "snapshot_rate_hz":
             self._pacer.retime(self._options.snapshot_rate_hz, self._k)
+        else:
+            camera.change(name, checked[name])
+            self._shot = None
         return self._capabilities()
 
     def calibration(self) -> Calibration:

@@ -10,7 +10,8 @@ from sci_stream.errors import did_you_mean
 from sci_stream.model import BayerPhase, FrameIds
 from sci_stream_drivers.fields import BayerOption, DriverOptions, Rare
 
-SCENES = ("fast", "slow", "static", "cut")
+EVENTS = ("fan", "drops", "balloon")
+SCENES = ("fast", *EVENTS, "slow", "static", "cut")
 """Names of the procedural scenes; any other value is a path."""
 
 
@@ -70,7 +71,7 @@ class SimulatedOptions(DriverOptions):
     scene: str = Field(
         default="fast",
         min_length=1,
-        description="Scene: fast, slow, static, cut, or the path of a video, a folder of images or a glob.",
+        description="Scene: fast, fan, drops, balloon, slow, static, cut, or a video, a folder of images or a glob.",
     )
     speed: Rare[float] = Field(
         default=1.0, ge=0, le=100, description="Speed of the scene; for a video, its frames per sub-frame."

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import cv2
 import numpy as np
 
-from sci_stream_drivers.simulated.options import SCENES, SimulatedOptions
+from sci_stream_drivers.simulated.options import EVENTS, SCENES, SimulatedOptions
 from sci_stream_drivers.simulated.textures import Colour, Image, ball, chart, landscape, wheel
 from sci_stream_drivers.simulated.video import VideoScene
 
@@ -55,19 +56,27 @@ class Sprite:
             return
         c, s = math.cos(self.turn_rad * t), math.sin(self.turn_rad * t)
         middle = (size - 1) / 2
-        to_canvas = np.array(
-            [
-                [c, -s, x - left - c * middle + s * middle],
-                [s, c, y - top - s * middle - c * middle],
-            ]
-        )
+        to_canvas = np.array([[c, -s, x - left - (c - s) * middle], [s, c, y - top - (s + c) * middle]])
         extent = (right - left, bottom - top)
         uncovered = cv2.warpAffine(1.0 - self.cover, to_canvas, extent, borderValue=1.0)
         region = canvas[top:bottom, left:right]
-        region *= cv2.cvtColor(
-            uncovered, cv2.COLOR_GRAY2RGB
-        )  # in the same layout, ten times faster than NumPy broadcasting
+        # In the same layout, ten times faster than NumPy broadcasting.
+        region *= cv2.cvtColor(uncovered, cv2.COLOR_GRAY2RGB)
         region += cv2.warpAffine(self.picture, to_canvas, extent)
+
+
+@dataclass(frozen=True)
+class Skin(Sprite):
+    """The skin of a balloon: it tears from its left edge, where it is pricked."""
+
+    hole_px: Callable[[float], float]
+    """Scene time to the radius of the hole; 0 while it is whole."""
+
+    def draw(self, canvas: Image, t: float) -> None:
+        """Composite the rest of the skin, see `Sprite.draw`."""
+        y, x = np.ogrid[: len(self.cover), : len(self.cover)]
+        rest = np.clip((np.hypot(x, y - len(self.cover) / 2) - self.hole_px(t)) / 2, 0, 1).astype(np.float32)
+        Sprite(self.picture * rest[..., None], self.cover * rest, self.path, self.turn_rad).draw(canvas, t)
 
 
 class World:
@@ -116,6 +125,41 @@ class World:
         return view
 
 
+class Drops:
+    """Drops fall on shallow water: rings run outwards, and bend the light from the ground, (H, W, 3).
+
+    At ``speed`` 1 and 256 pixels the rings move by 2 pixels per unit of time.
+    """
+
+    _EVERY, _LIVES, _LONG, _WIDTH = 24.0, 5, 0.09, 0.08
+
+    def __init__(self, ground: Image, speed: float, rng: np.random.Generator) -> None:
+        self._ground, self._speed = ground, speed
+        self._unit = min(ground.shape[:2])
+        self._places = rng.uniform(0.15, 0.85, (64, 2)) * ground.shape[:2]
+
+    def render(self, t: float) -> Image:
+        """Return the image at time ``t``, see `Scene.render`."""
+        rows, columns = np.ogrid[: self._ground.shape[0], : self._ground.shape[1]]
+        height = np.zeros(self._ground.shape[:2], np.float32)
+        last = int(t * self._speed / self._EVERY)
+        radii = np.arange(0, 1.5 * max(height.shape), 0.25) / self._unit
+        for drop in range(max(0, last - self._LIVES + 1), last + 1):
+            age = t * self._speed - drop * self._EVERY
+            behind = radii - age * 2 / 256
+            fade = math.exp(-age / 40) * min(1.0, age / 3) * (1 - age / (self._LIVES * self._EVERY))
+            ring = fade * np.exp(-((behind / self._WIDTH) ** 2)) * np.cos(2 * np.pi / self._LONG * behind)
+            y, x = self._places[drop % len(self._places)]
+            radius = np.sqrt(np.square(rows - y) + np.square(columns - x))
+            height += ring.astype(np.float32)[(4 * radius).astype(np.intp)]
+        bend = 0.0018 * self._unit**2
+        dx, dy = (cv2.Sobel(height, cv2.CV_32F, *axis, scale=1 / 8) for axis in ((1, 0), (0, 1)))
+        through = (columns + bend * dx).astype(np.float32), (rows + bend * dy).astype(np.float32)
+        seen = cv2.remap(self._ground, *through, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT)
+        glint = 1 + 0.008 * self._unit * (dx + dy)
+        return np.asarray(np.clip(seen * glint[..., None], 0, 1), np.float32)
+
+
 class CutScene:
     """Two scenes in turn, with cuts between them."""
 
@@ -153,7 +197,6 @@ def bouncing(start: tuple[float, float], floor: float, velocity: float, hop: flo
 SKY: tuple[Colour, ...] = ((128, 158, 186), (160, 186, 204), (198, 208, 206), (226, 214, 186), (236, 196, 158))
 MEADOW: tuple[Colour, ...] = ((110, 138, 96), (146, 166, 112), (186, 192, 140), (216, 212, 172), (188, 206, 206))
 SIGNAL: tuple[Colour, ...] = ((200, 70, 60), (215, 208, 190), (70, 115, 185), (220, 180, 80))
-PASTEL: tuple[Colour, ...] = ((215, 145, 80), (215, 210, 195), (85, 155, 140), (220, 195, 110))
 
 # The patches of a colour chart: the live image shows at a glance whether colours are right.
 PATCHES: tuple[Colour, ...] = (
@@ -167,36 +210,63 @@ PAPER: Colour = (160, 160, 160)
 _BALLS = ((0.70, 0.1, 0.11, 1.2), (0.95, 0.5, 0.09, -1.5), (0.85, 0.8, 0.12, 0.8))
 
 
-def make_world(shape: tuple[int, int], speed: float, seed: int, variant: int = 0) -> World:
+def make_world(shape: tuple[int, int], speed: float, seed: int) -> World:
     """Return a world of size (H, W): soft landscape, a lettered wheel, three balls, a strip of colour patches.
 
     Bright colours of moderate contrast on shapes of several pixels, as on a test bench: resolvable at half the
     resolution of a mosaic's planes. At ``speed`` 1 and 256 pixels the wheel's rim moves 2.8 pixels per sub-frame, the
     balls about 1.2, the strip 0.8, the backdrop 0.5; proportionally more on larger sensors.
     """
-    rng = np.random.Generator(np.random.PCG64([seed, _SCENE_STREAM, variant]))
+    rng = np.random.Generator(np.random.PCG64([seed, _SCENE_STREAM, 0]))
     height, width = shape
     unit = min(shape)
     v = speed * unit / 256
-    palette, paint, text = (SKY, SIGNAL, "LIVE") if variant == 0 else (MEADOW, PASTEL, "CODE")
-    mirrored = variant % 2 == 1
-
-    def across(fraction: float) -> float:
-        return width * (1 - fraction if mirrored else fraction)
-
     sprites = []
     for i, (x, phase, radius, velocity) in enumerate(_BALLS):
-        picture = ball(max(8, round(2 * radius * unit)), paint[i : i + 2], rng)
+        picture = ball(max(8, round(2 * radius * unit)), SIGNAL[i : i + 2], rng)
         floor = 0.79 * height - radius * unit
-        path = bouncing((across(x), phase), floor, velocity * v, 0.3 * unit, width)
+        path = bouncing((width * x, phase), floor, velocity * v, 0.3 * unit, width)
         sprites.append(Sprite(*picture, path, velocity * speed / (radius * 256)))
     size = max(8, round(0.62 * unit))
-    sprites.append(Sprite(*wheel(size, text, paint), lambda _: (across(0.34), 0.40 * height), 0.035 * speed))
-    texture = landscape(max(64, round(1.5 * unit)), palette, rng)
+    sprites.append(Sprite(*wheel(size, "LIVE", SIGNAL), lambda _: (0.34 * width, 0.40 * height), 0.035 * speed))
+    texture = landscape(max(64, round(1.5 * unit)), SKY, rng)
     strip = chart(max(8, round(0.17 * unit)), PATCHES, PAPER)
     return World(
         backdrop=texture, pan_px=(0.45 * v, 0.16 * v), sprites=sprites, strip=strip, strip_px=0.8 * v, shape=shape
     )
+
+
+def make_event(name: str, shape: tuple[int, int], speed: float, seed: int) -> Scene:
+    """Return a fast event in a view of size (H, W): a fan, drops on water, or a balloon that bursts.
+
+    At ``speed`` 1 and 256 pixels the tips of the fan move 4.5 pixels per sub-frame, the tear in the balloon 4, rings on
+    the water 2.
+    """
+    rng = np.random.Generator(np.random.PCG64([seed, _SCENE_STREAM, len(name)]))
+    height, width = shape
+    unit = min(shape)
+    v = speed * unit / 256
+    strip = chart(max(8, round(0.17 * unit)), PATCHES, PAPER)
+    if name == "drops":
+        rows = [np.roll(strip, 5 * row * len(strip), axis=1) for row in range(-(-height // len(strip)))]
+        return Drops(np.tile(np.concatenate(rows), (1, -(-width // strip.shape[1]), 1))[:height, :width], speed, rng)
+    middle = width / 2, 0.4 * height
+    if name == "fan":
+        blades = wheel(max(8, round(0.76 * unit)), "FAST", SIGNAL, 0.6)
+        sprites = [Sprite(*blades, lambda _: middle, 0.046 * speed)]
+    else:
+
+        def age(t: float, begin: float) -> float:
+            return max(0.0, (speed * t) % 130 - begin)
+
+        water = ball(max(8, round(0.57 * unit)), ((60, 120, 190), (90, 150, 210)), rng)
+        skin = wheel(max(8, round(0.62 * unit)), "BURST", (SIGNAL[0], (190, 60, 52)))
+        sprites = [
+            Sprite(*water, lambda t: (middle[0], middle[1] + 0.0003 * unit * age(t, 35) ** 2), 0.01 * speed),
+            Skin(*skin, lambda _: middle, 0.0, lambda t: unit / 64 * age(t, 20)),
+        ]
+    backdrop = landscape(max(64, round(1.5 * unit)), MEADOW, rng)
+    return World(backdrop=backdrop, pan_px=(0.2 * v, 0.0), sprites=sprites, strip=strip, strip_px=0.8 * v, shape=shape)
 
 
 def make_scene(options: SimulatedOptions) -> Scene:
@@ -205,7 +275,9 @@ def make_scene(options: SimulatedOptions) -> Scene:
     if options.scene not in SCENES:
         return VideoScene(options.scene, shape, options.speed)
     if options.scene == "cut":
-        worlds = [make_world(shape, 0.5 * options.speed, options.seed, variant) for variant in (0, 1)]
+        worlds = [make(shape, 0.5 * options.speed, options.seed) for make in (make_world, partial(make_event, "fan"))]
         return CutScene(worlds, options.cut_every * options.n_frames)
+    if options.scene in EVENTS:
+        return make_event(options.scene, shape, options.speed, options.seed)
     pace = {"fast": 1.0, "slow": 0.2, "static": 0.0}[options.scene]
     return make_world(shape, pace * options.speed, options.seed)

@@ -68,11 +68,12 @@ def _antialiased(size: int, drawing: npt.NDArray[np.uint8]) -> Image:
     return small
 
 
-def _disk(size: int, colour: Image) -> tuple[Image, Image]:
-    """Cut a disk out of (size, size, 3): the image premultiplied by its cover, and the cover (size, size)."""
+def _disk(size: int, colour: Image, drawing: npt.NDArray[np.uint8]) -> tuple[Image, Image]:
+    """Cut a disk out of (size, size, 3), without the black of ``drawing``: image premultiplied by cover, and cover."""
     large = size * _SUPERSAMPLING
     mask = np.zeros((large, large), np.uint8)
     cv2.circle(mask, (large // 2, large // 2), large // 2 - 3 * _SUPERSAMPLING, 255, -1)
+    mask[~drawing.any(axis=2)] = 0
     cover = _antialiased(size, mask)
     return soften(colour * cover[..., None]), soften(cover)
 
@@ -88,15 +89,18 @@ def _rotate(image: npt.NDArray[np.uint8], degrees: float) -> npt.NDArray[np.uint
     return np.asarray(cv2.warpAffine(image, turn, image.shape[1::-1]), np.uint8)
 
 
-def wheel(size: int, text: str, paint: Sequence[Colour]) -> tuple[Image, Image]:
-    """Return image and cover of a wheel with a letter in each coloured sector, which shows its rotation."""
+def wheel(size: int, text: str, paint: Sequence[Colour], share: float = 1.0) -> tuple[Image, Image]:
+    """Return image and cover of a wheel with a letter in each coloured sector, which shows its rotation.
+
+    Sectors take this ``share`` of the circle: below 1 they are the blades of a fan.
+    """
     large = size * _SUPERSAMPLING
     middle = (large // 2, large // 2)
     drawing = np.zeros((large, large, 3), np.uint8)
     sector = 360 / len(text)
     for i in range(len(text)):
         angle = -90 + i * sector
-        ends = (angle - sector / 2, angle + sector / 2)
+        ends = (angle - share * sector / 2, angle + share * sector / 2)
         cv2.ellipse(drawing, middle, middle, 0, *ends, paint[i % len(paint)], -1)
     letters = np.zeros((large, large), np.uint8)
     for i, letter in enumerate(text):
@@ -109,7 +113,7 @@ def wheel(size: int, text: str, paint: Sequence[Colour]) -> tuple[Image, Image]:
         a = 2 * np.pi * k / 3
         hole = (round(middle[0] + 0.055 * large * np.cos(a)), round(middle[1] + 0.055 * large * np.sin(a)))
         cv2.circle(drawing, hole, round(large * 0.025), paint[k % len(paint)], -1, cv2.LINE_AA)
-    return _disk(size, _antialiased(size, drawing))
+    return _disk(size, _antialiased(size, drawing), drawing)
 
 
 def _letter(letter: str, large: int, x: int, y: int, height: int) -> npt.NDArray[np.uint8]:
@@ -137,7 +141,7 @@ def ball(size: int, paint: Sequence[Colour], rng: np.random.Generator) -> tuple[
     shade = 0.35 + 0.65 * depth
     grain = 0.85 + 0.3 * spectral_noise(size, 1.6, rng)
     shaded = colour * (shade * grain)[..., None]
-    return _disk(size, np.clip(shaded, 0, 1).astype(np.float32))
+    return _disk(size, np.clip(shaded, 0, 1).astype(np.float32), drawing)
 
 
 def chart(height: int, patches: Sequence[Colour], paper: Colour) -> Image:

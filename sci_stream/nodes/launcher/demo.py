@@ -42,8 +42,9 @@ _RATE_MARGIN = 0.7
 _RATE_MAX_HZ = 30.0
 # Minimum camera rate: on slower devices the budget reduces the iterations.
 _RATE_MIN_HZ = 0.5
-# The rate follows the median of so many solves, seen once a second, when it is wrong by so much.
-_PACED_OVER, _PACED_FROM = 8, 0.3
+# The rate follows the median of the last solves, seen once a second, when it is wrong by so much: of three at least, so
+# that it is right soon after the start, of eight at most.
+_FEWEST_SOLVES, _PACED_OVER, _PACED_FROM = 3, 8, 0.3
 _SCENE = "fast"
 # A demo that is left running must not fill the disk.
 _RECORD_MIB = 2048
@@ -88,7 +89,7 @@ def _plan(device: torch.device, sizes_px: tuple[int, ...], report: Callable[[str
 
     The size is the largest of the descending ones that takes at most the target time, at least the last.
     """
-    *larger_px, size_px = sizes_px
+    size_px = sizes_px[-1]
     prior, choices = chosen_denoiser("auto", device, weights=False), _NETWORK_ITERATIONS
     once_s = _seconds_per_iteration(device, prior, size_px, report)
     iterations = next((n for n in choices if n * once_s <= _LONGEST_SOLVE_S), choices[-1])
@@ -97,13 +98,12 @@ def _plan(device: torch.device, sizes_px: tuple[int, ...], report: Callable[[str
         why = f"; {_IN_WORDS[prior]} would take {iterations * once_s:.1f} s for {iterations} iterations"
         prior, iterations = "tv", default_settings(device, "tv").iterations
         once_s = _seconds_per_iteration(device, prior, size_px, report)
-    solve_s = iterations * once_s
-    for larger in reversed(larger_px):
-        larger_s = iterations * _seconds_per_iteration(device, prior, larger, report)
-        if larger_s > _SOLVE_S:
-            why = f"; {larger}×{larger} would take {larger_s:.1f} s{why}"
-            break
-        size_px, solve_s = larger, larger_s
+    # A pass takes as long as it has pixels, or less.
+    times_s = {px: iterations * once_s * (px / size_px) ** 2 for px in sizes_px}
+    size_px = next((px for px in sizes_px if times_s[px] <= _SOLVE_S), size_px)
+    solve_s = times_s[size_px]
+    if larger := [px for px in sizes_px if px > size_px]:
+        why = f"; {larger[-1]}×{larger[-1]} would take {times_s[larger[-1]]:.1f} s{why}"
     why = f"{_IN_WORDS[prior]}: {iterations} iterations take {solve_s:.2f} s at {size_px}×{size_px}{why}"
     return _DemoPlan(prior, iterations, size_px, solve_s, why)
 
@@ -111,17 +111,19 @@ def _plan(device: torch.device, sizes_px: tuple[int, ...], report: Callable[[str
 def _seconds_per_iteration(device: torch.device, prior: str, size: int, report: Callable[[str], None]) -> float:
     """Time one denoising pass over the frames of a snapshot, which dominates an iteration."""
     denoise = make_denoiser(prior, device, None, Precision.AUTO)  # as in a reconstruct node
+    # The time in which this thread computes: other programs may be done soon, and `pace_camera` follows them.
+    clock = time.thread_time if device.type == "cpu" else time.perf_counter
     generator = torch.Generator().manual_seed(0)
     frames = torch.rand((4 * _N_FRAMES, size // 2, size // 2), generator=generator).to(device)
     best_s = float("inf")
     report(f"measuring {_IN_WORDS[prior]} at {size}×{size}")
     for _ in range(3):
-        start_s = time.perf_counter()
+        start_s = clock()
         denoise(frames, 0.05)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         # The best of three: the first call includes the set-up of libraries.
-        best_s = min(best_s, time.perf_counter() - start_s)
+        best_s = min(best_s, clock() - start_s)
     return best_s
 
 
@@ -163,11 +165,7 @@ def demo_rig(
                 "scene": filmed,
             },
         },
-        "reconstruct": {
-            "denoiser": prior,
-            "devices": [device],
-            "iterations": iterations,
-        },
+        "reconstruct": {"denoiser": prior, "devices": [device], "iterations": iterations},
         "network": {name: f"tcp://127.0.0.1:{free_port(taken)}" for name in ("dispatch", "results", "taps")},
         "record": {"enabled": record, "folder": recordings, "stop_after_mib": _RECORD_MIB},
         "preview": {"port": free_port(taken, _PAGE_PORT), "open_browser": open_browser},
@@ -184,6 +182,7 @@ def demo_rig(
     why = (
         f"{describe_device(chosen)}: {size_px}×{size_px} pixels, B = {_N_FRAMES}, Bayer; {rate_hz:.1f} snapshots/s = "
         f"{rate_hz * _N_FRAMES:.0f} video frames/s; {recorded}\n"
+        f"scene: {filmed}; others by --scene, or on the page: Instrument, Scene\n"
         f"chosen: {reason} (aim: {_SOLVE_S:g} s, at most {_LONGEST_SOLVE_S:g} s)"
     )
     return path, why
@@ -209,7 +208,7 @@ def pace_camera(path: Path, wait: Callable[[float], None] = time.sleep) -> None:
             if now_hz != (paced_hz := paced_hz or now_hz):
                 return
             wanted_hz = round(rate_for(statistics.median(recent_s)), 2)
-            if len(recent_s) == _PACED_OVER and abs(wanted_hz - now_hz) > _PACED_FROM * now_hz:
+            if len(recent_s) >= _FEWEST_SOLVES and abs(wanted_hz - now_hz) > _PACED_FROM * now_hz:
                 control.set("acquire", snapshot_rate_hz=wanted_hz)
                 paced_hz = wanted_hz
                 recent_s.clear()

@@ -44,14 +44,7 @@ def run_rig(path: Path, *, snapshots: int, duration_s: float, summary: Path | No
     with stop_on_signals() as stop, RunFolder.in_memory() as scratch:
         account = _writable(summary) if summary is not None else scratch.path / "summary.json"
         supervisor = Supervisor(
-            rig,
-            path,
-            stop,
-            report,
-            snapshots=snapshots,
-            duration_s=duration_s,
-            summary=account,
-            verbose=verbose,
+            rig, path, stop, report, snapshots=snapshots, duration_s=duration_s, summary=account, verbose=verbose
         )
         line = StatusLine(rig, console, total=snapshots)
         line.start()

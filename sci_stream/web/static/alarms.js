@@ -8,7 +8,7 @@ const clock = (ns) => new Date(ns / 1e6).toLocaleTimeString([], { hour12: false 
 
 function acknowledgeButton({ number }) {
   const made = make("button", { type: "button", className: "small" }, t("acknowledge"));
-  made.addEventListener("click", () => attempt(() => change("acknowledge", { alarm: number })));
+  made.addEventListener("click", () => attempt(() => change("do", { node: "sink", action: "acknowledge", parameters: { alarm: number } })));
   return made;
 }
 

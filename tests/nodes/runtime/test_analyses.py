@@ -63,7 +63,7 @@ def test_picture_of_an_analysis_is_the_last_part_of_the_message(series: Series) 
     drawn = np.zeros((16, 24), np.uint8)
     drawn[:, 12:] = 255
     rendered = render_snapshot(series.reconstruction(0, chunks={"a": 1.5}), 0, 0, tone=ToneSettings(), drawn=drawn)
-    header, parts = split_message(jpeg_picture(rendered).message)
+    header, parts = split_message(jpeg_picture(*rendered).message)
     assert (header["drawn"], header["coded"], header["chunks"]) == (True, True, {"a": 1.5})
     assert np.abs(decode_jpeg(parts[-1]).reshape(16, 24, -1)[..., 0].astype(int) - drawn).max() < 40
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,13 @@ from sci_stream.model import Reconstruction, Snapshot, StageTimes
 from sci_stream.reports import SolveReport, Start
 from sci_stream.web.archive import CODED_EVERY_NS
 from sci_stream.web.h264 import SnapshotEncoder, decode
-from sci_stream.web.message import Picture, RenderedSnapshot, jpeg_picture, render_snapshot
+from sci_stream.web.message import Picture, jpeg_picture, render_snapshot
 from sci_stream_lab.bench.datasets import filmed_scene
 from sci_stream_lab.bench.environment import environment
 from sci_stream_lab.bench.result import BenchResult, Progress, ResultColumn, ResultTable
+
+Rendered = tuple[Picture, npt.NDArray[np.uint8]]
+"""A snapshot without its frames, and those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def bench(
     )
 
 
-def _rendered(snapshot: Snapshot, video: npt.NDArray[np.float32]) -> RenderedSnapshot:
+def _rendered(snapshot: Snapshot, video: npt.NDArray[np.float32]) -> Rendered:
     reconstruction = Reconstruction(
         id=snapshot.id,
         video=video.reshape(-1, *video.shape[-2:]),
@@ -95,25 +98,25 @@ def _rendered(snapshot: Snapshot, video: npt.NDArray[np.float32]) -> RenderedSna
     return render_snapshot(reconstruction, snapshot.id.seq, 0, tone=ToneSettings())
 
 
-def _jpeg(rendered: list[RenderedSnapshot], rate_hz: float) -> ViewerRow:
+def _jpeg(rendered: list[Rendered], rate_hz: float) -> ViewerRow:
     start_s = time.thread_time()
-    pictures = [jpeg_picture(each) for each in rendered]
+    pictures = [jpeg_picture(*snapshot) for snapshot in rendered]
     encode_ms = 1e3 * (time.thread_time() - start_s) / len(pictures)
     sent = [np.stack([decode_jpeg(jpeg) for jpeg in picture.frames]) for picture in pictures]
     return _row("JPEG", pictures, sent, rendered, rate_hz=rate_hz, coded_hz=rate_hz, encode_ms=encode_ms)
 
 
-def _h264(rendered: list[RenderedSnapshot], rate_hz: float) -> ViewerRow:
+def _h264(rendered: list[Rendered], rate_hz: float) -> ViewerRow:
     encoder = SnapshotEncoder(PreviewSection().h264_mbit_per_s)
-    encoder.encode(rendered[0].frames, 1 / rate_hz)  # opening the encoder is no part of the time
+    encoder.encode(rendered[0][1], 1 / rate_hz)  # opening the encoder is no part of the time
     start_s = time.thread_time()
-    encoded = [encoder.encode(each.frames, 1 / rate_hz) for each in rendered]
+    encoded = [encoder.encode(frames, 1 / rate_hz) for _, frames in rendered]
     encode_ms = 1e3 * (time.thread_time() - start_s) / len(encoded)
     pictures = [
-        Picture(each.header, codec, tuple(units), each.coded)
-        for each, (codec, units) in zip(rendered, encoded, strict=True)
+        replace(picture, codec=codec, frames=tuple(units))
+        for (picture, _), (codec, units) in zip(rendered, encoded, strict=True)
     ]
-    sent = [decode(picture.frames, *rendered[0].frames.shape[1:3]) for picture in pictures]
+    sent = [decode(picture.frames, *rendered[0][1].shape[1:3]) for picture in pictures]
     coded_hz = min(rate_hz, 1e9 / CODED_EVERY_NS)
     return _row("H.264", pictures, sent, rendered, rate_hz=rate_hz, coded_hz=coded_hz, encode_ms=encode_ms)
 
@@ -122,7 +125,7 @@ def _row(
     codec: str,
     pictures: list[Picture],
     sent: list[npt.NDArray[np.uint8]],
-    rendered: list[RenderedSnapshot],
+    rendered: list[Rendered],
     *,
     rate_hz: float,
     coded_hz: float,
@@ -132,7 +135,8 @@ def _row(
     coded = float(np.mean([len(picture.message) for picture in pictures])) - bare
     video_mbit, coded_mbit = 8e-6 * bare * rate_hz, 8e-6 * coded * coded_hz
     errors = [
-        np.mean((shown.astype(np.float64) - _rgb(each.frames)) ** 2) for shown, each in zip(sent, rendered, strict=True)
+        np.mean((shown.astype(np.float64) - _rgb(frames)) ** 2)
+        for shown, (_, frames) in zip(sent, rendered, strict=True)
     ]
     psnr_db = float(10 * np.log10(255**2 / np.mean(errors)))
     return ViewerRow(codec, video_mbit, coded_mbit, video_mbit + coded_mbit, psnr_db, encode_ms)
