@@ -190,8 +190,8 @@ class Reconstruction:
     """The B video frames recovered from one snapshot.
 
     ``video`` (B, H, W) float16 or float32 on the 0–1 scale, a Bayer mosaic if ``bayer`` is set (the sink demosaics);
-    ``counts`` the coded snapshot, so that a sink needs no second stream to show or record it; ``node`` and ``device``
-    the origin.
+    ``counts`` the coded snapshot, so that a sink needs no second stream to show or record it; ``picture`` that of an
+    analysis, (H, W, 1) grey or (H, W, 3) RGB; ``node`` and ``device`` the origin.
     """
 
     id: SnapshotId
@@ -203,6 +203,7 @@ class Reconstruction:
     device: Label
     bayer: BayerPhase | None = None
     counts: Annotated[Array | None, Payload(COUNTS, 2, optional=True)] = None
+    picture: Annotated[Array | None, Payload(("uint8",), 3, optional=True)] = None
     camera_time_ns: Count | None = None
     camera_frame_id: Count | None = None
     redelivered: SmallCount = 0

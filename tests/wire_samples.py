@@ -105,6 +105,7 @@ def samples() -> dict[str, Message]:
             "NVIDIA H200",
             bayer=BayerPhase.GBRG,
             counts=snapshot.counts,
+            picture=rng.integers(0, 256, (4, 6, 3), dtype=np.uint8),
             camera_time_ns=12345,
             camera_frame_id=65535,
             chunks=snapshot.chunks,

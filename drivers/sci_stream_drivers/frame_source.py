@@ -82,7 +82,7 @@ class RecordedSource:
     def __init__(self, path: Path) -> None:
         self._series = RecordedSeries(path)
         try:
-            seqs = self._series.seqs_with(raw=True)
+            seqs = self._series.raw.seqs
             if not len(seqs):
                 raise FileFormatError(
                     f"The recording {path} contains no raw snapshots",

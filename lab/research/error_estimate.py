@@ -1,4 +1,4 @@
-"""Share of the errors of a reconstruction within the estimate of `sci_stream.web.inspection.error_estimate`.
+"""Share of the errors of a reconstruction within the estimate of `sci_stream.imaging.estimated_error`.
 
 ``SCI_STREAM_DATA=FOLDER python lab/research/error_estimate.py`` prints a line for each snapshot: Traffic, Crash and
 three films behind random binary masks, 256 × 256, B = 8, `ffdnet-lite`, with noise of 2 and 20 DN of 12 bits.
@@ -16,13 +16,13 @@ import numpy as np
 import torch
 
 import sci_stream
+from sci_stream.imaging.estimated_error import error_estimate
 from sci_stream.model import Array, Reconstruction, StageTimes
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
-from sci_stream.web.inspection import error_estimate
 
 B, SIZE_PX, FULL_SCALE_DN = 8, 256, 4000.0 / 8
 # Name, first frames, and left upper corners.
@@ -71,6 +71,7 @@ def main() -> None:
             )
             estimate = error_estimate(shown, calibration)
             cost = (time.perf_counter() - solved_s) / (solved_s - began_s)
+            estimate = estimate.repeat(SIZE_PX // estimate.shape[1], 1).repeat(SIZE_PX // estimate.shape[2], 2)
             errors = np.abs(video - x)
             rms = float(np.sqrt(np.mean(errors**2) / np.mean(estimate**2)))
             print(

@@ -130,6 +130,7 @@ def export(
     out: Annotated[Path, typer.Argument(help=VIDEO_FILES, show_default=False)],
     form: Form = "",
     coded: Annotated[bool, typer.Option("--coded", help="The coded snapshots instead of the video.")] = False,
+    error: Annotated[bool, typer.Option("--error", help="Its estimated error instead of the video.")] = False,
     pictures: Annotated[bool, typer.Option("--pictures", help="TIFF, Zarr: 8-bit pictures, not the values.")] = False,
     first: First = None,
     last: Last = None,
@@ -149,7 +150,7 @@ def export(
 
     options = ExportOptions(
         form=form,
-        coded=coded,
+        stored="raw" if coded else "error" if error else "video",
         pictures=pictures,
         first=first,
         last=last,

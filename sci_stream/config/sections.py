@@ -197,6 +197,9 @@ class RecordSection(Section):
     )
     raw: bool = Field(default=True, description="Record raw snapshots; the video can be reconstructed from them again.")
     video: bool = Field(default=True, description="Record the reconstructed video: B frames per snapshot.")
+    error: Rare[bool] = Field(
+        default=False, description="Record the estimated error of the video: a thirtieth of its size (recordings.md)."
+    )
     compression: Literal["none", "bitshuffle_lz4"] = Field(
         default="none", description="none: fastest, any HDF5 tool reads it; bitshuffle_lz4: lossless, needs hdf5plugin."
     )

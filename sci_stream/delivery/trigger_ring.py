@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Self
 
-FIGURES = ("motion", "brightness", "saturated", "residual", "chunk_NAME")
-"""Names in conditions; the last stands for the chunk data of the camera, such as ``chunk_LineStatusAll``."""
+# The last stands for the chunk data of the camera, such as ``chunk_LineStatusAll``.
 _CONDITION = re.compile(
     r"(motion|brightness|saturated|residual|chunk_\w+) *([<>]) *(-?\d+(?:\.\d+)?(?:e-?\d+)?)"
     r"(?:, *hold-off +(\d+(?:\.\d+)?) *s)?(?:, *at most +(\d+))?",
@@ -71,15 +70,14 @@ class TriggerState:
     """The last ``events`` of a series, of which another process needs those that still keep snapshots.
 
     Conditions were judged for the snapshots up to ``judged``: those of ``holding`` held for it; ``fired`` has the
-    number of their events and the time of the last one. ``decided`` and ``delivered`` are snapshots in flight, of which
-    either the raw counts are decided, as the word says, or the video came, or none will.
+    number of their events and the time of the last one. ``delivered`` are snapshots whose video came, or none will,
+    before their raw counts are decided.
     """
 
     events: list[Event] = field(default_factory=list)
     fired: dict[str, tuple[int, int]] = field(default_factory=dict)
     holding: set[str] = field(default_factory=set)
     judged: int = -1
-    decided: dict[int, str] = field(default_factory=dict)
     delivered: list[int] = field(default_factory=list)
 
 
@@ -107,9 +105,6 @@ class EventRing:
     _newest: tuple[int, int] = field(default=(-1, 0), init=False)
     _decided: list[tuple[int, bool]] = field(default_factory=list, init=False)
     _ended: bool = field(default=False, init=False)
-
-    def __len__(self) -> int:
-        return len(self._undecided)
 
     def add(self, seq: int, time_ns: int, n_bytes: int, figures: Mapping[str, float]) -> Event | None:
         """Add a snapshot; return the event that its figures trigger."""

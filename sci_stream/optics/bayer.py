@@ -18,12 +18,19 @@ from sci_stream.model import Array, BayerPhase
 if TYPE_CHECKING:
     import torch
 
+_BLOCK_PX = 4
 _PLANES = tuple((slice(i, None, 2), slice(j, None, 2)) for i in (0, 1) for j in (0, 1))
 
 
 def colour_sites(bayer: BayerPhase) -> tuple[tuple[str, tuple[slice, slice]], ...]:
     """Return the colour of each plane, ``"R"``, ``"G"`` or ``"B"``, with the rows and columns of its pixels."""
     return tuple(zip(bayer.value, _PLANES, strict=True))
+
+
+def blocks_size(height: int, width: int, bayer: BayerPhase | None) -> tuple[int, int]:
+    """Return the size of an image of blocks of 4 × 4 pixels of one colour, as of a mosaic if ``bayer`` is given."""
+    step = 1 if bayer is None else 2
+    return -(-height // (step * _BLOCK_PX)) * step, -(-width // (step * _BLOCK_PX)) * step
 
 
 def sample_colours(rgb: Array, bayer: BayerPhase) -> Array:

@@ -66,10 +66,7 @@ def save_calibration(
 
     ``measured`` are the measurements it was computed from.
 
-    Raises
-    ------
-    StorageError
-        If the file exists (without ``overwrite``) or cannot be written.
+    Raises `StorageError` if the file exists (without ``overwrite``) or cannot be written.
     """
 
     def fill(file: h5py.File) -> None:
@@ -84,12 +81,8 @@ def save_calibration(
 def load_calibration(path: Path) -> Calibration:
     """Read a calibration from a calibration file or a recording, and verify its content.
 
-    Raises
-    ------
-    FileFormatError
-        If the file is missing, of another format, of a newer schema or damaged.
-    CalibrationError
-        If the content is not a usable calibration.
+    Raises `FileFormatError` if the file is missing, of another format, of a newer schema or damaged; `CalibrationError`
+    if the content is not a usable calibration.
     """
     with open_for_reading(path, "calibration") as file:
         inside = file.get("calibration")
@@ -100,10 +93,7 @@ def load_calibration(path: Path) -> Calibration:
 def load_measured(path: Path) -> Measured | None:
     """Read the measurements stored in a calibration file; None if it has none.
 
-    Raises
-    ------
-    FileFormatError
-        If the file is missing, of another format or damaged.
+    Raises `FileFormatError` if the file is missing, of another format or damaged.
     """
     with open_for_reading(path, "calibration") as file:
         group = file.get("measured")
@@ -161,12 +151,8 @@ def write_calibration(group: h5py.Group, calibration: Calibration) -> None:
 def read_calibration(group: h5py.Group) -> Calibration:
     """Read a calibration from a group and verify its content hash.
 
-    Raises
-    ------
-    FileFormatError
-        If the group is not a calibration, has a newer schema, is incomplete, or its content was changed or damaged.
-    CalibrationError
-        If the content is not a usable calibration.
+    Raises `FileFormatError` if the group is not a calibration, has a newer schema, is incomplete, or its content was
+    changed or damaged; `CalibrationError` if the content is not a usable calibration.
     """
     check_mark(group, CALIBRATION_FORMAT, _SCHEMA_VERSION)
     scalars = {

@@ -183,8 +183,8 @@ def _gaps(series: RecordedSeries) -> dict[str, Runs]:
         return {"raw": [], "video": []}
     span = (int(known[0]) + series.first_seq, int(known[-1]) + 1 + series.first_seq)
     return {
-        "raw": _missing_runs(series.seqs_with(raw=True), *span),
-        "video": _missing_runs(series.seqs_with(video=True), *span),
+        "raw": _missing_runs(series.raw.seqs, *span),
+        "video": _missing_runs(series.video.seqs, *span),
     }
 
 

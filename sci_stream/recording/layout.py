@@ -16,6 +16,7 @@ from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import require_optional
 from sci_stream.file_guard import reading
 from sci_stream.model import Array, BayerPhase, Json, Policy, SeriesInfo
+from sci_stream.optics.bayer import blocks_size
 from sci_stream.recording.hdf5 import place, read_text, write_mark, write_text
 from sci_stream.wire.codec import encode
 
@@ -28,6 +29,8 @@ GROWTH_ROWS = 64
 LEDGER_BYTES = 1 << 16
 # Video as uint16 holds 0 to 2 in these steps: highlights beyond white are kept, values below black become 0.
 VIDEO_U16_STEP = 2 / 65535
+# The estimated error is less certain than such a step; larger ones than 0.255 are stored as that.
+ERROR_STEP = 1e-3
 
 
 class Compression(enum.StrEnum):
@@ -52,10 +55,43 @@ class RowState(enum.IntFlag):
     EMPTY = 0
     RAW = 1
     VIDEO = 2
+    PICTURE = 4
+    ERROR = 8
 
 
-FRAME_FLAGS = {"raw": RowState.RAW, "video": RowState.VIDEO}
+FRAME_FLAGS = {
+    "raw": RowState.RAW,
+    "video": RowState.VIDEO,
+    "picture": RowState.PICTURE,
+    "error": RowState.ERROR,
+}
 """The datasets of frames, and the flags of rows that have content in them."""
+_ABOUT = {
+    "raw": ("DN", "coded snapshots (DN)", "image"),
+    "video": ("1", "reconstructed video (0-1)", "image"),
+    "picture": ("", "picture of an analysis (RGB)", "rgb-image"),
+    "error": ("1", "estimated error of the video (0-0.255)", "image"),
+}
+
+
+def scale_of(name: str, dtype: np.dtype[Any]) -> float:
+    """Return the factor from stored to physical values of a dataset of frames."""
+    if name == "error":
+        return ERROR_STEP
+    return VIDEO_U16_STEP if name == "video" and dtype == np.uint16 else 1.0
+
+
+def frame_shape(name: str, info: SeriesInfo) -> tuple[int, ...]:
+    """Return the shape of a row in a dataset of frames."""
+    size = (info.height_px, info.width_px)
+    match name:
+        case "video":
+            return (info.n_frames, *size)
+        case "picture":
+            return (*size, 3)
+        case "error":
+            return (info.n_frames, *blocks_size(*size, info.bayer))
+    return size
 
 
 def raw_dtype(info: SeriesInfo) -> np.dtype[Any]:
@@ -67,11 +103,10 @@ def raw_dtype(info: SeriesInfo) -> np.dtype[Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """Contents of a file: ``raw`` and ``video`` are dtypes, None to store none; see `RecordingWriter`."""
+    """Contents of a file: ``frames`` are the types of its datasets of frames, by name; see `RecordingWriter`."""
 
     first_seq: int
-    raw: np.dtype[Any] | None
-    video: np.dtype[Any] | None
+    frames: Mapping[str, np.dtype[Any]]
     compression: Compression
     parent: dict[str, Json] | None = None
 
@@ -86,26 +121,19 @@ def create_layout(file: h5py.File, info: SeriesInfo, layout: Layout) -> None:
     if layout.parent is not None:
         write_text(file, "parent", json.dumps(layout.parent, indent=1, sort_keys=True))
     file.create_dataset("ledger", (LEDGER_BYTES,), "u1", chunks=(LEDGER_BYTES,), maxshape=(LEDGER_BYTES,))
-    shape = (info.height_px, info.width_px)
-    if layout.raw is not None:
-        _create_frames(file, "raw", shape, layout.raw, layout.compression)
-    if layout.video is not None:
-        _create_frames(file, "video", (info.n_frames, *shape), layout.video, layout.compression)
-
-
-def _create_frames(
-    file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], compression: Compression
-) -> None:
-    # One image per chunk: a snapshot is written in one go, and a viewer steps through frames without reading the rest.
-    chunk = (1,) * (len(shape) - 1) + shape[-2:]
-    node = file.create_dataset(
-        name, (0, *shape), dtype, maxshape=(None, *shape), chunks=chunk, fillvalue=0, **compression.filters()
-    )
-    node.attrs["units"] = "DN" if name == "raw" else "1"
-    node.attrs["long_name"] = "coded snapshots (DN)" if name == "raw" else "reconstructed video (0-1)"
-    node.attrs["interpretation"] = "image"
-    if name == "video" and dtype == np.uint16:
-        node.attrs["scaling_factor"] = VIDEO_U16_STEP
+    for name, dtype in layout.frames.items():
+        shape = frame_shape(name, info)
+        # One image per chunk: a snapshot is written in one go, and a viewer steps through frames without reading the
+        # rest. What an analysis draws is mostly flat: deflate takes little time for it, and every reader has it.
+        chunk = shape if name == "picture" else (1,) * (len(shape) - 2) + shape[-2:]
+        filters = {"compression": "gzip", "compression_opts": 1} if name == "picture" else layout.compression.filters()
+        node = file.create_dataset(
+            name, (0, *shape), dtype, maxshape=(None, *shape), chunks=(1, *chunk), fillvalue=0, **filters
+        )
+        for attribute, text in zip(("units", "long_name", "interpretation"), _ABOUT[name], strict=True):
+            node.attrs[attribute] = text
+        if (scale := scale_of(name, dtype)) != 1:
+            node.attrs["scaling_factor"] = scale
 
 
 class LedgerDocument(TypedDict, total=False):

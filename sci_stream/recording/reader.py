@@ -41,9 +41,9 @@ from sci_stream.recording.layout import (
     FRAME_FLAGS,
     RECORDING_FORMAT,
     RECORDING_VERSION,
-    VIDEO_U16_STEP,
-    RowState,
+    frame_shape,
     read_info,
+    scale_of,
 )
 from sci_stream.reports import SolveReport
 
@@ -52,7 +52,7 @@ Settings = dict[str, int | float | str]
 
 # As in the messages (`sci_stream.wire`).
 _MAX_SEQ = 2**48
-_FRAME_DTYPES = {"raw": ("u1", "u2", "f4"), "video": ("f2", "f4", "u2")}
+_FRAME_DTYPES = {"raw": ("u1", "u2", "f4"), "video": ("f2", "f4", "u2"), "picture": ("u1",), "error": ("u1",)}
 
 _lock = threading.RLock()
 _open: Recording | None = None
@@ -89,12 +89,11 @@ class Recording:
 
     def _require_fitting(self) -> None:
         """Raise if the parts of the file contradict each other."""
-        size = (self.info.height_px, self.info.width_px)
-        expected = {"raw": size, "video": (self.info.n_frames, *size)}
         for name, node in self._frames.items():
-            if node.shape[1:] != expected[name]:
+            expected = frame_shape(name, self.info)
+            if node.shape[1:] != expected:
                 raise FileFormatError(
-                    f"{self.path}:/{name} does not fit its series", expected=expected[name], got=node.shape[1:]
+                    f"{self.path}:/{name} does not fit its series", expected=expected, got=node.shape[1:]
                 )
         if not 0 <= self.first_seq < _MAX_SEQ:
             raise FileFormatError(f"{self.path} begins at an impossible snapshot", got=self.first_seq)
@@ -228,7 +227,7 @@ class Recording:
         return parent if isinstance(parent, dict) else {}
 
     def stored_dtype(self, name: str) -> np.dtype[Any] | None:
-        """Return the type of ``"raw"`` or ``"video"`` in the file, None if it is not stored."""
+        """Return the type of ``"raw"``, ``"video"``, … in the file, None if it is not stored."""
         return self._dtypes.get(name)
 
     def _seqs(self, chosen: npt.NDArray[np.bool_]) -> list[int]:
@@ -237,12 +236,16 @@ class Recording:
     @property
     def raw_seqs(self) -> list[int]:
         """Sequence numbers with stored raw counts, ascending."""
-        return self._seqs((self._rows["state"] & RowState.RAW) != 0)
+        return self.seqs_with("raw")
 
     @property
     def video_seqs(self) -> list[int]:
         """Sequence numbers with stored video, ascending."""
-        return self._seqs((self._rows["state"] & RowState.VIDEO) != 0)
+        return self.seqs_with("video")
+
+    def seqs_with(self, name: str) -> list[int]:
+        """Sequence numbers of which `has` is true, ascending."""
+        return self._seqs((self._rows["state"] & FRAME_FLAGS[name]) != 0)
 
     @property
     def settled_seqs(self) -> list[int]:
@@ -258,22 +261,28 @@ class Recording:
 
         Raises KeyError if none are stored; `FileFormatError` if they are damaged, or the file was removed or replaced.
         """
-        return self._frame("raw", seq, part)
+        return self.frame("raw", seq, part)
 
     def video(self, seq: int, part: tuple[int | slice, ...] = ()) -> Array:
         """Return the video of a snapshot, (B, H, W) on the 0–1 scale, or a part of it. Raises as `raw`.
 
         float16 or float32 as recorded; float32 of video that is stored as uint16.
         """
-        stored = self._frame("video", seq, part)
-        return stored * np.float32(VIDEO_U16_STEP) if stored.dtype == np.uint16 else stored
+        return self.frame("video", seq, part)
 
-    def _frame(self, name: str, seq: int, part: tuple[int | slice, ...]) -> Array:
-        row = seq - self.first_seq
-        if not 0 <= row < len(self._rows["state"]) or not self._rows["state"][row] & FRAME_FLAGS[name]:
+    def has(self, name: str, seq: int) -> bool:
+        """Return whether ``"raw"``, ``"video"``, the ``"picture"`` of an analysis or the ``"error"`` are stored."""
+        row, state = seq - self.first_seq, self._rows["state"]
+        return 0 <= row < len(state) and bool(state[row] & FRAME_FLAGS[name])
+
+    def frame(self, name: str, seq: int, part: tuple[int | slice, ...] = ()) -> Array:
+        """Return what `has` names, in physical values. Raises as `raw`."""
+        if not self.has(name, seq):
             raise KeyError(f"snapshot {seq} has no {name} in {self.path}")
         with self._file():
-            return read_dataset(self._frames[name], (row, *part))
+            stored = read_dataset(self._frames[name], (seq - self.first_seq, *part))
+        scale = scale_of(name, stored.dtype)
+        return stored if scale == 1 else stored * np.float32(scale)
 
     def _value(self, name: str, seq: int) -> Any:
         row = seq - self.first_seq
@@ -317,7 +326,8 @@ class Recording:
             node=node,
             device="",
             bayer=self.info.bayer,
-            counts=self.raw(seq) if self._value("state", seq) & RowState.RAW else None,
+            counts=self.raw(seq) if self.has("raw", seq) else None,
+            picture=self.frame("picture", seq) if self.has("picture", seq) else None,
             camera_frame_id=self.camera_frame_id(seq),
             redelivered=redelivered,
             dropped_before=int(self._value("dropped_before", seq)),
@@ -336,7 +346,7 @@ class Recording:
 
 
 def _frames(file: h5py.File) -> dict[str, h5py.Dataset]:
-    frames = {name: require_dataset(file, name, 1 + ndim) for name, ndim in (("raw", 2), ("video", 3)) if name in file}
+    frames = {name: require_dataset(file, name, 3 if name == "raw" else 4) for name in _FRAME_DTYPES if name in file}
     for name, node in frames.items():
         if node.dtype not in [np.dtype(kind) for kind in _FRAME_DTYPES[name]]:
             raise FileFormatError(

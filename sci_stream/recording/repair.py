@@ -159,9 +159,8 @@ def _rows_of_other_segments(old: Recording) -> npt.NDArray[np.bool_]:
 
 
 def _create_copy(out: h5py.File, source: h5py.File, old: Recording) -> None:
-    raw = source["raw"].dtype if "raw" in source else None
-    video = source["video"].dtype if "video" in source else None
-    layout = Layout(old.first_seq, raw, video, _compression(source), old.parent)
+    frames = {name: source[name].dtype for name in FRAME_FLAGS if name in source}
+    layout = Layout(old.first_seq, frames, _compression(source), old.parent)
     create_recording(out, old.info, old.calibration, layout)
 
 
@@ -186,20 +185,18 @@ def _copy_frames(out: h5py.File, source: h5py.File, state: Array, used: int, pro
     for row in range(used):
         for old, new, flag in stored:
             if state[row] & flag:
-                for frame in np.ndindex(old.shape[1:-2]):
-                    at = (row, *frame, 0, 0)
+                chunks = (size // part for size, part in zip(old.shape[1:], old.chunks[1:], strict=True))
+                for chunk in np.ndindex(*chunks):
+                    at = (row, *chunk)  # one, or one for each frame
                     # Neither decoded nor encoded, so bit-identical; `_verify` decodes both afterwards.
-                    mask, chunk = old.id.read_direct_chunk(at)
-                    new.id.write_direct_chunk(at, chunk, mask)
+                    mask, content = old.id.read_direct_chunk(at)
+                    new.id.write_direct_chunk(at, content, mask)
         progress(row + 1, used)
 
 
 def _verify(copy: Path, old: Recording) -> None:
     with Recording(copy) as new:
-        for seqs, read_old, read_new in (
-            (old.raw_seqs, old.raw, new.raw),
-            (old.video_seqs, old.video, new.video),
-        ):
-            for seq in seqs:
-                if not np.array_equal(read_old(seq), read_new(seq), equal_nan=True):
+        for name in FRAME_FLAGS:
+            for seq in old.seqs_with(name):
+                if not np.array_equal(old.frame(name, seq), new.frame(name, seq), equal_nan=True):
                     raise FileFormatError(f"Snapshot {seq} of {old.path} differs between two reads")

@@ -134,7 +134,8 @@ def count_recorded(path: Path, series: str) -> tuple[int, list[str]]:
     problems: list[str] = []
     reconstructed = IntervalSet()
     # By number and not by file: a deleted segment in the middle would go unnoticed.
-    last = max((number for number in _segment_numbers(path)), default=0)
+    names = (other.stem.removeprefix(f"{path.stem}_") for other in path.parent.glob(f"{glob.escape(path.stem)}_*.h5"))
+    last = max((int(name) for name in names if name.isdecimal()), default=0)
     for number in range(last + 1):
         candidate = segment_path(path, number)
         if not candidate.exists():
@@ -150,14 +151,6 @@ def count_recorded(path: Path, series: str) -> tuple[int, list[str]]:
         except DAMAGE as error:
             problems.append(f"{candidate} cannot be read: {error}")
     return len(reconstructed), problems
-
-
-def _segment_numbers(path: Path) -> Iterator[int]:
-    """Yield the numbers of the existing segments after the first."""
-    for other in path.parent.glob(f"{glob.escape(path.stem)}_*{path.suffix}"):
-        number = other.stem.removeprefix(f"{path.stem}_")
-        if number.isdecimal():
-            yield int(number)
 
 
 def existing_segments(path: Path) -> Iterator[Path]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,7 +20,7 @@ from sci_stream.file_guard import require_memory
 from sci_stream.model import Array, Json, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.columns import CHUNK_PREFIX, columns_of
-from sci_stream.recording.layout import FRAME_FLAGS, RowState, raw_dtype
+from sci_stream.recording.layout import FRAME_FLAGS, frame_shape, raw_dtype, scale_of
 from sci_stream.recording.reader import Recording, Settings
 from sci_stream.recording.segments import earlier_segments
 
@@ -180,7 +180,7 @@ class RecordedSeries:
         """Settings of the solvers by their ids, as reconstruct nodes reported them."""
         return {name: solver for segment in self.segments for name, solver in segment.solvers.items()}
 
-    @cached_property
+    @functools.cached_property
     def events(self) -> list[Event]:
         """Events of a triggered recording, the last 128 of each segment; the journal has all."""
         try:
@@ -203,19 +203,21 @@ class RecordedSeries:
         """Whether every segment was closed cleanly, the last one with the final ledger."""
         return self.segments[-1].clean and all(segment.finished for segment in self.segments)
 
-    @cached_property
-    def _frame_shape(self) -> tuple[int, int]:
-        return self.info.height_px, self.info.width_px
-
-    def _stored_dtype(self, name: str) -> np.dtype[Any] | None:
+    def stored_dtype(self, name: str) -> np.dtype[Any] | None:
+        """Return the type of ``"raw"``, ``"video"``, … in the files, None if it is not stored."""
         return next(filter(None, (segment.stored_dtype(name) for segment in self.segments)), None)
+
+    def stack(self, name: str) -> FrameStack:
+        """Return the stored ``"raw"``, ``"video"``, ``"picture"`` or ``"error"``."""
+        stored = self.stored_dtype(name) or (raw_dtype(self.info) if name == "raw" else np.dtype(np.float16))
+        dtype = stored if scale_of(name, stored) == 1 else np.dtype(np.float32)
+        seqs = np.flatnonzero((self.rows["state"] & FRAME_FLAGS[name]) != 0) + self.first_seq
+        return FrameStack(seqs, frame_shape(name, self.info), dtype, functools.partial(self.frame_of, name))
 
     @property
     def raw(self) -> FrameStack:
         """Raw counts as (N, H, W), DN."""
-        seqs = self.seqs_with(raw=True)
-        dtype = self._stored_dtype("raw") or raw_dtype(self.info)
-        return FrameStack(seqs, self._frame_shape, dtype, self.raw_of)
+        return self.stack("raw")
 
     @property
     def video(self) -> FrameStack:
@@ -223,10 +225,17 @@ class RecordedSeries:
 
         float16 by default, or float32 (``[record] video_dtype``).
         """
-        shape = (self.info.n_frames, *self._frame_shape)
-        stored = self._stored_dtype("video") or np.dtype(np.float16)
-        dtype = np.dtype(np.float32) if stored == np.uint16 else stored
-        return FrameStack(self.seqs_with(video=True), shape, dtype, self.video_of)
+        return self.stack("video")
+
+    @property
+    def picture(self) -> FrameStack:
+        """Pictures that an analysis drew, as (N, H, W, 3) uint8 RGB."""
+        return self.stack("picture")
+
+    @property
+    def error(self) -> FrameStack:
+        """Estimated error of the video, 0–0.255, (N, B, h, w): of blocks of 4 × 4 pixels; of a mosaic, a mosaic."""
+        return self.stack("error")
 
     def rgb(self, tone: ToneSettings | None = None) -> FrameStack:
         """Return the video as pictures, (N, B, H, W, 3) uint8 RGB, demosaiced and rendered when indexed.
@@ -238,7 +247,7 @@ class RecordedSeries:
         """
         from sci_stream.imaging.rendering import render  # noqa: PLC0415 - OpenCV, which a recording does without
 
-        shape = (self.info.n_frames, *self._frame_shape, 3)
+        shape = (*frame_shape("video", self.info), 3)
 
         def read(seq: int, part: _Part) -> Array:
             pictures = render(self.video_of(seq), self.info.bayer, tone)
@@ -246,23 +255,26 @@ class RecordedSeries:
                 pictures = np.repeat(pictures[..., np.newaxis], 3, axis=-1)
             return pictures[part]
 
-        return FrameStack(self.seqs_with(video=True), shape, np.dtype(np.uint8), read)
+        return FrameStack(self.video.seqs, shape, np.dtype(np.uint8), read)
 
     def raw_of(self, seq: int, part: _Part = ()) -> Array:
         """Return the raw counts (H, W) of a snapshot by its sequence number. Raises KeyError if none are stored."""
-        return self._segment("raw", seq).raw(seq, part)
+        return self.frame_of("raw", seq, part)
 
     def video_of(self, seq: int, part: _Part = ()) -> Array:
         """Return the video (B, H, W) of a snapshot by its sequence number. Raises KeyError if none is stored."""
-        return self._segment("video", seq).video(seq, part)
+        return self.frame_of("video", seq, part)
 
-    def _segment(self, name: str, seq: int) -> Recording:
-        for segment in self.segments:
-            state = segment.rows["state"]
-            row = seq - segment.first_seq
-            if 0 <= row < len(state) and state[row] & FRAME_FLAGS[name]:
-                return segment
-        raise KeyError(f"snapshot {seq} has no {name} in {self.path}")
+    def has(self, name: str, seq: int) -> bool:
+        """Return whether `stack` has a snapshot."""
+        return any(segment.has(name, seq) for segment in self.segments)
+
+    def frame_of(self, name: str, seq: int, part: _Part = ()) -> Array:
+        """Return what `stack` has of a snapshot by its sequence number. Raises KeyError if it is not stored."""
+        segment = next((segment for segment in self.segments if segment.has(name, seq)), None)
+        if segment is None:
+            raise KeyError(f"snapshot {seq} has no {name} in {self.path}")
+        return segment.frame(name, seq, part)
 
     @property
     def table(self) -> npt.NDArray[np.void]:
@@ -286,11 +298,6 @@ class RecordedSeries:
             raise KeyError(f"snapshot {seq} has no row in {self.path}")
         return {name: values[index].item() for name, values in self.rows.items()}
 
-    def seqs_with(self, *, raw: bool = False, video: bool = False) -> npt.NDArray[np.int64]:
-        """Return the sequence numbers for which everything requested is stored, ascending."""
-        flags = (RowState.RAW if raw else 0) | (RowState.VIDEO if video else 0)
-        return np.flatnonzero((self.rows["state"] & flags) == flags) + self.first_seq
-
     def close(self) -> None:
         """Close the files. May be called again."""
         self._stack.close()
@@ -303,8 +310,8 @@ class RecordedSeries:
 
     def __repr__(self) -> str:
         return (
-            f"<{type(self).__name__} {self.info.series!r}: {len(self.seqs_with(raw=True))} raw snapshots, "
-            f"{len(self.seqs_with(video=True))} videos of {self.info.n_frames} frames, {self._frame_shape}>"
+            f"<{type(self).__name__} {self.info.series!r}: {len(self.raw)} raw snapshots, "
+            f"{len(self.video)} videos of {self.info.n_frames} frames, {self.raw.shape[1:]}>"
         )
 
 

@@ -30,14 +30,15 @@ from sci_stream.recording.columns import (
 )
 from sci_stream.recording.hdf5 import LIBVER, build_image
 from sci_stream.recording.layout import (
+    ERROR_STEP,
     FRAME_FLAGS,
     GROWTH_ROWS,
     VIDEO_U16_STEP,
     Compression,
     Layout,
     LedgerDocument,
-    RowState,
     create_layout,
+    frame_shape,
     ledger_document,
     raw_dtype,
 )
@@ -59,10 +60,10 @@ class RecordingWriter:
     loss. Rows that were not flushed are lost with the process; the flush interval bounds that loss.
 
     An existing file is never modified: ``<stem>_001.h5`` and so on are tried (see `path`), and rows in earlier segments
-    of the same series count as written. ``raw`` and ``video`` select the stored data; the columns are always written.
-    Row 0 is ``first_seq``, by default the first snapshot without an outcome in earlier segments or, where there are
-    none, ``settled_below``. ``video_dtype`` is float16, float32, or uint16 for 0 to 2 in equal steps. ``parent``, the
-    source of a derived recording, is stored as JSON.
+    of the same series count as written. ``raw``, ``video``, ``picture`` of an analysis and estimated ``error`` select
+    the stored data; the columns are always written. Row 0 is ``first_seq``, by default the first snapshot without an
+    outcome in earlier segments or, where there are none, ``settled_below``. ``video_dtype`` is float16, float32, or
+    uint16 for 0 to 2 in equal steps. ``parent``, the source of a derived recording, is stored as JSON.
 
     Raises `StorageError` if the file cannot be created.
     """
@@ -75,6 +76,8 @@ class RecordingWriter:
         *,
         raw: bool = True,
         video: bool = True,
+        picture: bool = False,
+        error: bool = False,
         compression: Compression = Compression.NONE,
         first_seq: int | None = None,
         settled_below: int = 0,
@@ -86,13 +89,11 @@ class RecordingWriter:
         self._calibration = calibration
         self._first_path = path
         self._written = WrittenRows()
-        self._layout = Layout(
-            first_seq=0,
-            raw=raw_dtype(info) if raw else None,
-            video=np.dtype(video_dtype) if video else None,
-            compression=compression,
-            parent=parent,
-        )
+        small = np.dtype(np.uint8)
+        types = {"raw": raw_dtype(info), "video": np.dtype(video_dtype), "picture": small, "error": small}
+        stored = {"raw": raw, "video": video, "picture": picture, "error": error}
+        frames = {name: dtype for name, dtype in types.items() if stored[name]}
+        self._layout = Layout(first_seq=0, frames=frames, compression=compression, parent=parent)
         self._create(0, first_seq, settled_below)
 
     def _create(self, segment: int, first_seq: int | None = None, settled_below: int = 0) -> None:
@@ -139,7 +140,7 @@ class RecordingWriter:
         with self._guard("started"):
             self._file = h5py.File(hidden, "r+", libver=LIBVER)
             self._rows = RowTable(self._file["rows"], self.info)
-            self._frames = {flag: self._file[name] for name, flag in FRAME_FLAGS.items() if name in self._file}
+            self._frames = {name: self._file[name] for name in self._layout.frames}
             self._ledger: h5py.Dataset = self._file["ledger"]
             # After this no object can be created, only datasets extended; hence the reserved ledger and the empty
             # columns.
@@ -197,7 +198,7 @@ class RecordingWriter:
         if seq in self._written.raw:
             return False
         row = self._row(seq)
-        counts = fit_counts(snapshot.counts, self.info, self._layout.raw, self.path)
+        counts = fit_counts(snapshot.counts, self.info, self._layout.frames.get("raw"), self.path)
         self._need_space(counts)
         with self._guard("written"):
             self._write_identity(row, snapshot)
@@ -206,7 +207,7 @@ class RecordingWriter:
         return True
 
     def write_reconstruction(self, reconstruction: Reconstruction) -> bool:
-        """Write a reconstruction, and its raw counts if it contains them and its row has none yet.
+        """Write a reconstruction, with all that is stored of it; raw counts if it has them and its row has none yet.
 
         Returns False, writing nothing, if the snapshot already has an outcome. Raises as `write_raw`.
         """
@@ -214,16 +215,22 @@ class RecordingWriter:
         if seq in self._written.settled:
             return False
         row = self._row(seq)
-        video = fit_video(reconstruction.video, self.info, self._layout.video)
+        stored = self._layout.frames
+        frames = {"video": fit_video(reconstruction.video, self.info, stored.get("video"))}
         counts = None
         if reconstruction.counts is not None and seq not in self._written.raw:
-            counts = fit_counts(reconstruction.counts, self.info, self._layout.raw, self.path)
-        self._need_space(counts, None if self._layout.video is None else video)
+            counts = fit_counts(reconstruction.counts, self.info, stored.get("raw"), self.path)
+        if "picture" in stored and reconstruction.picture is not None:
+            frames["picture"] = np.broadcast_to(reconstruction.picture, frame_shape("picture", self.info))
+        if "error" in stored and reconstruction.counts is not None:
+            frames["error"] = _stored_error(reconstruction, self._calibration)
+        self._need_space(counts, *(data for name, data in frames.items() if name in stored))
         with self._guard("written"):
             self._write_identity(row, reconstruction)
             if counts is not None:
                 self._put_raw(row, counts)
-            self._put(RowState.VIDEO, row, video)
+            for name, data in frames.items():
+                self._put(name, row, data)
             self._rows.set(row, **reconstruction_cells(reconstruction))
         self._written.settled.add(seq)
         return True
@@ -280,17 +287,17 @@ class RecordingWriter:
             )
 
     def _put_raw(self, row: int, counts: Array) -> None:
-        if self._put(RowState.RAW, row, counts):
+        if self._put("raw", row, counts):
             self._written.raw.add(self.first_seq + row)
 
-    def _put(self, flag: RowState, row: int, data: Array) -> bool:
-        """Write raw counts or video into their row; return False, writing nothing, if they are not stored."""
-        frames = self._frames.get(flag)
+    def _put(self, name: str, row: int, data: Array) -> bool:
+        """Write frames into their row; return False, writing nothing, if they are not stored."""
+        frames = self._frames.get(name)
         if frames is None:
             return False
-        write_frames(frames, row, data, self._layout.compression)
+        write_frames(frames, row, data)
         self.bytes_written += data.nbytes
-        self._rows.set(row, state=self._rows.get(row, "state") | flag)
+        self._rows.set(row, state=self._rows.get(row, "state") | FRAME_FLAGS[name])
         return True
 
     def flush(self) -> None:
@@ -362,11 +369,11 @@ class RecordingWriter:
         self.close()
 
 
-def write_frames(node: h5py.Dataset, row: int, data: Array, compression: Compression) -> None:
-    """Write a row of ``raw`` or ``video``, (H, W) or (B, H, W), contiguous and of the dataset's dtype; in any order."""
+def write_frames(node: h5py.Dataset, row: int, data: Array) -> None:
+    """Write a row of a dataset of frames, contiguous and of its dtype; in any order."""
     if node.shape[0] <= row:
         node.resize((row // GROWTH_ROWS + 1) * GROWTH_ROWS, 0)
-    if compression is not Compression.NONE:
+    if node.id.get_create_plist().get_nfilters():
         # Direct chunks bypass the filters, so compressed rows take the ordinary path.
         node[row] = data
         return
@@ -381,6 +388,14 @@ def create_recording(file: h5py.File, info: SeriesInfo, calibration: Calibration
     write_calibration(file.create_group("calibration"), calibration)
     create_columns(file.create_group("rows"), info)
     create_nexus(file, info, calibration)
+
+
+def _stored_error(reconstruction: Reconstruction, calibration: Calibration) -> Array:
+    from sci_stream.imaging.estimated_error import error_estimate  # noqa: PLC0415 - OpenCV, which others do without
+
+    steps: Array = error_estimate(reconstruction, calibration) / np.float32(ERROR_STEP)
+    stored: Array = np.rint(np.nan_to_num(steps, nan=255).clip(0, 255)).astype(np.uint8)
+    return stored
 
 
 def fit_counts(counts: Array, info: SeriesInfo, dtype: np.dtype[Any] | None, path: Path) -> Array:

@@ -26,13 +26,14 @@ Progress = Callable[[int, int], None]
 class ExportOptions:
     """Settings of an export.
 
-    ``form`` is the name of a `VideoFormat`, by default that of the suffix; ``coded`` exports the coded snapshots, not
-    the video; ``pictures`` 8-bit images as on the screen where the format could store the values themselves; ``first``
-    and ``last`` seq, inclusive; ``fps`` of a film; ``tone`` of images; ``replace`` an existing file.
+    ``form`` is the name of a `VideoFormat`, by default that of the suffix; ``stored`` is exported: ``raw`` counts,
+    ``video``, or its estimated ``error``; ``pictures`` 8-bit images as on the screen where the format could store the
+    values themselves; ``first`` and ``last`` seq, inclusive; ``fps`` of a film; ``tone`` of images; ``replace`` an
+    existing file.
     """
 
     form: str = ""
-    coded: bool = False
+    stored: str = "video"
     pictures: bool = False
     first: int | None = None
     last: int | None = None
@@ -55,7 +56,7 @@ class Exported:
 def export(
     source: Path, out: Path, options: ExportOptions, progress: Progress = lambda _done, _total: None
 ) -> Exported:
-    """Export a recording's video, or its coded snapshots; the output appears under its name once complete.
+    """Export a recording's video, coded snapshots or estimated error; the output appears under its name once complete.
 
     ``out`` is a folder for Zarr and PNG. ``progress`` is called with the number of snapshots done and the total.
 
@@ -66,44 +67,49 @@ def export(
     form = format_of(out, options.form)
     with complete_output(out, replace=options.replace) as partial, RecordedSeries(source) as series:
         seqs = _chosen(series, options, source)
-        video = _stack(series, seqs, options.coded, progress)
+        video = _stack(series, seqs, options.stored, progress)
         write_video(partial, video, form, tone=options.tone, fps=options.fps, pictures=options.pictures)
     return Exported(out, form, len(seqs), video.count, seqs[-1] - seqs[0] + 1 - len(seqs))
 
 
 def _chosen(series: RecordedSeries, options: ExportOptions, source: Path) -> list[int]:
-    stored = series.raw if options.coded else series.video
+    stored = series.stack(options.stored)
     seqs = stored.between(options.first, options.last)
     if not seqs:
-        what = "coded snapshots" if options.coded else "video"
+        what = {"raw": "coded snapshots", "error": "estimated error"}.get(options.stored, options.stored)
         raise InputError(
             f"{source} contains no {what} to export" + ("" if not len(stored) else " in that range"),
             expected=f"seq from {stored.seqs[0]} to {stored.seqs[-1]}" if len(stored) else None,
-            hint=None if options.coded or len(stored) else "sci-stream replay reconstructs it from the raw snapshots.",
+            hint=None
+            if options.stored != "video" or len(stored)
+            else "sci-stream replay reconstructs it from the raw snapshots.",
         )
     return seqs
 
 
-def _stack(series: RecordedSeries, seqs: list[int], coded: bool, progress: Progress) -> VideoStack:
-    info = series.info
-    n_frames = 1 if coded else info.n_frames
+def _stack(series: RecordedSeries, seqs: list[int], name: str, progress: Progress) -> VideoStack:
+    info, stored = series.info, series.stack(name)
+    *frames, height, width = stored.shape[1:]
+    n_frames = frames[0] if frames else 1
+    shape = (n_frames, height, width)
 
     def snapshots() -> Iterator[Array]:
         for done, seq in enumerate(seqs, 1):
-            yield series.raw_of(seq)[np.newaxis] if coded else series.video_of(seq)
+            yield series.frame_of(name, seq).reshape(shape)
             progress(done, len(seqs))
 
     # The period of the snapshots, divided by their frames.
     interval_s = float(f"{series.period_ns / 1e9 / n_frames:.9g}") if series.period_ns else None
+    pixel_um = experiment_of(info).pixel_size_um
     times_s, started = _times(series, seqs, n_frames, interval_s or 0.0)
     return VideoStack(
         snapshots=snapshots(),
         seqs=seqs,
-        shape=(n_frames, info.height_px, info.width_px),
-        dtype=(series.raw if coded else series.video).dtype,
+        shape=shape,
+        dtype=stored.dtype,
         name=info.series,
         bayer=info.bayer,
-        coded=coded,
+        coded=name == "raw",
         interval_s=interval_s,
         notes={
             "series": info.series,
@@ -116,8 +122,8 @@ def _stack(series: RecordedSeries, seqs: list[int], coded: bool, progress: Progr
         },
         times_s=times_s,
         started=started,
-        pixel_um=experiment_of(info).pixel_size_um,
-        first=None if coded or seqs[0] not in series.raw.seqs else series.raw_of(seqs[0]),
+        pixel_um=None if pixel_um is None else pixel_um * info.width_px / width,
+        first=series.raw_of(seqs[0]) if name == "video" and series.has("raw", seqs[0]) else None,
     )
 
 

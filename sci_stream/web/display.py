@@ -10,6 +10,7 @@ from sci_stream.errors import InputError
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Json, Reconstruction
 from sci_stream.parameters import Changes
+from sci_stream.wire.codec import payload_bytes
 
 # Snapshots that were shown stay in memory, so that a viewer who pauses can save the one on the screen.
 _SHOWN_BYTES = 256 << 20
@@ -79,9 +80,9 @@ class Display:
         if self._recent and self._recent[-1] is reconstruction:
             return
         self._recent.append(reconstruction)
-        self._recent_bytes += _size(reconstruction)
+        self._recent_bytes += payload_bytes(reconstruction)
         while len(self._recent) > 1 and self._recent_bytes > _SHOWN_BYTES:
-            self._recent_bytes -= _size(self._recent.popleft())
+            self._recent_bytes -= payload_bytes(self._recent.popleft())
 
     def find_shown(self, series: str, seq: int) -> Reconstruction:
         """Return a snapshot that was shown.
@@ -116,8 +117,3 @@ class Display:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-
-
-def _size(reconstruction: Reconstruction) -> int:
-    """Return the bytes of a reconstruction's arrays."""
-    return reconstruction.video.nbytes + (0 if reconstruction.counts is None else reconstruction.counts.nbytes)

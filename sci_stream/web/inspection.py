@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from sci_stream.errors import InputError
 from sci_stream.imaging.demosaic import demosaic
+from sci_stream.imaging.estimated_error import error_estimate
 from sci_stream.imaging.rendering import encode_jpeg, encode_png, render, render_counts
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array, BayerPhase, Json, Reconstruction
@@ -187,45 +187,15 @@ def _rows(values: Array) -> list[Json]:
     return [[value if math.isfinite(value) else None for value in row] for row in values.tolist()]
 
 
-# Tuned on Traffic and two films behind random binary masks, with noise of 2 and 20 DN of 12 bits: docs/algorithm.md has
-# the shares of errors within the estimate, there and on other scenes. The window is that of the start's error map.
-_OF_RESIDUAL, _OF_GRADIENT, _WINDOW_PX = 0.40, 0.117, 9
 _LARGE_ERROR = 0.1
-
-
-def error_estimate(reconstruction: Reconstruction, calibration: Calibration) -> npt.NDArray[np.float32]:
-    """Estimate how far each pixel of the video is from the scene, (B, H, W), 0–1, by planes of a mosaic's colours.
-
-    The residual of the measurement shows errors of the frames where masks differ, as does the error map of a solve's
-    start; the gradient of the video, where a prior fills in edges. Most errors are smaller.
-
-    Raises `InputError` if the coded snapshot was not sent with the video.
-    """
-    if reconstruction.counts is None:
-        raise InputError("The coded snapshot was not sent with the video")
-    y, step = calibration.measurement(reconstruction.counts), 1 if reconstruction.bayer is None else 2
-    estimate = np.empty(reconstruction.video.shape, np.float32)
-    for row, column in np.ndindex(step, step):
-        part = np.s_[..., row::step, column::step]
-        video, phi = reconstruction.video[part].astype(np.float32), calibration.phi[part]
-        contrast = (phi**2).sum(0) - phi.sum(0) ** 2 / len(phi)
-        missed = _around((y[part] - (phi * video).sum(0)) ** 2) / np.maximum(_around(contrast), 1e-6)
-        for estimated, frame in zip(estimate, video, strict=True):
-            across, along = np.diff(frame, axis=1, prepend=frame[:, :1]), np.diff(frame, axis=0, prepend=frame[:1])
-            filled_in = _around(across**2 + along**2) / step**2  # neighbours of one colour are two pixels apart
-            estimated[part] = np.sqrt(_OF_RESIDUAL * missed + _OF_GRADIENT * filled_in)
-    return estimate
-
-
-def _around(image: Array) -> Array:
-    return cv2.blur(cv2.blur(image, (_WINDOW_PX, _WINDOW_PX)), (_WINDOW_PX, _WINDOW_PX))
 
 
 def error_png(reconstruction: Reconstruction, frame: int, calibration: Calibration) -> bytes:
     """Return the estimated error of a frame as PNG: white from a tenth of full scale on."""
     index = _frame(reconstruction, frame)
     estimate = error_estimate(reconstruction, calibration)[index : index + 1]
-    share = (estimate if reconstruction.bayer is None else _without_colour(estimate))[0] / _LARGE_ERROR
+    of_pixels = (estimate if reconstruction.bayer is None else _without_colour(estimate))[0]
+    share = cv2.resize(of_pixels, reconstruction.video.shape[:0:-1]) / _LARGE_ERROR
     return encode_png((255 * np.clip(share, 0, 1)).astype(np.uint8))
 
 

@@ -96,11 +96,10 @@ def render_snapshot(
     tone: ToneSettings,
     bit_depth: int | None = None,
     more: Mapping[str, Json] | None = None,
-    drawn: U8 | None = None,
 ) -> tuple[Picture, U8]:
     """Render a reconstruction, with ``more`` entries in its header; return it without its frames, and those.
 
-    The frames are (B, H, W[, 3]); ``drawn`` is the picture of an analysis.
+    The frames are (B, H, W[, 3]).
 
     ``number`` counts images and is acknowledged by viewers; ``published_ns`` is the time at which the reconstruction
     arrived: showing it again in another tone keeps it. ``bit_depth`` is the sensor's, if known.
@@ -119,8 +118,11 @@ def render_snapshot(
         "counts": None if counts is None else counts_histogram(counts, bit_depth),
         **(more or {}),
     }
-    analysed = None if drawn is None else encode_jpeg(shrink(drawn, _MAX_PX))
-    return Picture(cast(PictureHeader, header), coded=coded, drawn=analysed), frames
+    analysed = reconstruction.picture
+    drawn = None
+    if analysed is not None:
+        drawn = encode_jpeg(shrink(np.broadcast_to(analysed, (*analysed.shape[:2], 3)), _MAX_PX))
+    return Picture(cast(PictureHeader, header), coded=coded, drawn=drawn), frames
 
 
 def jpeg_picture(picture: Picture, frames: U8) -> Picture:

@@ -6,7 +6,6 @@ import logging
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -17,10 +16,9 @@ from sci_stream.config import PreviewSection
 from sci_stream.config.fields import is_loopback, network_location
 from sci_stream.errors import InputError
 from sci_stream.imaging.tone import ToneSettings
-from sci_stream.model import Array, Json, Reconstruction, SeriesInfo
+from sci_stream.model import Json, Reconstruction, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.nexus import experiment_of
-from sci_stream.reports import SolveReport
 from sci_stream.transport.http import AccessMiddleware, BrowserLogin, HttpAccessControl, HttpServer, listen
 from sci_stream.web import h264
 from sci_stream.web.app import ViewerConnection, make_app, token_page
@@ -44,28 +42,18 @@ def rig_tone(section: PreviewSection) -> ToneSettings:
     return ToneSettings(gains=section.white_gains, **same)
 
 
-Analyse = Callable[[Array, SolveReport], tuple[Mapping[str, float], Array | None]]
-
-
 class WebPreview:
     """Serve the live page in one thread and encode images in another, only while there are viewers.
 
     Both keep only the newest image. `publish` and `set_status` may be called from any thread and never block.
 
     The page lists the files of the folder ``recordings``. ``ask`` requests operations beyond the page, of the sink and
-    of nodes; None if not available. ``analyse`` returns figures of a video and a picture to show, (H, W) or (H, W, 3)
-    uint8, or None.
+    of nodes; None if not available.
 
     Raises `InputError` if the host is beyond loopback and there is no token.
     """
 
-    def __init__(
-        self,
-        section: PreviewSection,
-        recordings: Path,
-        ask: Ask | None = None,
-        analyse: Analyse | None = None,
-    ) -> None:
+    def __init__(self, section: PreviewSection, recordings: Path, ask: Ask | None = None) -> None:
         if not is_loopback(section.host) and not section.token:
             raise InputError(
                 f"The live page would listen on {section.host}, beyond this machine, without a token",
@@ -73,7 +61,7 @@ class WebPreview:
                 hint="Otherwise anyone on the network could watch.",
             )
         self._section = section
-        self._ask, self._analyse = ask, analyse
+        self._ask = ask
         self._rig_tone = rig_tone(section)
         wants_h264 = section.h264_mbit_per_s > 0 and h264.available()
         self._h264 = h264.SnapshotEncoder(section.h264_mbit_per_s) if wants_h264 else None
@@ -184,9 +172,8 @@ class WebPreview:
         while (view := self.display.next_view()) is not None:
             shown, time_ns, tone = view
             try:
-                drawn = None if self._analyse is None else self._analyse(shown.video, shown.report)[1]
                 depth = self.display.bit_depth
-                rendered = render_snapshot(shown, self._encoded, time_ns, tone=tone, bit_depth=depth, drawn=drawn)
+                rendered = render_snapshot(shown, self._encoded, time_ns, tone=tone, bit_depth=depth)
                 pictures = self._encoded_pictures(*rendered)
             except Exception:  # an image that cannot be encoded must not end the preview
                 self._failures += 1

@@ -32,7 +32,7 @@ def test_event_keeps_snapshots_from_before_to_after_it() -> None:
     decisions = one.decisions()
     assert kept(decisions) == [7, 8, 9, 10, 11, 12]
     assert sorted(seq for seq, _ in decisions) == list(range(20))
-    assert not len(one)
+    assert one.n_bytes == 0
     assert not one.n_bytes
 
 

@@ -53,11 +53,11 @@ def read_recording(path: Path) -> bytes:
     list(describe(inspect_recording(path)))
     seen = b""
     with RecordedSeries(path) as series:
-        for seq in series.seqs_with(raw=True).tolist()[:8]:
+        for seq in series.raw.seqs.tolist()[:8]:
             seen += series.raw_of(seq).tobytes()
-        for seq in series.seqs_with(video=True).tolist()[:8]:
+        for seq in series.video.seqs.tolist()[:8]:
             seen += series.video_of(seq).tobytes()
-        for seq in series.seqs_with().tolist()[:8]:
+        for seq in range(series.first_seq, series.first_seq + len(series.rows["state"]))[:8]:
             series.row(seq)
         for segment in series.segments:
             for seq in segment.seqs_with_outcome("reconstructed")[:8]:

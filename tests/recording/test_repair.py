@@ -28,8 +28,9 @@ def crashed(path: Path, series, compression: Compression = Compression.NONE) -> 
     """Copy a recording while its writer has it open, which equals the file after a kill."""
     live = path.with_name("live.h5")
     info = replace(series.info, chunks={"Gain": "dB"})
-    with RecordingWriter(live, info, series.calibration, compression=compression) as writer:
-        writer.write_reconstruction(replace(series.reconstruction(0), chunks={"Gain": 6.0}))
+    with RecordingWriter(live, info, series.calibration, picture=True, error=True, compression=compression) as writer:
+        picture = np.full((*series.calibration.shape, 3), 7, np.uint8)
+        writer.write_reconstruction(replace(series.reconstruction(0), chunks={"Gain": 6.0}, picture=picture))
         writer.write_raw(series.snapshot(1))
         writer.write_outcome(2, "dropped", "queue_full")
         writer.write_raw(series.snapshot(5))
@@ -69,6 +70,8 @@ def test_repair_makes_a_clean_file_with_a_closed_ledger(tmp_path: Path, series, 
             "dropped": {"lost_in_crash": 2, "queue_full": 1},
             "in_flight": 0, "closed": True, "repaired": True,
         }  # fmt: skip
+        assert (recording.seqs_with("picture"), recording.seqs_with("error")) == ([0], [0, 6])
+        assert (recording.frame("picture", 0) == 7).all()
         assert recording.notes["solvers"] == {"reconstruct-0": {"denoiser": "tv"}}
         assert recording.calibration.hash == series.calibration.hash
     assert repair_recording(path) is None, "it needs no repair any more"

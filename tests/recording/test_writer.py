@@ -13,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sci_stream.errors import InputError, StorageError
+from sci_stream.imaging.estimated_error import error_estimate
 from sci_stream.recording.calibration_file import load_calibration
 from sci_stream.recording.layout import LEDGER_BYTES, Compression, ledger_document
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.segments import recording_path
+from sci_stream.recording.series import RecordedSeries
 from sci_stream.recording.writer import MAX_EMPTY_ROWS, RecordingWriter
 
 
@@ -66,11 +68,28 @@ def test_columns_describe_each_row(tmp_path: Path, series) -> None:
 
 @pytest.mark.parametrize("compression", Compression)
 def test_compression_is_lossless(tmp_path: Path, series, compression: Compression) -> None:
-    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration, compression=compression) as writer:
-        writer.write_reconstruction(series.reconstruction(3))
-    with Recording(tmp_path / "run.h5") as recording:
-        assert np.array_equal(recording.raw(3), series.counts(3))
-        assert np.array_equal(recording.video(3), series.video(3))
+    calibration = series.calibration
+    grey = np.random.default_rng(0).integers(0, 256, (*calibration.shape, 1)).astype(np.uint8)
+    # The video explains its snapshot, and is nearly flat: so is what could be wrong with it.
+    video = (0.5 + 0.02 * series.video(3)).astype(np.float16)
+    counts = np.rint((calibration.phi * video).sum(0) * calibration.full_scale_dn + calibration.dark).astype(np.uint16)
+    shown = series.reconstruction(3, picture=grey, video=video, counts=counts)
+    with RecordingWriter(
+        tmp_path / "run.h5", series.info, calibration, picture=True, error=True, compression=compression
+    ) as writer:
+        writer.write_reconstruction(shown)
+        writer.write_reconstruction(series.reconstruction(4, counts=None))
+    with RecordedSeries(tmp_path / "run.h5") as recording:
+        assert np.array_equal(recording.raw_of(3), counts)
+        assert np.array_equal(recording.video_of(3), video)
+        assert recording.picture.shape == (1, *calibration.shape, 3)
+        assert np.array_equal(recording.picture[0, ..., 2], grey[..., 0])
+        assert recording.error.shape == (1, 3, 4, 6)
+        estimate = error_estimate(shown, calibration)
+        assert 0.001 < estimate.mean() < 0.02
+        assert np.abs(recording.error[0] - estimate).max() < 0.00051
+    with h5py.File(tmp_path / "run.h5") as file:
+        assert file["error"].attrs["scaling_factor"] == 0.001
 
 
 def test_disabled_data_is_not_stored(tmp_path: Path, series) -> None:

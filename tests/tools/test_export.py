@@ -16,6 +16,7 @@ from sci_stream.imaging.rendering import render, render_counts
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import StageTimes
 from sci_stream.optics.mask_errors import MaskCorrection, MaskError
+from sci_stream.recording.series import RecordedSeries
 from sci_stream.recording.writer import RecordingWriter
 from sci_stream.tools.export import ExportOptions, export
 
@@ -25,7 +26,7 @@ LONG_FIRST = MaskCorrection(masks=(MaskError(gain=1.0), MaskError(), MaskError()
 
 @pytest.fixture
 def recorded(tmp_path: Path, series) -> Path:
-    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration, error=True) as writer:
         for seq in SEQS:
             writer.write_reconstruction(series.reconstruction(seq, counts=None if seq == 1 else series.counts(seq)))
         writer.close({"acquired": 4, "closed": True})
@@ -165,11 +166,20 @@ def test_tiff_and_zarr_contain_images_on_request(recorded: Path, series, name: s
 
 def test_coded_snapshots_are_exported(recorded: Path, series) -> None:
     tifffile = pytest.importorskip("tifffile")
-    done = export(recorded, recorded.with_name("coded.tif"), ExportOptions(coded=True))
+    done = export(recorded, recorded.with_name("coded.tif"), ExportOptions(stored="raw"))
     assert np.array_equal(tifffile.imread(done.path), np.stack([series.counts(0), series.counts(3)]))
-    done = export(recorded, recorded.with_name("coded"), ExportOptions(form="png", coded=True))
+    done = export(recorded, recorded.with_name("coded"), ExportOptions(form="png", stored="raw"))
     shown = cv2.imread(str(done.path / "00000003.png"), cv2.IMREAD_UNCHANGED)
     assert np.array_equal(shown, render_counts(series.counts(3)))
+
+
+def test_estimated_error_is_exported_in_colour(recorded: Path) -> None:
+    done = export(recorded, recorded.with_name("error.npy"), ExportOptions(stored="error"))
+    assert (done.snapshots, done.left_out) == (2, 2), "one came without its coded snapshot"
+    with RecordedSeries(recorded) as series:
+        assert series.info.bayer is not None
+        expected = [demosaic_values(frames, series.info.bayer) for frames in series.error]
+    assert np.allclose(np.load(done.path).reshape(2, 3, 4, 6, 3), expected, atol=1e-6)
 
 
 def test_range_is_inclusive_and_progress_is_reported(recorded: Path) -> None:

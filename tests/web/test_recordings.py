@@ -35,9 +35,10 @@ def recorded() -> Series:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, recorded: Series) -> Path:
     folder = tmp_path_factory.mktemp("recordings")
-    with RecordingWriter(folder / "run.h5", recorded.info, recorded.calibration) as writer:
+    with RecordingWriter(folder / "run.h5", recorded.info, recorded.calibration, picture=True, error=True) as writer:
         for seq in range(3):
-            writer.write_reconstruction(recorded.reconstruction(seq))
+            drawn = np.full((*recorded.calibration.shape, 1), 50 * seq, np.uint8)
+            writer.write_reconstruction(recorded.reconstruction(seq, picture=drawn))
         writer.close({"acquired": 3, "closed": True})
     return folder
 
@@ -55,7 +56,8 @@ def test_recorded_snapshot_is_shown_with_its_values(preview: WebPreview, recorde
     answer = plain_http.get(f"{preview.url}recordings/run.h5/2")
     header, parts = split_message(answer.content)
     assert (header["series"], header["seq"], header["recorded"]) == ("run.h5", 2, {"index": 2, "total": 3})
-    assert len(parts) == recorded.info.n_frames + 1
+    assert len(parts) == recorded.info.n_frames + 2
+    assert abs(float(decode_jpeg(parts[-1]).mean()) - 100) < 1, "the picture of an analysis"
     region = {"series": "run.h5", "seq": 2, "frame": 1, "x": 4, "y": 2, "width": 3, "height": 2, "pixels": 1}
     values = plain_http.get(f"{preview.url}values", params=region).json()["pixels"]
     assert np.allclose(values["video"], recorded.video(2)[1, 2:4, 4:7], atol=1e-4)
@@ -100,6 +102,8 @@ def test_recording_is_replayed_beside_the_rig(preview: WebPreview, folder: Path)
     assert (entry["state"], entry["parent"], entry["ledger"]["reconstructed"]) == ("clean", "run.h5", 3)
     with Recording(folder / "run_replay4.h5") as replayed:
         assert set(replayed.rows["iterations"]) == {4}
+        assert [int(replayed.frame("picture", seq).max()) for seq in replayed.seqs_with("picture")] == [0, 50, 100]
+        assert replayed.seqs_with("error") == [0, 1, 2]
     exists = plain_http.post(f"{preview.url}control/replay", json=asked)
     assert (exists.status_code, "run_replay4.h5 exists" in exists.text) == (400, True)
 

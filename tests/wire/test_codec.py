@@ -91,9 +91,9 @@ def test_non_contiguous_arrays_keep_their_values(counts: np.ndarray[Any, Any]) -
 
 
 def test_received_arrays_are_aligned() -> None:
-    kind, header, video, counts = good_frames("reconstruction")
+    kind, header, video, *others = good_frames("reconstruction")
     shifted = memoryview(bytearray(b"\0" + video))[1:]
-    received = decode([kind, header, shifted, counts])
+    received = decode([kind, header, shifted, *others])
     assert received.video.flags.aligned  # type: ignore[union-attr]  # a reconstruction by its kind
     assert same(received, samples()["reconstruction"])
 
@@ -144,8 +144,8 @@ def test_corpus_covers_every_reason_with_unique_names() -> None:
 
 
 def test_other_version_error_names_both() -> None:
-    frames = with_header(good_frames("hello"), lambda header: header.update(v=7))
-    with pytest.raises(WireError, match=r"expected version 6; got 7\. Run the same release"):
+    frames = with_header(good_frames("hello"), lambda header: header.update(v=8))
+    with pytest.raises(WireError, match=r"expected version 7; got 8\. Run the same release"):
         decode(frames)
 
 

@@ -233,6 +233,7 @@ class ReconstructNode:
             device=self._hello.device,
             bayer=snapshot.bayer,
             counts=snapshot.counts,
+            picture=solved.picture,
             camera_time_ns=snapshot.camera_time_ns,
             camera_frame_id=snapshot.camera_frame_id,
             redelivered=snapshot.redelivered,

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
+
 from sci_stream.errors import ConfigError
 from sci_stream.model import Array
 from sci_stream.reports import SolveReport
@@ -40,13 +42,20 @@ class Analyses:
         """Units of all figures by name."""
 
     def __call__(self, video: Array, report: SolveReport) -> tuple[dict[str, float], Array | None]:
-        """Return the figures of all, and the first picture; an analysis that fails is logged once and left out."""
+        """Return the figures of all, and the first picture, (H, W, 1) or (H, W, 3), None without one.
+
+        An analysis that fails is logged once and left out.
+        """
         figures: dict[str, float] = {}
         picture = None
         for name, analysis in self._analyses.items():
             try:
                 found, drawn = analysis(video, report)
                 figures |= {key: float(value) for key, value in found.items() if key in analysis.units}
+                if drawn is not None:
+                    drawn = np.atleast_3d(np.asarray(drawn))
+                    if drawn.shape not in {(*video.shape[1:], 1), (*video.shape[1:], 3)} or drawn.dtype != np.uint8:
+                        raise ValueError(f"a picture of {drawn.shape} {drawn.dtype}, expected the video's size, uint8")
             except Exception:  # a plug-in may raise anything; the video is good without it
                 if name not in self._failed:
                     log.exception("the analysis %s failed; further failures are not logged", name)

@@ -90,7 +90,7 @@ class SinkNode:
             solvers=lambda: solvers(self._server.peers.values()),
         )
         self._alarms = Alarms(rig.rig.name, rig.health.webhook)
-        self._analyses = Analyses(rig.reconstruct.analyses)
+        self._units = Analyses(rig.reconstruct.analyses).units
         self._operators = OperatorCommands(
             self._server.peers,
             self._server.reply,
@@ -103,8 +103,7 @@ class SinkNode:
         if rig.preview.enabled:
             from sci_stream.web.preview import WebPreview  # noqa: PLC0415 - rigs without a page load no web server
 
-            analyse = self._analyses if rig.reconstruct.analyses else None
-            self._preview = WebPreview(rig.preview, rig.record.folder, ask=self._operators.ask, analyse=analyse)
+            self._preview = WebPreview(rig.preview, rig.record.folder, ask=self._operators.ask)
             self._operators.display = self._preview.display
         page_refused = None if self._preview is None else self._preview.refused
         self._health = HealthReporter(rig, "sink", page_refused=page_refused)
@@ -134,7 +133,7 @@ class SinkNode:
         stopping_s: float | None = None
         try:
             while stopping_s is None or (self._series is not None and time.monotonic() < stopping_s):
-                full = self._series is not None and self._series.full
+                full = self._series is not None and self._series.recorder.is_full
                 self._network.watch(self._server.socket, receiving=not full)
                 self._step(self._network.wait())
                 # Also after the series: the last messages are lost if the connection closes before they are read.
@@ -167,7 +166,7 @@ class SinkNode:
         self._operators.poll(now_s)
         if self._series is not None:
             self._acknowledge_safe(self._series)
-        if self._series is None or not self._series.full:
+        if self._series is None or not self._series.recorder.is_full:
             for identity, message in self._server.receive(now_s):
                 with self._server.guard(identity):
                     self._handle(identity, message, now_s)
@@ -252,7 +251,7 @@ class SinkNode:
             if self._series is not None:
                 self._end_series(f"another series started: {info.series}")
             # Figures of analyses are recorded like the numbers that a camera adds to its frames.
-            info = replace(info, chunks={**info.chunks, **self._analyses.units})
+            info = replace(info, chunks={**info.chunks, **self._units})
             self._series = SeriesSession.open(info, calibration, self._rig, self._callbacks, self._ledger_file)
             self._write_summary(self._series, {})  # a series counts from its start, also if nothing ends it
             self._operators.carry_changes(self._series)

@@ -44,8 +44,6 @@ SINK = "sink"
 
 _TONE = ("exposure_ev", "black", "gamma", "white_balance", "false_colour", "demosaic")
 _MIN_GAMMA = 0.1
-
-
 _AGAIN = ", again after a restart"
 
 

@@ -8,7 +8,6 @@ import os
 import threading
 from collections import deque
 from dataclasses import KW_ONLY, asdict, dataclass, field
-from queue import SimpleQueue
 
 from sci_stream.config import RecordSection
 from sci_stream.delivery.ledger import LedgerCounts
@@ -71,14 +70,16 @@ class RecordingStatus:
 class Recorder:
     """The recording of one series, which can be started and stopped. Used by one thread.
 
-    Each `start` opens a new file, the next segment of the series. `submit` never blocks: ``max_queue_bytes`` bound the
-    queue, ``batch_items`` one flush and thereby the loss in a crash.
+    Each `start` opens a new file, the next segment of the series, with the ``picture`` of an analysis. `submit` never
+    blocks; whoever heeds `is_full` bounds the queue by ``max_queue_bytes``. ``batch_items`` bound one flush and thereby
+    the loss in a crash.
     """
 
     info: SeriesInfo
     calibration: Calibration
     section: RecordSection
     _: KW_ONLY
+    picture: bool = False
     max_queue_bytes: int = 256 * MIB
     batch_items: int = 64
     is_wanted: bool = field(default=False, init=False)
@@ -113,34 +114,19 @@ class Recorder:
             raise InputError("The previous file is still being written", hint="Try again in a moment.")
         if make_folder:
             self._make_folder()
-        opened: SimpleQueue[SeriesRecording | Exception] = SimpleQueue()
-
-        def run() -> None:
-            try:
-                recording = SeriesRecording(self.info, self.calibration, self.section, settled_below)
-            except Exception as error:  # raised again in the waiting caller
-                opened.put(error)
-                return
-            opened.put(recording)
-            with self._changed:
-                self._changed.wait_for(lambda: self._recording is recording)
-            while (batch := self._take()) is not None:
-                recording.write(batch)
-            recording.finish(self._final_ledger)
-
-        # HDF5 objects are created, used and closed in this thread only.
-        thread = threading.Thread(target=run, name="recorder", daemon=True)
-        thread.start()
-        recording = opened.get()
-        if isinstance(recording, Exception):
-            thread.join()
-            raise recording
+        recording = SeriesRecording(self.info, self.calibration, self.section, settled_below, picture=self.picture)
         self.close()  # one that stopped by itself, e.g. on a full disk
+        self._thread = threading.Thread(target=self._run, args=(recording,), name="recorder", daemon=True)
         with self._changed:
-            self._thread, self._recording = thread, recording
+            self._recording = recording
             self._ending, self.is_wanted, self._failure = False, True, ""
-            self._changed.notify_all()
+        self._thread.start()
         return str(recording.writer.path)
+
+    def _run(self, recording: SeriesRecording) -> None:
+        while (batch := self._take()) is not None:
+            recording.write(batch)
+        recording.finish(self._final_ledger)
 
     def _make_folder(self) -> None:
         folder = self.section.folder
@@ -192,22 +178,24 @@ class Recorder:
         self._end(ledger)
         return str(self._recording.writer.path)
 
-    def submit(self, data: Recordable, on_durable: OnDurable = lambda _written: None) -> bool:
-        """Queue data, whose arrays must not be changed afterwards; return False if the queue is full.
+    @property
+    def is_full(self) -> bool:
+        """Whether the queue has reached its limit: only notes should follow until it has room."""
+        return self._queue_bytes >= self.max_queue_bytes
 
-        Otherwise ``on_durable`` is called once, at once if nothing is recorded.
+    def submit(self, data: Recordable, on_durable: OnDurable = lambda _written: None) -> None:
+        """Queue data, whose arrays must not be changed afterwards.
+
+        ``on_durable`` is called once, at once if nothing is recorded.
         """
         item = Item(data, on_durable)
         with self._changed:
             if self.is_on:
-                if self._queue and self._queue_bytes + item.n_bytes > self.max_queue_bytes:
-                    return False
                 self._queue.append(item)
                 self._queue_bytes += item.n_bytes
                 self._changed.notify_all()
-                return True
+                return
         on_durable(Written.LOST if self.is_wanted else Written.OFF)
-        return True
 
     def _take(self) -> list[Item] | None:
         """Return queued items, at most a batch; empty after an idle second; None at the end."""

@@ -43,8 +43,6 @@ class Written(enum.StrEnum):
     """Not written, though recording is on: disk error, or it does not fit the series."""
     OFF = "off"
     """Recording is switched off."""
-    NOT_KEPT = "not_kept"
-    """No event covers it."""
 
 
 class RecorderState(enum.StrEnum):
@@ -114,6 +112,8 @@ class SeriesRecording:
         calibration: Calibration,
         section: RecordSection,
         settled_below: int = 0,
+        *,
+        picture: bool = False,
     ) -> None:
         self._section = section
         self._floor_bytes = section.min_free_mib * MIB
@@ -129,6 +129,8 @@ class SeriesRecording:
             calibration,
             raw=section.raw,
             video=section.video,
+            picture=picture,
+            error=section.error,
             compression=Compression(section.compression),
             video_dtype=section.video_dtype,
             settled_below=settled_below,

@@ -7,8 +7,7 @@ import json
 import logging
 import queue
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
@@ -111,14 +110,12 @@ class SeriesSession:
         )
         self._raw_safe = IntervalSet()
         self._pending: dict[Accepted, _Pending] = {}
-        # Keys that found the recorder's queue full, in order; while there are any, the node receives nothing more.
-        self._deferred: deque[Accepted] = deque()
         self._written: queue.SimpleQueue[tuple[Accepted, Written]] = queue.SimpleQueue()
         # Of deliveries that wait for the decision on their raw counts, once that is saved.
         self._acknowledgements: list[tuple[bytes, Accepted]] = []
         self.ended_by: bytes | None = None
         self._ahead = int(_MAX_SNAPSHOTS_PER_S * max(1.0, rig.network.heartbeat_s))
-        self.recorder = Recorder(info, calibration, rig.record)
+        self.recorder = Recorder(info, calibration, rig.record, picture=bool(rig.reconstruct.analyses))
         state, is_triggered = triggers or TriggerState(), rig.record.is_triggered
         self._triggered = TriggeredSeries(info, rig, calibration.saturation_dn, state) if is_triggered else None
         self._open_share = float(calibration.phi.mean())
@@ -184,21 +181,13 @@ class SeriesSession:
         """Continue with snapshots whose raw counts an earlier process has decided, and that have no outcome yet."""
         if self._triggered is None:
             return
-        decided: dict[int, str] = {
-            seq: Written.WRITTEN for start, stop in self._raw_safe.runs for seq in range(start, stop)
-        }
-        for seq, written in (decided | self._triggered.decided).items():
+        for seq in list(self._triggered.delivered):
             if self.ledger.is_settled(seq):
-                self._triggered.forget(seq)
-            else:
-                self._raw_is_decided(seq, written)
+                self._triggered.take(seq)
+            elif seq in self._raw_safe:
+                self._raw_is_decided(seq, Written.WRITTEN)
 
     # --- messages
-
-    @property
-    def full(self) -> bool:
-        """Whether the recorder's queue is full: receive nothing more until it has room."""
-        return bool(self._deferred)
 
     def expects(self, message: OfSnapshot) -> bool:
         """Return whether the snapshot of a message can exist, as far as the acquire node has reported."""
@@ -230,20 +219,20 @@ class SeriesSession:
             else:
                 self._await_decision(key, self._triggered)
             return False
-        self.ledger.duplicates += key.of == "reconstruction"
-        if pending is None:
-            return True
-        if sender not in pending.senders:
+        if pending is None and self._triggered is not None:
+            self._accept(message, now_s)  # videos of snapshots that are not kept are shown, too
+        else:
+            self.ledger.duplicates += key.of == "reconstruction"
+        if pending is not None and sender not in pending.senders:
             pending.senders.append(sender)
-        return False
+        return pending is None
 
     def _is_safe(self, message: OfSnapshot) -> bool:
         triggered = self._triggered
         match message:
             case Snapshot():
                 seq = message.id.seq
-                is_decided = triggered is not None and (seq in triggered.decided or self.ledger.is_settled(seq))
-                return is_decided or seq in self._raw_safe
+                return seq in self._raw_safe or (triggered is not None and self.ledger.is_settled(seq))
             case Reconstruction():
                 seqs = range(message.id.seq, message.id.seq + 1)
             case Dropped():
@@ -262,39 +251,35 @@ class SeriesSession:
             self._queue(key)  # its raw counts do not come
         else:
             assert isinstance(message, Reconstruction | Dropped)
-            written = triggered.deliver(key.seq, message)
-            if written is None:
+            if key.seq in self._raw_safe:
+                self._pass_on(key)
+            else:
+                triggered.hold(key.seq, message)
                 self._acknowledgements += [(sender, key) for sender in self._pending.pop(key).senders]
                 self._callbacks.wake()
-            else:
-                self._pass_on(key, written)
-            if isinstance(message, Reconstruction):
-                self._note_event(triggered.ring.judge({"residual": message.report.residual}))
-                self._write_decided(triggered)
 
     def _write_decided(self, triggered: TriggeredSeries) -> None:
-        """Record raw counts that are kept; report others to `take_acknowledgements`."""
+        """Record raw counts that are kept, and that others are not."""
         for seq, is_kept in triggered.ring.decisions():
             key = Accepted(self.name, seq, "snapshot")
-            if is_kept:
-                self._queue(key)
-            else:
-                self._written.put((key, Written.NOT_KEPT))
-                self._callbacks.wake()
+            if not is_kept:
+                self._pending[key].message = NotKept(seq)
+            self._queue(key)
 
     def _raw_is_decided(self, seq: int, written: str) -> None:
         assert self._triggered is not None
-        if (message := self._triggered.decide(seq, written)) is not None:
+        message = self._triggered.take(seq)
+        if written != Written.WRITTEN:
+            message = Dropped(self.name, 0, seq, "", "raw_only")  # without raw counts it becomes a drop
+        if message is not None:
             key = acknowledgement_of(message)
             self._pending[key] = _Pending(message, [])
-            self._pass_on(key, written)
+            self._pass_on(key)
 
-    def _pass_on(self, key: Accepted, written: str) -> None:
+    def _pass_on(self, key: Accepted) -> None:
         """Record the outcome of a snapshot whose raw counts are decided."""
         pending = self._pending[key]
-        if written == Written.NOT_KEPT:
-            pending.message = NotKept(key.seq)
-        elif isinstance(pending.message, Dropped):
+        if isinstance(pending.message, Dropped):
             pending.message = self._with_outcome(pending.message)
         self._queue(key)
 
@@ -341,13 +326,11 @@ class SeriesSession:
             key, written = self._written.get()
             pending = self._pending.pop(key)
             self._settle(pending.message, written)
-            if written == Written.NOT_KEPT:
+            if isinstance(pending.message, NotKept):
                 key = dataclasses.replace(key, of="not_kept")
             due += [(sender, key) for sender in pending.senders]
         if due:
             self._save()
-        while self._deferred and self._submit(self._deferred[0]):
-            self._deferred.popleft()
         return due
 
     def _save(self) -> None:
@@ -371,15 +354,13 @@ class SeriesSession:
             self._callbacks.observe(seconds, stage)
         # Shown before it is safe: the live view must not wait for the disk.
         self._show(self._reorder.push(reconstruction.id.seq, accepted, now_s))
+        if self._triggered is not None:
+            self._note_event(self._triggered.ring.judge({"residual": accepted.report.residual}))
+            self._write_decided(self._triggered)
         return accepted
 
     def _queue(self, key: Accepted) -> None:
-        """Submit a pending message behind others that wait for room, so that the recorder receives them in order."""
-        if self._deferred or not self._submit(key):
-            self._deferred.append(key)
-
-    def _submit(self, key: Accepted) -> bool:
-        """Submit a pending message to the recorder; return False if its queue is full."""
+        """Submit a pending message to the recorder."""
 
         def done(written: Written) -> None:  # also called from the recorder's thread
             self._written.put((key, written))
@@ -388,8 +369,8 @@ class SeriesSession:
         message = self._pending[key].message
         if isinstance(message, Snapshot) and not self._rig.record.raw:
             done(Written.OFF)
-            return True
-        return self.recorder.submit(message, done)
+        else:
+            self.recorder.submit(message, done)
 
     # --- display
 
@@ -405,7 +386,6 @@ class SeriesSession:
 
     def _settle(self, message: OfSnapshot | NotKept, written: str) -> None:
         """Count a message that the recorder has written or, as it says, has not."""
-        seqs: Iterable[int] = ()
         match message:
             case Snapshot():
                 if written == Written.WRITTEN:
@@ -413,18 +393,14 @@ class SeriesSession:
                 if self._triggered is not None:
                     self._raw_is_decided(message.id.seq, written)
             case Dropped():
-                seqs = message.seqs
-                for seq in seqs:
+                for seq in message.seqs:
                     self.ledger.settle(seq, Outcome(message.outcome), message.reason)
             case Reconstruction():
-                seqs = (message.id.seq,)
                 self._settle_reconstruction(message, written)
             case NotKept():
-                seqs = (message.seq,)
                 self.ledger.settle(message.seq, Outcome.NOT_KEPT)
-        if self._triggered is not None:
-            for seq in seqs:
-                self._triggered.forget(seq)
+                assert self._triggered is not None
+                self._triggered.take(message.seq)
 
     def _settle_reconstruction(self, reconstruction: Reconstruction, written: str) -> None:
         seq = reconstruction.id.seq
@@ -445,8 +421,7 @@ class SeriesSession:
         if dropped.outcome == "dropped":
             return dropped
         is_coming = Accepted(self.name, dropped.seq, "snapshot") in self._pending
-        is_not_kept = self._triggered is not None and self._triggered.decided.get(dropped.seq) == Written.NOT_KEPT
-        if dropped.seq in self._raw_safe or is_coming or is_not_kept:
+        if dropped.seq in self._raw_safe or is_coming:
             return dataclasses.replace(dropped, reason="")
         reason = dropped.reason
         if reason != DropReason.ACQUIRE_LOST:  # of those the data never reached the sink
@@ -488,14 +463,12 @@ class SeriesSession:
             self._triggered.ring.end()
             self._write_decided(self._triggered)
             for seq in list(self._triggered.delivered):
-                is_known = seq in self._triggered.decided or Accepted(self.name, seq, "snapshot") in self._pending
-                if not is_known:  # its raw counts were lost in a crash of the acquire node
+                if Accepted(self.name, seq, "snapshot") not in self._pending:  # lost in a crash of the acquire node
                     self._raw_is_decided(seq, Written.LOST)
 
     def may_end(self) -> bool:
         """Return whether the series has ended and nothing is left to record."""
-        is_decided = self._triggered is None or not self._triggered.decided
-        return self.ended_by is not None and not self._pending and is_decided
+        return self.ended_by is not None and not self._pending
 
     def close(self) -> RecordingStatus:
         """Display the remaining results and close the recording with its ledger; return its status."""
@@ -555,8 +528,11 @@ class SeriesSession:
         if changes := self.statistics.changes:
             notes["changes"] = [change.to_json() for change in changes]
         if self._triggered is not None:
-            notes["events"] = [dataclasses.asdict(event) for event in self._triggered.events[-_EVENTS_IN_FILE:]]
-        self.recorder.submit(LedgerNote(self.ledger.counts(), notes))
+            notes["events"] = [
+                dataclasses.asdict(event) for event in self._triggered.ring.state.events[-_EVENTS_IN_FILE:]
+            ]
+        if not self.recorder.is_full:
+            self.recorder.submit(LedgerNote(self.ledger.counts(), notes))
 
     def status(self, now_s: float) -> SeriesStatus:
         """Return the status of the series for the page."""
@@ -586,7 +562,7 @@ class SeriesSession:
             brightness=None if last is None or last.counts is None else mean_brightness(last.counts, info.bit_depth),
             recording=self._recording_status(),
             open_share=self._open_share,
-            events=None if self._triggered is None else self._triggered.events[-_EVENTS_SHOWN:],
+            events=None if self._triggered is None else self._triggered.ring.state.events[-_EVENTS_SHOWN:],
         )
 
     def _recording_status(self) -> RecordingStatus:

@@ -10,7 +10,6 @@ import numpy as np
 from sci_stream.config import Rig
 from sci_stream.delivery.trigger_ring import Condition, Event, EventRing, TriggerState
 from sci_stream.model import Array, Reconstruction, SeriesInfo, Snapshot
-from sci_stream.nodes.sink.series_recording import Written
 from sci_stream.wire.codec import payload_bytes
 from sci_stream.wire.messages import Dropped
 
@@ -25,11 +24,11 @@ _SAVED_EVENTS = 48
 
 
 class TriggeredSeries:
-    """The events of a series, and two facts about each snapshot in flight, which come in any order.
+    """The events of a series, and the snapshots that were delivered before their raw counts are decided.
 
-    Its raw counts are ``decided``: not kept, or written, lost, not recorded. It is ``delivered``: it was reconstructed,
-    or will not be. With both it has its outcome. A delivered video waits for the decision in memory, though its node
-    has its acknowledgement and works on: if the sink dies, or the memory is short, its raw counts are still there.
+    A snapshot that is not kept, or whose raw counts cannot be written, has its outcome at once; another when it was
+    ``delivered``, too: reconstructed, or not. A delivered video waits for the decision in memory, though its node has
+    its acknowledgement and works on: if the sink dies, or the memory is short, its raw counts are still there.
     """
 
     def __init__(self, info: SeriesInfo, rig: Rig, saturation_dn: float | None, state: TriggerState) -> None:
@@ -43,16 +42,9 @@ class TriggeredSeries:
         self._full_scale = float((1 << info.bit_depth) - 1)
         self._saturation_dn = self._full_scale if saturation_dn is None else saturation_dn
         self._blocks: Array | None = None
-        self._solves_all = record.reconstruct == "all"
-        self.decided = state.decided
         self.delivered: dict[int, Reconstruction | Dropped] = {seq: self._without_video(seq) for seq in state.delivered}
         self._video_bytes = 0
         self._warned = False
-
-    @property
-    def events(self) -> list[Event]:
-        """The events so far, or the last ones before a restart."""
-        return self.ring.state.events
 
     def saved(self) -> TriggerState:
         """Return the state for the next process."""
@@ -85,39 +77,23 @@ class TriggeredSeries:
                 figures["motion"] = float(np.abs(self._blocks - blocks).max()) / self._full_scale
         return figures
 
-    def decide(self, seq: int, written: str) -> Reconstruction | Dropped | None:
-        """Note what became of the raw counts; return the delivery if it came before, or if none will come."""
-        self.decided[seq] = written
-        if written == Written.NOT_KEPT and not self._solves_all:
-            return self._without_video(seq)
-        message = self.delivered.get(seq)
-        if isinstance(message, Reconstruction):
-            self._drop_video(seq)
+    def hold(self, seq: int, message: Reconstruction | Dropped) -> None:
+        """Hold a delivery until the raw counts of its snapshot are decided."""
+        self.delivered[seq] = message
+        self._video_bytes += _video_bytes(message)
+        for other, held in self.delivered.items() if self._video_bytes > self._max_bytes else ():
+            if self._video_bytes > self._max_bytes:
+                self._video_bytes -= _video_bytes(held)
+                self.delivered[other] = self._without_video(other)
+
+    def take(self, seq: int) -> Reconstruction | Dropped | None:
+        """Return and forget the delivery of a snapshot, None if it has not come."""
+        message = self.delivered.pop(seq, None)
+        self._video_bytes -= 0 if message is None else _video_bytes(message)
         return message
-
-    def deliver(self, seq: int, message: Reconstruction | Dropped) -> str | None:
-        """Note a delivery; return what became of the raw counts, None if it has to wait for that."""
-        self.delivered[seq] = self._without_video(seq)
-        written = self.decided.get(seq)
-        if written is None:
-            self.delivered[seq] = message
-            self._video_bytes += _video_bytes(message)
-            for other in list(self.delivered) if self._video_bytes > self._max_bytes else ():
-                if self._video_bytes > self._max_bytes:
-                    self._drop_video(other)
-        return written
-
-    def _drop_video(self, seq: int) -> None:
-        self._video_bytes -= _video_bytes(self.delivered[seq])
-        self.delivered[seq] = self._without_video(seq)
 
     def _without_video(self, seq: int) -> Dropped:
         return Dropped(self._name, 0, seq, "", "raw_only")
-
-    def forget(self, seq: int) -> None:
-        """Forget a snapshot that has its outcome."""
-        self.decided.pop(seq, None)
-        self.delivered.pop(seq, None)
 
 
 def _video_bytes(message: Reconstruction | Dropped) -> int:

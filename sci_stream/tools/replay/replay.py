@@ -158,14 +158,8 @@ def replay(
     ``progress`` is called after each snapshot with the number done, the total, and the last report; ``stop`` before
     each: True ends the replay cleanly, to be resumed later.
 
-    Raises
-    ------
-    FileFormatError
-        If ``source`` is not a recording or holds no raw snapshots.
-    InputError
-        If the options do not fit the recording.
-    StorageError
-        If the output exists without ``resume``, or cannot be written.
+    Raises `FileFormatError` if ``source`` is not a recording or holds no raw snapshots; `InputError` if the options do
+    not fit the recording; `StorageError` if the output exists without ``resume``, or cannot be written.
     """
     with RecordedSeries(source) as series:
         seqs = _chosen(series, plan)
@@ -295,7 +289,10 @@ class _Run:
         # The ledger of a resumed replay covers the whole of it, not only the part since.
         for index in range(before):
             ledger.settle(index, Outcome.RECONSTRUCTED)
-        with RecordingWriter(out, info, calibration, raw=False, first_seq=seqs[0], parent=parent) as writer:
+        picture, error = (self._series.stored_dtype(name) is not None for name in ("picture", "error"))
+        with RecordingWriter(
+            out, info, calibration, raw=False, picture=picture, error=error, first_seq=seqs[0], parent=parent
+        ) as writer:
             writer.notes["solvers"] = self._solver.described
             self._solve_preceding(seqs[0])
             flushed_s = time.monotonic()
@@ -370,6 +367,8 @@ class _Run:
             node=_NODE,
             device=self._device_name,
             bayer=self._series.info.bayer,
+            counts=snapshot.counts,
+            picture=self._series.frame_of("picture", seq) if self._series.has("picture", seq) else None,
             camera_time_ns=snapshot.camera_time_ns,
             camera_frame_id=snapshot.camera_frame_id,
             dropped_before=snapshot.dropped_before,

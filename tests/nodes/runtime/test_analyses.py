@@ -55,20 +55,31 @@ def test_two_moving_squares_are_counted_and_drawn(series: Series) -> None:
     assert figures["moving_objects"] == 2
     assert "broken" not in figures
     assert picture is not None
-    assert (picture[12, 20], picture[24, 50]) == (255, 0)
+    assert (picture[12, 20], picture[24, 50]) == ([255], [0])
     assert Analyses([])(video, series.reconstruction(0).report) == ({}, None)
 
 
 def test_picture_of_an_analysis_is_the_last_part_of_the_message(series: Series) -> None:
     drawn = np.zeros((16, 24), np.uint8)
     drawn[:, 12:] = 255
-    rendered = render_snapshot(series.reconstruction(0, chunks={"a": 1.5}), 0, 0, tone=ToneSettings(), drawn=drawn)
+    shown = series.reconstruction(0, chunks={"a": 1.5}, picture=drawn[..., np.newaxis])
+    rendered = render_snapshot(shown, 0, 0, tone=ToneSettings())
     header, parts = split_message(jpeg_picture(*rendered).message)
     assert (header["drawn"], header["coded"], header["chunks"]) == (True, True, {"a": 1.5})
     assert np.abs(decode_jpeg(parts[-1]).reshape(16, 24, -1)[..., 0].astype(int) - drawn).max() < 40
 
 
-def test_figures_are_recorded_and_in_status_and_metrics(rig_in_process: RigMaker, tmp_path: Path) -> None:
+def test_picture_of_another_size_fails_its_analysis(monkeypatch: pytest.MonkeyPatch, series: Series) -> None:
+    analyses = Analyses(["count"])
+    monkeypatch.setattr(
+        type(analyses._analyses["count"]), "__call__", lambda *_: ({"moving_objects": 1}, np.zeros((2, 2), np.uint8))
+    )
+    assert analyses(np.zeros((4, 48, 64), np.float32), series.reconstruction(0).report)[1] is None
+
+
+def test_figures_and_picture_are_recorded_figures_in_status_and_metrics(
+    rig_in_process: RigMaker, tmp_path: Path
+) -> None:
     rig = rig_in_process({"reconstruct": {"analyses": ["count", "broken"]}}, snapshots=2)
     rig.reconstruct(2)
     rig.finish()
@@ -80,6 +91,12 @@ def test_figures_are_recorded_and_in_status_and_metrics(rig_in_process: RigMaker
         assert np.all((shares >= 0) & (shares <= 1))
         assert shares[-1] > 0, "the scene moves"
         assert np.isnan(recording.rows["chunk_broken"]).all()
+        assert recording.seqs_with("picture") == [0, 1]
+        for seq in (0, 1):
+            figures, drawn = Analyses(["count"])(recording.video(seq), recording.report(seq)[0])
+            assert figures["moving_share"] == pytest.approx(shares[seq])
+            assert drawn is not None
+            assert np.array_equal(recording.frame("picture", seq)[..., 1], drawn[..., 0])
     status = rig.sink._last_status
     assert status is not None
     assert status.to_json()["chunks"]["moving_share"] == pytest.approx(shares[-1])

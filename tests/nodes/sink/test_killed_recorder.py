@@ -57,18 +57,17 @@ RECORD_FOR_EVER = f"""
         os.write(1, f"sent {{seq}} -\\n".encode())
         counts = np.full((SIZE, SIZE), seq, np.uint16)
         snapshot = Snapshot(SnapshotId("run", 0, seq), counts, calibration.hash, 2, seq + 1)
-        while not recorder.submit(snapshot, say("raw", seq)):
+        while recorder.is_full:
             pass
+        recorder.submit(snapshot, say("raw", seq))
         if seq % 3 == 0:
             video = np.full((2, SIZE, SIZE), seq % 2048, np.float16)
             made = Reconstruction(
                 snapshot.id, video, calibration.hash, report, StageTimes(acquired_ns=seq + 1), "n", "cpu")
-            while not recorder.submit(made, say("video", seq)):
-                pass
+            recorder.submit(made, say("video", seq))
         else:
             dropped = Dropped("run", 0, seq, "", "raw_only")
-            while not recorder.submit(dropped, say("outcome", seq)):
-                pass
+            recorder.submit(dropped, say("outcome", seq))
 """
 
 

@@ -39,8 +39,9 @@ def test_memory_is_flat_over_ten_thousand_snapshots(tmp_path: Path) -> None:
             continue
         counts = np.full((SIZE, SIZE), seq, np.uint16)
         snapshot = Snapshot(SnapshotId("run", 0, seq), counts, calibration.hash, 2, seq + 1)
-        while not recorder.submit(snapshot):
+        while recorder.is_full:
             time.sleep(0.001)
+        recorder.submit(snapshot)
         recorder.submit(LedgerNote({"acquired": seq + 1}))
         if seq % 1000 == 999:
             gc.collect()

@@ -137,14 +137,14 @@ def test_full_recorder_stops_reception_and_keeps_the_order(
     opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
     for seq in range(6):
         opened.receive(b"node", series.reconstruction(seq), 0.0)
-    assert opened.full
+    assert opened.recorder.is_full
     may_write.set()
     acknowledged: list[int] = []
     while len(acknowledged) < 6:
         acknowledged += [accepted.seq for _, accepted in opened.take_acknowledgements()]
         time.sleep(0.002)
     assert acknowledged == list(range(6))
-    assert not opened.full
+    assert not opened.recorder.is_full
     opened.abandon()
 
 

@@ -49,8 +49,9 @@ def recorder_alone(folder: Path, shape: tuple[int, int], snapshots: int, compres
         for seq in range(snapshots):
             counts = frames[seq % len(frames)]
             snapshot = Snapshot(SnapshotId("bench", 0, seq), counts, calibration.hash, 1, unix_ns())
-            while not recorder.submit(snapshot):
+            while recorder.is_full:
                 time.sleep(_FULL_S)
+            recorder.submit(snapshot)
         recorder.close({"acquired": snapshots, "closed": True})
         seconds, used_s = time.perf_counter() - began_s, time.process_time() - before_s
         held = _held(Path(scratch))
