@@ -16,7 +16,7 @@ from sci_stream.recording.series import RecordedSeries
 from sci_stream.web.control_client import RigControl
 from tests.e2e.kit import RunningRig, assert_accounted_for
 
-pytestmark = [pytest.mark.rig, pytest.mark.slow]
+pytestmark = [pytest.mark.rig, pytest.mark.slow, pytest.mark.timeout(900)]
 
 EVENTS = 100
 RATE_HZ, BEFORE_S, AFTER_S = 20.0, 0.5, 0.3

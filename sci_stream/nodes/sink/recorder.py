@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import threading
 from collections import deque
 from dataclasses import KW_ONLY, asdict, dataclass, field
@@ -30,7 +28,6 @@ log = logging.getLogger(__name__)
 _IDLE_S = 1.0
 # A recording that a full disk stopped is tried again this often, once so much more than the minimum is free.
 _AGAIN_S, _ROOM_BYTES = 5.0, 64 << 20
-_NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +147,13 @@ class Recorder:
 
     def try_again(self, settled_below: int, now_s: float) -> None:
         """Continue in a new segment when a disk that was full has room again."""
-        recording = self._recording
-        if recording is None or not self.is_wanted or now_s < self._again_s:
-            return
-        if recording.state is not RecorderState.STOPPED and _NO_SPACE not in recording.reason:
+        recording, enough = self._recording, self.section.min_free_mib * MIB + _ROOM_BYTES
+        if recording is None or self.is_on or not self.is_wanted or now_s < self._again_s:
             return
         self._again_s = now_s + _AGAIN_S
         try:
-            if free_bytes(recording.writer.path) < self.section.min_free_mib * MIB + _ROOM_BYTES:
+            # Stopped below the minimum, or failed for lack of space: the same, since other faults leave room.
+            if recording.free_bytes >= enough or free_bytes(recording.writer.path) < enough:
                 return
             file = self.start(settled_below)
         except (InputError, StorageError, OSError) as error:

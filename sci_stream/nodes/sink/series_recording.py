@@ -6,6 +6,7 @@ import enum
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import cast
@@ -316,6 +317,8 @@ class SeriesRecording:
         """Stop recording before the end of the series and keep the file readable."""
         _LOG.error("recording to %s %s: %s", self.writer.path, state, reason)
         self.state, self.reason = state, reason
+        with suppress(OSError):
+            self.free_bytes = free_bytes(self.writer.path)
         self._settle_rate()
         self._journal.append(str(state), {"reason": reason, "file": self.writer.path.name})
         self._sync()

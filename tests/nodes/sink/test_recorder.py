@@ -65,8 +65,8 @@ def held(monkeypatch) -> threading.Event:
 def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes free on the disk, as its only element."""
     free = [10 * GB]
-    for module in ("recorder", "series_recording"):
-        monkeypatch.setattr(f"sci_stream.nodes.sink.{module}.free_bytes", lambda _path: free[0])
+    for module in ("nodes.sink.recorder", "nodes.sink.series_recording", "recording.writer"):
+        monkeypatch.setattr(f"sci_stream.{module}.free_bytes", lambda _path: free[0])
     return free
 
 
@@ -240,14 +240,19 @@ def test_low_disk_warning_comes_and_goes(tmp_path: Path, series, free: list[int]
     recorder.close()
 
 
-def test_recording_continues_once_a_full_disk_has_room(tmp_path: Path, series, free: list[int]) -> None:
-    recording = started(record_section(tmp_path, floor_free_bytes=1 * GB), series)
-    free[0] = 0
+@pytest.mark.parametrize(("floor", "free_then", "state"), [(GB, GB // 2, "stopped"), (0, 1000, "failed")])
+def test_recording_continues_once_a_full_disk_has_room(
+    tmp_path: Path, series, free: list[int], floor: int, free_then: int, state: str
+) -> None:
+    recording = started(record_section(tmp_path, floor_free_bytes=floor), series)
+    # Under the floor, or too little for a snapshot and the end of the file.
+    free[0] = free_then
     seq = 0
     while recording.is_on:
         recording.submit(series.snapshot(seq))
         seq += 1
         time.sleep(0.01)
+    assert recording.status().state == state
     recording.try_again(seq, 100.0)
     assert not recording.is_on, "it has no room yet"
     free[0] = 9 * GB
