@@ -191,7 +191,7 @@ class Reconstruction:
 
     ``video`` (B, H, W) float16 or float32 on the 0–1 scale, a Bayer mosaic if ``bayer`` is set (the sink demosaics);
     ``counts`` the coded snapshot, so that a sink needs no second stream to show or record it; ``picture`` that of an
-    analysis, (H, W, 1) grey or (H, W, 3) RGB; ``node`` and ``device`` the origin.
+    analysis, (H, W, 3) RGB; ``node`` and ``device`` the origin.
     """
 
     id: SnapshotId

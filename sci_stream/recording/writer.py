@@ -38,7 +38,6 @@ from sci_stream.recording.layout import (
     Layout,
     LedgerDocument,
     create_layout,
-    frame_shape,
     ledger_document,
     raw_dtype,
 )
@@ -221,7 +220,7 @@ class RecordingWriter:
         if reconstruction.counts is not None and seq not in self._written.raw:
             counts = fit_counts(reconstruction.counts, self.info, stored.get("raw"), self.path)
         if "picture" in stored and reconstruction.picture is not None:
-            frames["picture"] = np.broadcast_to(reconstruction.picture, frame_shape("picture", self.info))
+            frames["picture"] = reconstruction.picture
         if "error" in stored and reconstruction.counts is not None:
             frames["error"] = _stored_error(reconstruction, self._calibration)
         self._need_space(counts, *(data for name, data in frames.items() if name in stored))

@@ -118,10 +118,7 @@ def render_snapshot(
         "counts": None if counts is None else counts_histogram(counts, bit_depth),
         **(more or {}),
     }
-    analysed = reconstruction.picture
-    drawn = None
-    if analysed is not None:
-        drawn = encode_jpeg(shrink(np.broadcast_to(analysed, (*analysed.shape[:2], 3)), _MAX_PX))
+    drawn = None if reconstruction.picture is None else encode_jpeg(shrink(reconstruction.picture, _MAX_PX))
     return Picture(cast(PictureHeader, header), coded=coded, drawn=drawn), frames
 
 

@@ -88,8 +88,8 @@ def _check_reconstruction(reconstruction: Reconstruction) -> None:
     _require_even_if_bayer(reconstruction.video.shape, reconstruction.bayer, "payload_shape")
     if reconstruction.counts is not None:
         _require_shape("counts", reconstruction.counts.shape, reconstruction.video.shape[1:])
-    if (picture := reconstruction.picture) is not None:
-        _require_shape("picture", picture.shape, (*reconstruction.video.shape[1:], 1 if picture.shape[2] == 1 else 3))
+    if reconstruction.picture is not None:
+        _require_shape("picture", reconstruction.picture.shape, (*reconstruction.video.shape[1:], 3))
     masks_at = reconstruction.report.masks_at
     if masks_at and re.fullmatch(CORRECTION_PATTERN, masks_at, re.ASCII) is None:
         raise FieldError("report.masks_at", "a correction of the masks", quoted(masks_at))

@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, recorded: Series) -> Path:
     folder = tmp_path_factory.mktemp("recordings")
     with RecordingWriter(folder / "run.h5", recorded.info, recorded.calibration, picture=True, error=True) as writer:
         for seq in range(3):
-            drawn = np.full((*recorded.calibration.shape, 1), 50 * seq, np.uint8)
+            drawn = np.full((*recorded.calibration.shape, 3), 50 * seq, np.uint8)
             writer.write_reconstruction(recorded.reconstruction(seq, picture=drawn))
         writer.close({"acquired": 3, "closed": True})
     return folder

@@ -84,7 +84,7 @@ def _payload_rows(rows: list[str], kind: MessageKind) -> Iterator[str]:
     meanings = {name.partition("`,")[0].strip("`"): meaning for name, _, _, meaning in map(_cells, rows[1:])}
     for name, payload in kind.payloads.items():
         optional = ", optional" if payload.optional else ""
-        shape = "(H, W, 1 or 3)" if name == "picture" else _SHAPES[payload.ndim]
+        shape = "(H, W, 3)" if name == "picture" else _SHAPES[payload.ndim]
         dtypes = ", ".join(payload.dtypes)
         yield _row([f"`{name}`{optional}", dtypes, shape, meanings.get(name, "")])
 

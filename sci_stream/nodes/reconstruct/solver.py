@@ -32,7 +32,7 @@ class Solved:
     figures: Mapping[str, float] = field(default_factory=dict)
     """Of the rig's analyses."""
     picture: Array | None = None
-    """Of one of them, (H, W, 1) or (H, W, 3) uint8."""
+    """Of one of them, (H, W, 3) uint8."""
 
 
 @dataclass(frozen=True, slots=True)

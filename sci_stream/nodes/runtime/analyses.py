@@ -42,7 +42,7 @@ class Analyses:
         """Units of all figures by name."""
 
     def __call__(self, video: Array, report: SolveReport) -> tuple[dict[str, float], Array | None]:
-        """Return the figures of all, and the first picture, (H, W, 1) or (H, W, 3), None without one.
+        """Return the figures of all, and the first picture, (H, W, 3) RGB, None without one.
 
         An analysis that fails is logged once and left out.
         """
@@ -53,9 +53,9 @@ class Analyses:
                 found, drawn = analysis(video, report)
                 figures |= {key: float(value) for key, value in found.items() if key in analysis.units}
                 if drawn is not None:
-                    drawn = np.atleast_3d(np.asarray(drawn))
-                    if drawn.shape not in {(*video.shape[1:], 1), (*video.shape[1:], 3)} or drawn.dtype != np.uint8:
+                    if drawn.dtype != np.uint8 or drawn.shape[:2] != video.shape[1:]:
                         raise ValueError(f"a picture of {drawn.shape} {drawn.dtype}, expected the video's size, uint8")
+                    drawn = np.broadcast_to(np.atleast_3d(drawn), (*video.shape[1:], 3))
             except Exception:  # a plug-in may raise anything; the video is good without it
                 if name not in self._failed:
                     log.exception("the analysis %s failed; further failures are not logged", name)
