@@ -112,8 +112,6 @@ class RigInProcess(RigFiles):
         self.nodes: dict[str, NodeThread] = {}
         self._snapshots = snapshots
         self._patches = contextlib.ExitStack()
-        # Signals come to the main thread only.
-        self._patches.enter_context(mock.patch.object(series_loop, "_on_signal", return_value=contextlib.nullcontext()))
         self._patches.enter_context(mock.patch.object(sink_module, "_STATUS_S", _STATUS_S))
         self.start_sink()
         for index in range(self.rig.reconstruct.nodes):

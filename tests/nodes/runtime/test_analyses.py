@@ -77,9 +77,7 @@ def test_picture_of_another_size_fails_its_analysis(monkeypatch: pytest.MonkeyPa
     assert analyses(np.zeros((4, 48, 64), np.float32), series.reconstruction(0).report)[1] is None
 
 
-def test_figures_are_recorded_with_a_picture_and_in_metrics(
-    rig_in_process: RigMaker, tmp_path: Path
-) -> None:
+def test_figures_are_recorded_with_a_picture_and_in_metrics(rig_in_process: RigMaker, tmp_path: Path) -> None:
     rig = rig_in_process({"reconstruct": {"analyses": ["count", "broken"]}}, snapshots=2)
     rig.reconstruct(2)
     rig.finish()
