@@ -68,8 +68,8 @@ class Recorder:
     """The recording of one series, which can be started and stopped. Used by one thread.
 
     Each `start` opens a new file, the next segment of the series, with the ``picture`` of an analysis. `submit` never
-    blocks; whoever heeds `is_full` bounds the queue by ``max_queue_bytes``. ``batch_items`` bound one flush and thereby
-    the loss in a crash.
+    blocks; a caller that heeds `is_full` bounds the queue by ``max_queue_bytes``. ``batch_items`` bound one flush and
+    thereby the loss in a crash.
     """
 
     info: SeriesInfo
