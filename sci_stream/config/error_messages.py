@@ -34,9 +34,7 @@ _BOUNDS = {"greater_than_equal": "≥", "greater_than": ">", "less_than_equal": 
 _SHOWN = 80
 
 
-def validate_options(
-    model: type[M], table: Mapping[str, object], where: str, *, context: Mapping[str, object] | None = None
-) -> M:
+def validate_options(model: type[M], table: Mapping[str, object], where: str) -> M:
     """Validate a table of options.
 
     Parameters
@@ -47,8 +45,6 @@ def validate_options(
         Keys and values as read from TOML.
     where
         Name of the table in messages: ``"rig.toml: [camera.options]"``.
-    context
-        Passed to the model's validators.
 
     Raises
     ------
@@ -56,7 +52,7 @@ def validate_options(
         If anything is invalid: one line for each problem.
     """
     try:
-        return model.model_validate(dict(table), context=dict(context or {}))
+        return model.model_validate(dict(table))
     except ValidationError as error:
         raise config_error(error, model, where, lambda location: f"{where} {dotted(location)}".rstrip()) from None
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from sci_stream.errors import ConfigError
 from sci_stream.model import Array
+from sci_stream.nodes.runtime.camera_drivers import load_entry
 from sci_stream.reports import SolveReport
 
 log = logging.getLogger(__name__)
@@ -66,13 +65,6 @@ class Analyses:
 
 
 def _load(name: str) -> Analysis:
-    known = {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
-    if name not in known:
-        expected = f"one of {', '.join(known)}" if known else "none: no package has any"
-        raise ConfigError("Unknown analysis in [reconstruct] analyses", expected=expected, got=repr(name))
-    try:
-        found = known[name].load()
-        analysis: Analysis = found() if isinstance(found, type) else found
-    except Exception as error:  # a module may raise anything when it is imported
-        raise ConfigError(f"Cannot import the analysis {name!r} ({known[name].value})", got=repr(error)) from error
+    found = load_entry(GROUP, name, "analysis", "[reconstruct] analyses")
+    analysis: Analysis = found() if isinstance(found, type) else found
     return analysis

@@ -25,11 +25,11 @@ def driver_names() -> list[str]:
 
 def load_driver(name: str) -> CameraDriver:
     """Return an installed driver. Raises `ConfigError` if there is none of that name, or it cannot be imported."""
-    return cast(CameraDriver, load_entry(GROUP, name, "camera"))
+    return cast(CameraDriver, load_entry(GROUP, name, "camera driver", "[camera] driver"))
 
 
-def load_entry(group: str, name: str, kind: str) -> Any:
-    """Return the driver that an entry point of a group names; ``kind`` is the section of the rig file.
+def load_entry(group: str, name: str, what: str, key: str) -> Any:
+    """Return the object that an entry point of a group names; messages say ``what`` it is and the ``key`` of the rig.
 
     Raises `ConfigError` if there is none of that name, or it cannot be imported.
     """
@@ -38,16 +38,16 @@ def load_entry(group: str, name: str, kind: str) -> Any:
             return entry.load()
         except Exception as error:  # a plug-in may raise anything when it is imported
             raise ConfigError(
-                f"Cannot import the {kind} driver {name!r} ({entry.value})",
+                f"Cannot import the {what} {name!r} ({entry.value})",
                 got=f"{type(error).__name__}: {error}",
                 hint="Install its dependencies; for GenICam cameras: pip install 'sci-stream[genicam]'.",
             ) from error
     known = sorted({entry.name for entry in importlib.metadata.entry_points(group=group)})
     raise ConfigError(
-        f"Unknown {kind} driver in [{kind}] driver",
-        expected=f"one of {', '.join(known) or 'none: is the package installed (pip install -e .)?'}",
+        f"Unknown {what} in {key}",
+        expected=f"one of {', '.join(known)}" if known else "none: no installed package has any",
         got=repr(name),
-        hint=did_you_mean(name, known) or f"Drivers of more devices: pip install sci-stream-{kind}s.",
+        hint=did_you_mean(name, known) or "More devices: pip install sci-stream-cameras, sci-stream-modulators.",
     )
 
 

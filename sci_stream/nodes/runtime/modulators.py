@@ -21,7 +21,7 @@ def make_modulator(rig: Rig) -> MaskModulator:
     """Create the rig's modulator, not yet open. Raises `ConfigError`."""
     if rig.modulator.driver is None:
         raise ConfigError("The rig commands no modulator", expected="[modulator] driver", hint="See the rig guide.")
-    driver: ModulatorDriver = load_entry(GROUP, rig.modulator.driver, "modulator")
+    driver: ModulatorDriver = load_entry(GROUP, rig.modulator.driver, "modulator driver", "[modulator] driver")
     return driver(driver_options(rig, "modulator", driver.Options))
 
 

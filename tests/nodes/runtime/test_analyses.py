@@ -39,11 +39,13 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Install the example's analysis, and one that fails, as the entry points of a package would."""
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     places = {"count": "analysis_plugin:CountMovingObjects", "broken": f"{__name__}:Broken", "absent": "no_module:none"}
-    entries = [importlib.metadata.EntryPoint(name, place, GROUP) for name, place in places.items()]
     others: Callable[..., Any] = importlib.metadata.entry_points
-    monkeypatch.setattr(
-        importlib.metadata, "entry_points", lambda **of: entries if of.get("group") == GROUP else others(**of)
-    )
+
+    def entry_points(*, group: str, **of: str) -> Any:
+        entries = importlib.metadata.EntryPoints(importlib.metadata.EntryPoint(*item, GROUP) for item in places.items())
+        return entries.select(**of) if group == GROUP else others(group=group, **of)
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
 
 
 def test_two_moving_squares_are_counted_and_drawn(series: Series) -> None:
@@ -105,7 +107,7 @@ def test_figures_are_recorded_with_a_picture_and_in_metrics(rig_in_process: RigM
 
 
 def test_analysis_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConfigError, match="expected one of count, broken, absent; got 'count_all'"):
+    with pytest.raises(ConfigError, match="expected one of absent, broken, count; got 'count_all'"):
         Analyses(["count_all"])
     with pytest.raises(ConfigError, match=r"Cannot import the analysis 'absent' \(no_module:none\)"):
         Analyses(["absent"])
