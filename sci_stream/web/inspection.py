@@ -17,6 +17,7 @@ from sci_stream.imaging.estimated_error import error_estimate
 from sci_stream.imaging.rendering import encode_jpeg, encode_png, render, render_counts
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array, BayerPhase, Json, Reconstruction
+from sci_stream.optics.bayer import split
 from sci_stream.optics.calibration import Calibration
 
 # As many as the page can show as numbers; whole pictures are downloaded as files.
@@ -66,9 +67,7 @@ class Line:
         Raises `InputError` if an end lies outside the picture.
         """
         height, width = video.shape[-2:]
-        if not (0 <= min(self.x0, self.x1) <= max(self.x0, self.x1) < width) or not (
-            0 <= min(self.y0, self.y1) <= max(self.y0, self.y1) < height
-        ):
+        if not all(0 <= x < width and 0 <= y < height for x, y in ((self.x0, self.y0), (self.x1, self.y1))):
             raise InputError("The line ends outside the picture", expected=f"within {width}×{height}", got=f"{self}")
         n = max(abs(self.x1 - self.x0), abs(self.y1 - self.y0)) + 1
         x = np.rint(np.linspace(self.x0, self.x1, n)).astype(np.intp)
@@ -80,27 +79,30 @@ def traces(snapshots: Sequence[Reconstruction], line: Line | None, region: Regio
     """Return the video of some snapshots along a line, and the means of a region: all frames, one after the other.
 
     A little-endian uint32 with the length of a header, the header as JSON, then float32: for each snapshot its means
-    (B), and its pixels along the line (B, L) if there is one. Along a line of
-    a mosaic, each value is the mean of its 2×2 pixels.
+    (B), and its pixels along the line, if there is one, (B, L, C): C = 3 for a mosaic, of whose 2×2 pixels each has
+    red, green and blue.
     """
     parts: list[bytes] = []
-    described = []
+    described, n_colours = [], 1
     for snapshot in snapshots:
         video = snapshot.video.astype(np.float32)
-        along = None if line is None else line.of(video if snapshot.bayer is None else _without_colour(video))
+        colours = video[None] if snapshot.bayer is None else _quads(video, snapshot.bayer)
+        along = None if line is None else np.moveaxis(line.of(colours), 0, -1)
+        n_colours = len(colours)
         means = (video if region is None else region.of(video)).mean((1, 2), dtype=np.float64)
         described.append({"seq": snapshot.id.seq, "acquired_ns": snapshot.times.acquired_ns, "n_frames": len(video)})
         parts += [means.astype("<f4").tobytes(), b"" if along is None else along.astype("<f4").tobytes()]
     n_points = 0 if line is None else max(abs(line.x1 - line.x0), abs(line.y1 - line.y0)) + 1
-    header = json.dumps({"n_points": n_points, "snapshots": described}).encode()
+    header = json.dumps({"n_points": n_points, "n_colours": n_colours, "snapshots": described}).encode()
     padding = b" " * (-len(header) % 4)
     return b"".join((struct.pack("<I", len(header + padding)), header, padding, *parts))
 
 
-def _without_colour(mosaic: Array) -> Array:
-    """Return the mean of the 2×2 pixels around each pixel of a mosaic, whose height and width are even."""
-    means = (mosaic[:, ::2, ::2] + mosaic[:, ::2, 1::2] + mosaic[:, 1::2, ::2] + mosaic[:, 1::2, 1::2]) / 4
-    return means.repeat(2, axis=1).repeat(2, axis=2)
+def _quads(mosaic: Array, bayer: BayerPhase) -> Array:
+    """Return red, green and blue of the 2×2 pixels around each pixel of a mosaic, (3, …, H, W)."""
+    planes = split(mosaic)
+    colours = np.stack([planes[[own == colour for own in bayer.value]].mean(0) for colour in "RGB"])
+    return colours.repeat(2, axis=-2).repeat(2, axis=-1)
 
 
 def describe_region(
@@ -118,13 +120,11 @@ def describe_region(
     description: dict[str, Json] = {
         "video": _statistics(video),
         "focus": focus_figure(video, mosaic=reconstruction.bayer is not None),
-        "counts": None,
+        "counts": None if counts is None else _statistics(counts),
         "saturated": None,
     }
-    if counts is not None:
-        description["counts"] = _statistics(counts)
-        if bit_depth is not None and counts.dtype.kind in "iu":
-            description["saturated"] = float(np.mean(counts >= (1 << bit_depth) - 1))
+    if counts is not None and bit_depth is not None and counts.dtype.kind in "iu":
+        description["saturated"] = float(np.mean(counts >= (1 << bit_depth) - 1))
     return description
 
 
@@ -194,8 +194,8 @@ def error_png(reconstruction: Reconstruction, frame: int, calibration: Calibrati
     """Return the estimated error of a frame as PNG: white from a tenth of full scale on."""
     index = _frame(reconstruction, frame)
     estimate = error_estimate(reconstruction, calibration)[index : index + 1]
-    of_pixels = (estimate if reconstruction.bayer is None else _without_colour(estimate))[0]
-    share = cv2.resize(of_pixels, reconstruction.video.shape[:0:-1]) / _LARGE_ERROR
+    of_pixels = estimate if reconstruction.bayer is None else _quads(estimate, reconstruction.bayer).mean(0)
+    share = cv2.resize(of_pixels[0], reconstruction.video.shape[:0:-1]) / _LARGE_ERROR
     return encode_png((255 * np.clip(share, 0, 1)).astype(np.uint8))
 
 

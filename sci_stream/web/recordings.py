@@ -88,7 +88,8 @@ def recorded_snapshot(path: Path, index: int) -> tuple[Reconstruction, int]:
     with Recording(path) as recording:
         seqs = recording.video_seqs
         if not 0 <= index < len(seqs):
-            raise InputError(f"{path.name} has no such snapshot", expected=f"0 to {len(seqs) - 1}", got=index)
+            expected = f"0 to {len(seqs) - 1}" if seqs else "a recording with video"
+            raise InputError(f"{path.name} has no such snapshot", expected=expected, got=index)
         shown = recording.reconstruction(seqs[index])
         return replace(shown, id=replace(shown.id, series=path.name)), len(seqs)
 

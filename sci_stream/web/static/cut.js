@@ -4,15 +4,17 @@
 import { el, put, state, toast } from "./page.js";
 import { colour, surface } from "./charts.js";
 import { get } from "./link.js";
-import { fixed, known } from "./format.js";
+import { duration, fixed, known } from "./format.js";
 import { pixelAt, place } from "./view.js";
 import { t } from "./words.js";
 
 const MAX_FRAMES = 2400, FIRST_FRAMES = 600, PERIOD_MS = 300, MAX_SPECTRUM = 512;
+const LEFT = 46, LINE = 14;  // room for labels: beside the cut and its trace, which share their time; of a line of text
 
 let line = null;      // { x0, y0, x1, y1 } on the sensor
 let from = null;      // the end where a line was begun
-let frames = [];      // { seq, frame, timeMs, mean, along }, oldest first
+let frames = [];      // { seq, frame, timeMs, mean, along }, oldest first; along has a value or three colours per pixel
+let colours = 1;
 let source = "";      // series, line and region of the frames
 let busy = false, spectral = false;
 let region = () => null, redrawMarks = () => {};
@@ -44,12 +46,13 @@ async function fetchFrames() {
   const buffer = await (await get("traces", { series, after: frames.at(-1)?.seq ?? Math.max(seq - Math.ceil(FIRST_FRAMES / n), 0) - 1, ...(line ?? {}), ...(region() ?? {}) })).arrayBuffer();
   if (wanted !== source) return false;
   const length = new DataView(buffer).getUint32(0, true);
-  const { n_points: points, snapshots } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  const { n_points: points, n_colours, snapshots } = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  if (snapshots.length) colours = n_colours;
   let offset = 4 + length;
   const take = (n) => { const part = new Float32Array(buffer, offset, n); offset += 4 * n; return part; };
   for (const { seq, acquired_ns: at, n_frames: n } of snapshots) {
-    const means = take(n), along = take(n * points);
-    for (let i = 0; i < n; i += 1) frames.push({ seq, frame: i, timeMs: at / 1e6, mean: means[i], along: along.subarray(i * points, (i + 1) * points) });
+    const size = points * colours, means = take(n), along = take(n * size);
+    for (let i = 0; i < n; i += 1) frames.push({ seq, frame: i, timeMs: at / 1e6, mean: means[i], along: along.subarray(i * size, (i + 1) * size) });
   }
   if (frames.length > MAX_FRAMES) frames = frames.slice(-MAX_FRAMES);
   return snapshots.length > 0;
@@ -70,8 +73,8 @@ export async function follow() {
 
 // --- pictures
 
-const screenLevel = (value, { exposure_ev: ev = 0, black = 0, gamma = 2.2 }) =>
-  255 * Math.min(Math.max(((value - black) / (1 - black)) * 2 ** ev, 0), 1) ** (1 / gamma);
+const screenLevel = (value, { exposure_ev: ev = 0, black = 0, gamma = 2.2 }, gain) =>
+  255 * Math.min(Math.max(((value - black) / (1 - black)) * gain * 2 ** ev, 0), 1) ** (1 / gamma);
 
 // Mean time between two frames: snapshots follow each other, and B frames share one.
 function frameMs() {
@@ -82,7 +85,7 @@ function frameMs() {
 
 function draw() {
   const shown = surface(el("cut-picture")), ms = frameMs();
-  const recent = frames.slice(-Math.max(1, Math.floor(shown.width / 2)));
+  const recent = frames.slice(-Math.max(1, Math.floor((shown.width - LEFT) / 2)));
   put("cut-is", frames.length ? t("cut_is", { n: frames.length, ms: fixed(ms, ms < 10 ? 2 : 0) }) : t(line ? "no_video_yet" : "draw_line"));
   drawCut(shown, recent);
   drawProfile(recent.at(-1));
@@ -90,65 +93,68 @@ function draw() {
 }
 
 function drawCut({ context, width, height }, recent) {
-  const points = recent.at(-1)?.along.length ?? 0;
+  const points = (recent.at(-1)?.along.length ?? 0) / colours;
   if (!points) return;
-  const tone = state.status.preview?.tone ?? {};
+  const tone = state.status.preview?.tone ?? {}, gains = tone.white_balance === "fixed" ? tone.gains : [1, 1, 1];
   const image = new ImageData(recent.length, points);
   recent.forEach(({ along }, i) => {
     for (let j = 0; j < points; j += 1) {
       const at = 4 * (j * recent.length + i);
-      image.data[at] = image.data[at + 1] = image.data[at + 2] = screenLevel(along[j], tone);
+      for (let k = 0; k < 3; k += 1) image.data[at + k] = screenLevel(along[colours === 1 ? j : 3 * j + k], tone, colours === 1 ? 1 : gains[k]);
       image.data[at + 3] = 255;
     }
   });
   const small = new OffscreenCanvas(recent.length, points);
   small.getContext("2d").putImageData(image, 0, 0);
   context.imageSmoothingEnabled = false;
-  context.drawImage(small, 0, 0, width, height);
+  context.drawImage(small, LEFT, 0, width - LEFT, height);
+  label(context, "0", LEFT - 5, 10, "right");
+  label(context, lengthText(Math.hypot(line.x1 - line.x0, line.y1 - line.y0)), LEFT - 5, height - 3, "right");
   // Lost snapshots leave no frames: a mark shows where time is missing.
   context.fillStyle = colour("--bad");
-  recent.forEach(({ seq }, i) => { if (i && seq > recent[i - 1].seq + 1) context.fillRect((i / recent.length) * width - 1, 0, 2, height); });
+  recent.forEach(({ seq }, i) => { if (i && seq > recent[i - 1].seq + 1) context.fillRect(LEFT + (i / recent.length) * (width - LEFT) - 1, 0, 2, height); });
 }
 
-function curve(context, values, width, height) {
-  const finite = values.filter(known);
+// Draw curves on one scale into a box; return its ends.
+function curves(context, all, { x, y, w, h }, styles = ["--signal"]) {
+  const finite = all.flat().filter(known);
   const low = Math.min(...finite), high = Math.max(...finite), span = high - low || 1;
-  context.strokeStyle = colour("--signal");
-  context.lineWidth = 1.2;
-  context.beginPath();
-  values.forEach((value, i) => context.lineTo(((i + 0.5) / values.length) * width, height - 4 - ((value - low) / span) * (height - 8)));
-  context.stroke();
+  all.forEach((values, k) => {
+    Object.assign(context, { strokeStyle: colour(styles[k]), lineWidth: 1.2 });
+    context.beginPath();
+    values.forEach((value, i) => context.lineTo(x + ((i + 0.5) / values.length) * w, y + h - ((value - low) / span) * h));
+    context.stroke();
+  });
   return { low, high };
 }
 
-function labels(context, height, { low, high }) {
-  context.fillStyle = colour("--dim");
-  context.font = "10px system-ui, sans-serif";
-  context.fillText(fixed(high, 3), 3, 11);
-  context.fillText(fixed(low, 3), 3, height - 3);
+function label(context, text, x, y, align = "left") {
+  Object.assign(context, { fillStyle: colour("--dim"), font: "10px system-ui, sans-serif", textAlign: align });
+  context.fillText(text, x, y);
 }
 
 function drawProfile(frame) {
   const { context, width, height } = surface(el("cut-profile"));
   if (!frame?.along.length) return;
-  labels(context, height, curve(context, [...frame.along], width, height));
-  context.textAlign = "right";
-  context.fillText(lengthText(Math.hypot(line.x1 - line.x0, line.y1 - line.y0)), width - 3, height - 3);
-  context.textAlign = "left";
+  const planes = Array.from({ length: colours }, (_, k) => [...frame.along].filter((_, i) => i % colours === k));
+  const styles = colours === 1 ? ["--signal"] : ["--chart-red", "--chart-green", "--chart-blue"];
+  const { low, high } = curves(context, planes, { x: 4, y: LINE + 2, w: width - 8, h: height - 2 * LINE - 6 }, styles);
+  label(context, fixed(high, 3), 4, 11);
+  label(context, fixed(low, 3), 4, height - 4);
+  label(context, lengthText(Math.hypot(line.x1 - line.x0, line.y1 - line.y0)), width - 4, height - 4, "right");
 }
 
 function drawTrace(recent, ms) {
   const { context, width, height } = surface(el("cut-trace"));
   if (recent.length < 2) return;
-  const means = recent.map(({ mean }) => mean);
-  if (!spectral) {
-    labels(context, height, curve(context, means, width, height));
-    return;
-  }
-  const { amplitudes, hz } = spectrum(means, ms);
-  labels(context, height, curve(context, amplitudes, width, height));
-  const top = amplitudes.indexOf(Math.max(...amplitudes.slice(1)));
-  put("cut-is", t("spectrum_is", { hz: fixed(top * hz, 2), most: fixed((amplitudes.length - 1) * hz, 1) }));
+  const means = recent.map(({ mean }) => mean), { amplitudes, hz } = spectral ? spectrum(means, ms) : {};
+  const { low, high } = curves(context, [amplitudes ?? means], { x: LEFT, y: 4, w: width - LEFT, h: height - LINE - 8 });
+  label(context, fixed(high, 3), LEFT - 5, 11, "right");
+  label(context, fixed(low, 3), LEFT - 5, height - LINE - 3, "right");
+  const last = amplitudes ? (amplitudes.length - 1) * hz : NaN;
+  label(context, amplitudes ? "0 Hz" : t("ago", { time: duration(recent.length * ms) }), LEFT, height - 3);
+  label(context, amplitudes ? `${fixed(last, 1)} Hz` : t("right_now"), width - 3, height - 3, "right");
+  if (amplitudes) put("cut-is", t("spectrum_is", { hz: fixed(amplitudes.indexOf(Math.max(...amplitudes.slice(1))) * hz, 2), most: fixed(last, 1) }));
 }
 
 // Amplitudes of the last frames' means by frequency, without the mean itself; hz is the step between two.
@@ -212,7 +218,8 @@ function pointers() {
 
 function save() {
   if (!frames.length) return;
-  const head = ["seq", "frame", "acquired_unix_ms", "mean", ...frames.at(-1).along.keys()].join(",");
+  const pixels = [...frames.at(-1).along.keys()].map((i) => (colours === 1 ? i : `${Math.floor(i / 3)}_${"rgb"[i % 3]}`));
+  const head = ["seq", "frame", "acquired_unix_ms", "mean", ...pixels].join(",");
   const rows = frames.map(({ seq, frame, timeMs, mean, along }) => [seq, frame, timeMs.toFixed(3), mean, ...along].join(","));
   const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(new Blob([[head, ...rows].join("\n")], { type: "text/csv" })), download: "space-time.csv" });
   link.click();

@@ -39,7 +39,7 @@ function row(entry, replay) {
   const replaying = replay.running && replay.out === entry.name;
   const path = `recordings/${encodeURIComponent(entry.name)}`;
   const picture = make("td", { className: "thumbnail" });
-  if (video) picture.append(button("play", "▶", () => { el("files").close(); playRecording(entry.name); }), make("img", { src: `${path}/thumbnail`, alt: "", loading: "lazy" }));
+  if (video) picture.append(button("play", "▶", () => { el("files").close(); playRecording(entry.name); }), make("img", { src: `${path}/thumbnail`, alt: "", loading: "lazy", onerror() { this.hidden = true; } }));
   const about = make("td", {}, make("b", {}, entry.name), make("small", {}, ledgerLine(open ? state.status.ledger : entry.ledger)));
   if (entry.events) about.append(make("small", {}, t("events_n", { n: count(entry.events) })));
   if (entry.parent) about.append(make("small", {}, t("replay_of", { name: entry.parent })));

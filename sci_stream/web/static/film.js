@@ -4,21 +4,23 @@ import { el, make } from "./page.js";
 import { seek, shownFrames } from "./player.js";
 import { t } from "./words.js";
 
-const HEIGHT_PX = 56, LEAST_PX = 40;
+const HEIGHT_PX = 56, LEAST_PX = 36, EDGES_PX = 7;  // those of a frame and the gap after it
 
 let step = 1;  // every frame is in the strip, or every other one, …
 
 export function show() {
   const frames = shownFrames(), node = el("film");
   if (!frames.length || !node.clientWidth) return;
-  const wide = Math.max((HEIGHT_PX * frames[0].width) / frames[0].height, LEAST_PX);
-  step = Math.ceil((frames.length * (wide + 3)) / node.clientWidth);
+  const aspect = frames[0].width / frames[0].height, room = node.clientWidth / frames.length - EDGES_PX;
+  const wide = Math.max(Math.min(HEIGHT_PX * aspect, room), LEAST_PX), high = wide / aspect;
+  step = Math.ceil((frames.length * (wide + EDGES_PX)) / (node.clientWidth + EDGES_PX));
   const shown = Math.ceil(frames.length / step);
   while (node.children.length > shown) node.lastChild.remove();
   while (node.children.length < shown) node.append(frame(node.children.length));
   [...node.children].forEach((button, i) => {
     const canvas = button.firstChild, image = frames[i * step], ratio = devicePixelRatio;
-    const [width, height] = [Math.round(wide * ratio), Math.round(HEIGHT_PX * ratio)];
+    const [width, height] = [Math.round(wide * ratio), Math.round(high * ratio)];
+    canvas.style.height = `${high}px`;
     if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
     canvas.getContext("2d").drawImage(image, 0, 0, width, height);
   });

@@ -62,7 +62,7 @@ const en = {
   disk_free: "disk free", why: "why", while_off: "while off", nothing_recorded: "nothing is being recorded", rec: "REC {bytes}",
   state_off: "off", state_recording: "recording", state_closing: "closing", state_closed: "closed", state_failed: "failed", state_stopped: "stopped",
   snapshots_one: "1 snapshot", snapshots_many: "{n} snapshots",
-  instrument: "Instrument", for_everybody: "for all viewers, recorded", series_actions: "Series", now_is: "{name}: {value}", on: "on",
+  instrument: "Instrument", for_everybody: "for all, recorded", series_actions: "Series", now_is: "{name}: {value}", on: "on",
   nodes: "Nodes", n_of_up: "{up} of {all} up", gone: "disconnected", none_yet: "none yet", up: "up", lost: "lost", device_of: "{denoiser} on {device}",
   held: "held", unsafe: "unacknowledged", missed: "missed", identical: "identical", trigger_missed: "triggers missed", trigger_early: "triggers early", in_hand: "in hand", failed: "failed",
   // alarms
