@@ -272,7 +272,7 @@ class LocalDenoiser(Denoiser, Protocol):
 
 
 @runtime_checkable
-class RecordableDenoiser(Denoiser, Protocol):
+class RecordableDenoiser(Protocol):
     """A denoiser whose work on a device can be recorded (CUDA graph) and replayed with another σ. Optional.
 
     It reads σ from the device (`sci_stream.recon.algorithms.noise_level.on_device`), does not synchronise, and its work
@@ -324,7 +324,7 @@ class FinishedByFrames(VideoDenoiser, Protocol):
 
 
 @runtime_checkable
-class MemoryReducible(Denoiser, Protocol):
+class MemoryReducible(Protocol):
     """A denoiser that can reduce its memory use at the cost of speed. Optional."""
 
     def reduce_memory(self) -> bool:

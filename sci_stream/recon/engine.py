@@ -15,9 +15,10 @@ from sci_stream.calibration.compatibility import require_matching_snapshot
 from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
-from sci_stream.ports import Denoiser, LocalDenoiser, MemoryReducible
+from sci_stream.ports import LocalDenoiser, MemoryReducible
 from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, data_step, gap, noise_variance_ratio
 from sci_stream.recon.algorithms.noise_level import Sigma
+from sci_stream.recon.algorithms.unrolled import Prior, UnrolledSolver
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.cuda_graph import (
     Graphs,
@@ -33,11 +34,11 @@ from sci_stream.recon.backend.transfers import Stopwatch, Transfers
 from sci_stream.recon.budget import SolveCosts
 from sci_stream.recon.denoisers.temporal import IterationDenoiser, cycled_denoisers, ending_on_frames
 from sci_stream.recon.initialization.error_map import InitialErrorMap
-from sci_stream.recon.initialization.initializer import REASONS, Initializer, InitialState, Past, levels_from
+from sci_stream.recon.initialization.initializer import REASONS, Initializer, InitialState, Past, coded, levels_from
 from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.noise_estimation import estimate_noise
-from sci_stream.recon.settings import SolverSettings
+from sci_stream.recon.settings import SolverSettings, limited
 from sci_stream.reports import SolveReport
 
 Watch = Callable[[torch.Tensor], None]
@@ -99,7 +100,7 @@ class Engine:
     def __init__(
         self,
         calibration: Calibration,
-        denoiser: Denoiser,
+        denoiser: Prior,
         device: torch.device,
         settings: SolverSettings,
         *,
@@ -110,7 +111,7 @@ class Engine:
         cuda_graphs: bool = True,
     ) -> None:
         self.calibration = calibration
-        self.settings = settings
+        self.settings = limited(settings, denoiser)
         self.device = device
         self._denoiser = denoiser
         self._recordable = is_recordable(denoiser)
@@ -162,6 +163,8 @@ class Engine:
 
     def _cycle(self) -> tuple[IterationDenoiser, ...]:
         """Return the denoisers of the iterations in turn, for as many frames as the masks have."""
+        if isinstance(self._denoiser, UnrolledSolver):
+            return ()
         frames, along_time = self._masks.phi.shape[1], self.settings.along_time
         return cycled_denoisers(self._denoiser, frames, self.device, along_time=along_time)
 
@@ -170,6 +173,7 @@ class Engine:
 
         Solves are recorded again when the next one is due.
         """
+        settings = limited(settings, self._denoiser)
         if settings != self.settings:
             self._graphs.clear()
         self.settings = settings
@@ -399,6 +403,8 @@ class Engine:
         between: Callable[[], None] = lambda: None,
     ) -> Iterator[torch.Tensor]:
         """Return the estimates, (P, B, h, w), of some iterations from the start; ``between`` is called before each."""
+        if isinstance(self._denoiser, UnrolledSolver):
+            return self._denoiser.solve(coded(measurement, start), iterations, between)
         # Where the denoiser reads each level, the host waits once for the first.
         levels = levels_from(self.settings, start.first if self._recordable else start.first.cpu(), iterations)
 

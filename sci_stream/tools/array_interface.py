@@ -26,13 +26,13 @@ from sci_stream.model import Array, BayerPhase, Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.optics.white import brightness_percentile, fit_white, transmission, white_level
-from sci_stream.ports import Denoiser
+from sci_stream.recon.algorithms.unrolled import Prior
 from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaults
-from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser
+from sci_stream.recon.denoisers.registry import chosen_denoiser, named_prior
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.settings import SolverSettings, default_settings, settings_for, suited_to_masks
+from sci_stream.recon.settings import SolverSettings, default_settings, limited, settings_for, suited_to_masks
 from sci_stream.reports import SolveReport
 
 AnyArray = Array | torch.Tensor
@@ -334,7 +334,8 @@ class ArraySolver:
             )
         self.device = pick_device(options.device)
         self._denoiser, settings = _prior(options.denoiser, options.weights, self.device)
-        self.settings = _adjusted(suited_to_masks(settings, self.calibration.fineness), options)
+        settings = _adjusted(suited_to_masks(settings, self.calibration.fineness), options)
+        self.settings = limited(settings, self._denoiser)
         self._engine: Engine | None = None
         self._checks = options.check_masks
         self._monitor: CalibrationMonitor | None = None
@@ -565,12 +566,12 @@ def _phase(bayer: BayerPhase | str | None) -> BayerPhase | None:
         raise InputError("Unknown Bayer phase", expected=", ".join(BayerPhase), got=repr(bayer)) from None
 
 
-def _prior(denoiser: AnyDenoiser, weights: str | Path | None, device: torch.device) -> tuple[Denoiser, SolverSettings]:
+def _prior(denoiser: AnyDenoiser, weights: str | Path | None, device: torch.device) -> tuple[Prior, SolverSettings]:
     """Return the denoiser on the device and the settings that suit it."""
     if isinstance(denoiser, str):
         path = None if weights is None else Path(weights)
-        name = chosen_denoiser(denoiser, device, weights=path is not None)
-        return make_denoiser(name, device, path, Precision.AUTO), default_settings(device, name)
+        name = chosen_denoiser(denoiser, device, path)
+        return named_prior(name, device, path, Precision.AUTO), default_settings(device, name)
     if not callable(denoiser):
         raise InputError(
             "The denoiser is invalid", expected="a name, a torch.nn.Module or a callable", got=type(denoiser).__name__

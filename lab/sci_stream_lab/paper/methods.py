@@ -160,7 +160,7 @@ class Live:
 
     def prepare(self, calibration: Calibration, device: torch.device, weights: Path | None) -> tuple[Solve, int]:
         """Return the solve of a shot, and its number of iterations."""
-        name = chosen_denoiser("auto", device, weights=weights is not None)
+        name = chosen_denoiser("auto", device, weights)
         return _by_engine(Engine(calibration, _make(name, device, weights), device, default_settings(device, name)))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from sci_stream.recon.denoisers.weights import VIDEO_INPUTS
 from sci_stream_lab.training.checkpoint import SessionRecord
 from sci_stream_lab.training.curve import CurvePoint
+from sci_stream_lab.training.unrolled.network import UnrolledShape
 from sci_stream_lab.training.variants import NetworkShape
 
 _POINTS_SHOWN = 16
@@ -42,7 +43,7 @@ class ModelCard:
     """
 
     variant: str
-    shape: NetworkShape
+    shape: NetworkShape | UnrolledShape
     sha256: str
     licence: str
     data: Sequence[str]
@@ -65,6 +66,15 @@ class ModelCard:
 
     def _network(self) -> str:
         shape = self.shape
+        if isinstance(shape, UnrolledShape):
+            return (
+                f"# {self.variant}: a solve trained as a whole\n\n"
+                f"{shape.stages} stages of {shape.layers} layers and {shape.channels} channels, each an iteration of "
+                f"GAP with a network of its own: {shape.n_parameters / 1e3:.1f} thousand parameters, "
+                f"{shape.flop_per_pixel / 1e3:.1f} kFLOP a pixel. It takes a measurement with its masks, its noise and "
+                "the start of its solve, and gives the video.\n\n"
+                f"SHA-256 `{self.sha256}`. Licence of the weights: {self.licence}."
+            )
         takes = (
             "It takes the grey frames of a video, 0–1, with noise and the noise's standard deviation, and gives the "
             "noise to be subtracted; each frame is denoised with its neighbours, aligned by motion. It is the prior of "
@@ -108,6 +118,8 @@ class ModelCard:
         whole = self.steps is not None and self.step >= self.steps
         state = "complete" if whole else f"not complete (of {self.steps or 'an open number of'} steps)"
         unused = {"bayer_share"} if self._sees_neighbours else {"clip_px", "pool", "noise_steps"}
+        if isinstance(self.shape, UnrolledShape):
+            unused = {"bayer_share", "pool", "noise_steps", "sigma_most"}
         settings = "\n".join(
             f"| {name} | {_value(value)} |" for name, value in self.settings.items() if name not in unused
         )
@@ -122,6 +134,8 @@ class ModelCard:
             if self._sees_neighbours
             else "Mean absolute error; new noise in every step; patches turned and mirrored"
         )
+        if isinstance(self.shape, UnrolledShape):
+            error = "Logarithm of the mean squared error, and a part of the error itself; new masks in every step"
         return (
             f"## Training\n\n{begun}{self.step} steps in {self.minutes:.1f} minutes, {state}. {error}. "
             "Muon for the kernels between the first layer and the last, Adam for all else; constant learning rates "
@@ -142,12 +156,17 @@ class ModelCard:
         head = f"| step | minutes | loss | {' | '.join(f'σ {n}' if n.isdigit() else n for n in levels)} |"
         rule = "|---" * (len(levels) + 3) + "|"
         held_out = "clips, with white noise and of a solve of 8 iterations" if self._sees_neighbours else "photographs"
+        if isinstance(self.shape, UnrolledShape):
+            held_out = "clips, behind masks of each class"
         return f"## Validation curve\n\nPSNR in dB on held-out {held_out}.\n\n{head}\n{rule}\n{rows}"
 
     def _again(self) -> str:
         s = self.settings
-        clips = " --clips CLIPS" if self._sees_neighbours else ""
+        whole = isinstance(self.shape, UnrolledShape)
+        clips = " --clips CLIPS" if self._sees_neighbours or whole else ""
         for_clips = f" --noise-steps {s['noise_steps']} --clip-size {s['clip_px']} --pool {s['pool']}" if clips else ""
+        if whole:
+            for_clips = f" --masks MASKS --clip-size {s['clip_px']} --stages {s['stages']}"
         options = (
             f"--variant {self.variant}{clips} --seed {s['seed']} --batch {s['batch']} --patch {s['patch_px']} "
             f"--learning-rate {s['learning_rate']} --kernel-rate {s['kernel_rate']} "
@@ -164,7 +183,7 @@ class ModelCard:
 
     @property
     def _sees_neighbours(self) -> bool:
-        return self.shape.inputs == VIDEO_INPUTS
+        return isinstance(self.shape, NetworkShape) and self.shape.inputs == VIDEO_INPUTS
 
 
 def _listed(lines: Sequence[str]) -> str:

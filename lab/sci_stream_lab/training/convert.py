@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import safetensors.torch
 import torch
 
 from sci_stream.errors import ConfigError
-from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet, read_metadata, save_ffdnet
+from sci_stream.recon.denoisers.weights import (
+    UNROLLED_LAYOUT,
+    FfdnetWeights,
+    Stage,
+    is_unrolled,
+    load_ffdnet,
+    load_unrolled,
+    read_metadata,
+    save_ffdnet,
+)
 from sci_stream_lab.training.checkpoint import write_atomically
 from sci_stream_lab.training.matconvnet import read_matconvnet
+from sci_stream_lab.training.unrolled.network import UnrolledShape
 from sci_stream_lab.training.variants import NetworkShape, variant_of
 
 # Metadata entries that are derived from the tensors.
@@ -27,7 +39,7 @@ class WeightsDescription:
     path: Path
     origin: str
     variant: str | None
-    shape: NetworkShape
+    shape: NetworkShape | UnrolledShape
     gives: str
     sha256: str
     about: Mapping[str, str]
@@ -65,6 +77,10 @@ def describe_weights(path: Path) -> WeightsDescription:
     WeightsError
         If it is missing or has no known layout.
     """
+    if is_unrolled(path):
+        shape = UnrolledShape.of(load_unrolled(path))
+        about = {**read_metadata(path), "stages": str(shape.stages)}
+        return WeightsDescription(path, "own", "unrolled", shape, "video", file_sha256(path), about)
     weights = read_any(path)
     return WeightsDescription(
         path=path,
@@ -116,7 +132,11 @@ def import_weights(source: Path, path: Path, *, licence: str = "not stated", for
 
 
 def write_own(
-    weights: FfdnetWeights, path: Path, about: Mapping[str, str], *, kernel_dtype: torch.dtype = torch.float32
+    weights: FfdnetWeights | Sequence[Stage],
+    path: Path,
+    about: Mapping[str, str],
+    *,
+    kernel_dtype: torch.dtype = torch.float32,
 ) -> None:
     """Write own safetensors, complete or not at all.
 
@@ -127,9 +147,27 @@ def write_own(
     """
     with tempfile.TemporaryDirectory() as folder:
         staged = Path(folder) / path.name
-        save_ffdnet(weights, staged, about=about, kernel_dtype=kernel_dtype)
+        if isinstance(weights, FfdnetWeights):
+            save_ffdnet(weights, staged, about=about, kernel_dtype=kernel_dtype)
+        else:
+            save_unrolled(weights, staged, about=about, kernel_dtype=kernel_dtype)
         content = staged.read_bytes()
     write_atomically(path, lambda file: file.write(content))
+
+
+def save_unrolled(
+    stages: Sequence[Stage], path: Path, *, about: Mapping[str, str], kernel_dtype: torch.dtype = torch.float32
+) -> None:
+    """Write unrolled stages as own safetensors; the metadata keep ``about`` and the shape."""
+    tensors: dict[str, torch.Tensor] = {}
+    for k, stage in enumerate(stages):
+        tensors[f"stage.{k}.step"] = stage.step
+        for n, (kernel, bias) in enumerate(zip(stage.kernels, stage.biases, strict=True)):
+            tensors[f"stage.{k}.conv.{n}.weight"] = kernel.to(kernel_dtype)
+            tensors[f"stage.{k}.conv.{n}.bias"] = bias
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    shape = {name: str(value) for name, value in dataclasses.asdict(UnrolledShape.of(stages)).items()}
+    safetensors.torch.save_file(tensors, path, {**about, "layout": UNROLLED_LAYOUT, **shape})
 
 
 def file_sha256(path: Path) -> str:

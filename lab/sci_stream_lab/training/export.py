@@ -11,15 +11,16 @@ import torch
 
 from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.file_guard import reading
-from sci_stream.recon.denoisers.weights import FfdnetWeights
+from sci_stream.recon.denoisers.weights import FfdnetWeights, Stage
 from sci_stream_lab.training.card import ModelCard
 from sci_stream_lab.training.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, write_atomically
 from sci_stream_lab.training.convert import file_sha256, read_any, write_own
 from sci_stream_lab.training.curve import read_curve
 from sci_stream_lab.training.evaluation import evaluate
-from sci_stream_lab.training.learner import FfdnetLearner, initial_weights
 from sci_stream_lab.training.settings import TrainingSettings
-from sci_stream_lab.training.variants import NetworkShape, variant_shape
+from sci_stream_lab.training.train import ffdnet_learner, unrolled_learner
+from sci_stream_lab.training.unrolled.network import UnrolledShape
+from sci_stream_lab.training.variants import NetworkShape
 
 _KERNELS_IN = torch.float16
 
@@ -82,16 +83,24 @@ def export_weights(
     if path.suffix != ".safetensors":
         raise ConfigError("Weights are exported as safetensors", expected="a name ending in .safetensors", got=path)
     saved = load_checkpoint(run)
-    weights = _rounded(_averaged(saved, run))
+    weights = _averaged(saved, run)
     settings = saved["settings"]
     step = saved["learner"]["step"]
     trained_on = "; ".join((*data, *clip_data))
     about = {"variant": settings["variant"], "licence": licence, "trained_on": trained_on, "steps": str(step)}
-    scores = _measured(weights, settings["variant"], plan or TestPlan(), progress)
+    plan, scores = plan or TestPlan(), {}
+    if isinstance(weights, FfdnetWeights):
+        scores = _measured(weights, settings["variant"], plan, progress)
+    elif plan.folders or plan.beside:
+        raise ConfigError(
+            "An unrolled network denoises no images",
+            expected="no --test-on and no --beside",
+            hint="`sci-stream bench stages OUT.safetensors` measures it.",
+        )
     write_own(weights, path, about, kernel_dtype=_KERNELS_IN)
     card = ModelCard(
         variant=settings["variant"],
-        shape=NetworkShape.of(weights),
+        shape=NetworkShape.of(weights) if isinstance(weights, FfdnetWeights) else UnrolledShape.of(weights),
         sha256=file_sha256(path),
         licence=licence,
         data=data,
@@ -111,23 +120,24 @@ def export_weights(
     return card
 
 
-def _averaged(saved: Checkpoint, run: Path) -> FfdnetWeights:
-    """Return the averaged weights of a checkpoint."""
+def _averaged(saved: Checkpoint, run: Path) -> FfdnetWeights | list[Stage]:
+    """Return the averaged weights of a checkpoint, as they will be read back."""
     with reading(checkpoint_path(run), "a training of this project"):
         settings = TrainingSettings(**saved["settings"])
-        start = initial_weights(variant_shape(settings.variant), settings.seed)
-        learner = FfdnetLearner(start, torch.device("cpu"), settings.ema_decay)
+        make = unrolled_learner if settings.is_unrolled else ffdnet_learner
+        learner = make(settings, torch.device("cpu"), None)
         learner.restore(saved["learner"])
     weights = learner.weights()
-    if not all(bool(t.isfinite().all()) for t in (*weights.kernels, *weights.biases)):
+    networks = [weights] if isinstance(weights, FfdnetWeights) else weights
+    if not all(bool(t.isfinite().all()) for network in networks for t in (*network.kernels, *network.biases)):
         raise WeightsError(f"The training in {run} diverged", got="NaN or infinity", hint="Lower the learning rate.")
-    return weights
+    if isinstance(weights, FfdnetWeights):
+        return dataclasses.replace(weights, kernels=_rounded(weights.kernels))
+    return [stage._replace(kernels=_rounded(stage.kernels)) for stage in weights]
 
 
-def _rounded(weights: FfdnetWeights) -> FfdnetWeights:
-    """Return the weights as they will be read back."""
-    kernels = tuple(kernel.to(_KERNELS_IN).to(kernel.dtype) for kernel in weights.kernels)
-    return dataclasses.replace(weights, kernels=kernels)
+def _rounded(kernels: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    return tuple(kernel.to(_KERNELS_IN).to(kernel.dtype) for kernel in kernels)
 
 
 def _measured(

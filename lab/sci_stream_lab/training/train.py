@@ -20,7 +20,7 @@ from sci_stream.errors import ConfigError
 from sci_stream.file_guard import reading
 from sci_stream.files.calibration_import import ImportOptions, import_masks
 from sci_stream.recon.backend.device import describe_device
-from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
+from sci_stream.recon.denoisers.weights import FfdnetWeights, Stage, load_ffdnet
 from sci_stream_lab.training.checkpoint import (
     Checkpoint,
     SessionRecord,
@@ -36,7 +36,7 @@ from sci_stream_lab.training.patches import PhotographData, least_image_px
 from sci_stream_lab.training.settings import DEFAULTS, TrainingSettings, Until
 from sci_stream_lab.training.unrolled.data import UnrolledData
 from sci_stream_lab.training.unrolled.learner import UnrolledLearner
-from sci_stream_lab.training.unrolled.network import Stage, UnrolledShape, grown, initial_stages
+from sci_stream_lab.training.unrolled.network import UnrolledShape, grown, initial_stages
 from sci_stream_lab.training.variants import NetworkShape, variant_shape
 from sci_stream_lab.training.video.clips import load_clips
 from sci_stream_lab.training.video.data import VideoData
@@ -127,17 +127,17 @@ def train(
     session: _Session[Any, Any]
     if clips is None:
         photographs = PhotographData(images, held_out, settings, device)
-        session = _Session(run, settings, until, photographs, partial(_ffdnet_learner, settings, device), device)
+        session = _Session(run, settings, until, photographs, partial(ffdnet_learner, settings, device), device)
     else:
         videos = load_clips(clips, least_px=least_px, memory_bytes=memory_mib * 2**20)
         unreadable, too_small = unreadable + len(videos.unreadable), too_small + len(videos.too_small)
         if settings.is_unrolled:
             stacks = [import_masks(path, ImportOptions()).phi for path in masks]
             coded = UnrolledData(videos, images, stacks, settings, device, held_out=held_out)
-            session = _Session(run, settings, until, coded, partial(_unrolled_learner, settings, device), device)
+            session = _Session(run, settings, until, coded, partial(unrolled_learner, settings, device), device)
         else:
             data_of_video = VideoData(videos, images, run, settings, device, held_out=held_out)
-            session = _Session(run, settings, until, data_of_video, partial(_ffdnet_learner, settings, device), device)
+            session = _Session(run, settings, until, data_of_video, partial(ffdnet_learner, settings, device), device)
     if resume:
         session.resume()
     elif checkpoint_path(run).exists():
@@ -167,13 +167,15 @@ def _require_clips_if_needed(settings: TrainingSettings, clips: Path | None) -> 
         )
 
 
-def _ffdnet_learner(settings: TrainingSettings, device: torch.device, start_from: Path | None) -> FfdnetLearner:
+def ffdnet_learner(settings: TrainingSettings, device: torch.device, start_from: Path | None) -> FfdnetLearner:
+    """Return an FFDNet in training, from weights or, for None, from random ones."""
     shape = variant_shape(settings.variant)
     start = initial_weights(shape, settings.seed) if start_from is None else _start(start_from, shape)
     return FfdnetLearner(start, device, settings.ema_decay)
 
 
-def _unrolled_learner(settings: TrainingSettings, device: torch.device, start_from: Path | None) -> UnrolledLearner:
+def unrolled_learner(settings: TrainingSettings, device: torch.device, start_from: Path | None) -> UnrolledLearner:
+    """Return stages in training; ``start_from`` as of `train`."""
     shape = UnrolledShape(settings.stages, settings.layers, settings.channels)
     if start_from is None:
         start = initial_stages(shape, settings.seed)
@@ -190,7 +192,7 @@ def _stages(path: Path, shape: UnrolledShape) -> list[Stage]:
     saved = load_checkpoint(path.parent)
     with reading(path, "a training of an unrolled network"):
         theirs = TrainingSettings(**saved["settings"])
-        learner = _unrolled_learner(theirs, torch.device("cpu"), None)
+        learner = unrolled_learner(theirs, torch.device("cpu"), None)
         learner.restore(saved["learner"])
     if (theirs.layers, theirs.channels) != (shape.layers, shape.channels):
         raise ConfigError("The run to start from has stages of another shape", expected=shape, got=theirs)

@@ -90,7 +90,7 @@ def _plan(device: torch.device, sizes_px: tuple[int, ...], report: Callable[[str
     The size is the largest of the descending ones that takes at most the target time, at least the last.
     """
     size_px = sizes_px[-1]
-    prior, choices = chosen_denoiser("auto", device, weights=False), _NETWORK_ITERATIONS
+    prior, choices = chosen_denoiser("auto", device, None), _NETWORK_ITERATIONS
     once_s = _seconds_per_iteration(device, prior, size_px, report)
     iterations = next((n for n in choices if n * once_s <= _LONGEST_SOLVE_S), choices[-1])
     why = ""

@@ -16,10 +16,11 @@ from sci_stream.config.runtime_parameters import declare
 from sci_stream.errors import ConfigError
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Parameter, Value
-from sci_stream.ports import Denoiser
+from sci_stream.recon.algorithms.unrolled import Prior
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.denoisers.registry import DENOISERS, chosen_denoiser, make_denoiser
-from sci_stream.recon.settings import SolverSettings, default_settings, suited_to_masks
+from sci_stream.recon.denoisers.registry import DENOISERS, chosen_denoiser, named_prior
+from sci_stream.recon.denoisers.variants import has_weights
+from sci_stream.recon.settings import SolverSettings, default_settings, limited, suited_to_masks
 
 _ID_DIGITS = 12
 # The identity denoiser, for tests.
@@ -32,7 +33,7 @@ _LEFT_OPEN = tuple(
 )
 
 
-def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoiser, SolverSettings]:
+def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Prior, SolverSettings]:
     """Return the denoiser on its device and the settings: the rig's, with device-dependent defaults.
 
     A subclass of the section may have further fields of `SolverSettings`, as in experiments.
@@ -40,7 +41,7 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoi
     Raises `ConfigError`, `WeightsError` if the denoiser is unknown or its checkpoint missing or unusable.
     """
     weights = section.weights
-    name = chosen_denoiser(section.denoiser, device, weights=weights is not None)
+    name = chosen_denoiser(section.denoiser, device, weights)
     settings = default_settings(device, name, linear_start=getattr(section, "linear_start", None))
     names = (field.name for field in dataclasses.fields(SolverSettings))
     from_rig = {name: value for name in names if (value := getattr(section, name, None)) is not None}
@@ -52,8 +53,8 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Denoi
             f"The weights {weights} are of MatConvNet",
             hint="Convert them, with sci-stream-lab: sci-stream weights import FILE.mat FILE.safetensors",
         )
-    precision = Precision(section.precision)
-    return make_denoiser(name, device, weights, precision), settings
+    prior = named_prior(name, device, weights, Precision(section.precision))
+    return prior, limited(settings, prior)
 
 
 def suited(section: ReconstructSection, settings: SolverSettings, calibration: Calibration) -> SolverSettings:
@@ -83,14 +84,14 @@ def solver_id(output: Mapping[str, int | float | str]) -> str:
 def offered_priors(rig: ReconstructSection, prior: str) -> tuple[str, ...]:
     """Return the available denoisers: the rig's own and those shipped with the product."""
     own_prior = _own_prior(rig, prior)
-    free = [name for name in DENOISERS if name != _NO_PRIOR]
+    free = [n for n, spec in DENOISERS.items() if n != _NO_PRIOR and (not spec.takes_weights or has_weights(n))]
     return tuple(sorted({own_prior, prior, *free}))
 
 
 def _own_prior(rig: ReconstructSection, prior: str) -> str:
-    if rig.denoiser != "auto":
-        return rig.denoiser
-    return "ffdnet" if rig.weights is not None else prior
+    if rig.denoiser == "auto" and rig.weights is None:
+        return prior
+    return chosen_denoiser(rig.denoiser, torch.device("cpu"), rig.weights)
 
 
 def solver_parameters(

@@ -34,7 +34,7 @@ from sci_stream.nodes.reconstruct.solver_settings import (
 from sci_stream.nodes.runtime.analyses import Analyses
 from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SOLVER_KEY, Parameter, Value
-from sci_stream.ports import Denoiser
+from sci_stream.recon.algorithms.unrolled import Prior
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.device import describe_device, idle_cuda, is_lost, memory_in_use, pick_device
 from sci_stream.recon.budget import BudgetController, SolveCosts
@@ -276,7 +276,7 @@ class SolverThread:
         return {f"{SOLVER_KEY}{name}": value for name, value in {"id": self._solver_id, **solver}.items()}
 
     def _make_engine(
-        self, calibration: Calibration, denoiser: Denoiser, section: ReconstructSection, settings: SolverSettings
+        self, calibration: Calibration, denoiser: Prior, section: ReconstructSection, settings: SolverSettings
     ) -> Engine:
         """Return an engine that is ready."""
         engine = Engine(

@@ -19,7 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from sci_stream.errors import CaptureError
-from sci_stream.ports import Denoiser, RecordableDenoiser
+from sci_stream.ports import RecordableDenoiser
+from sci_stream.recon.algorithms.unrolled import Prior
 
 Replay = Callable[[], None]
 Recorder = Callable[[Callable[[], None]], Replay]
@@ -205,12 +206,12 @@ def rungs(iterations: int, min_iterations: int) -> tuple[int, ...]:
     return tuple(sorted({min_iterations, iterations} | between))
 
 
-def is_recordable(denoiser: Denoiser) -> bool:
+def is_recordable(denoiser: Prior) -> bool:
     """Return whether a denoiser leaves every σ on the device."""
     return isinstance(denoiser, RecordableDenoiser) and denoiser.recordable
 
 
-def why_not_recorded(denoiser: Denoiser, pixels: int, *, cuda_graphs: bool) -> str:
+def why_not_recorded(denoiser: Prior, pixels: int, *, cuda_graphs: bool) -> str:
     """Return why solves of a video of this many pixels are not recorded on a GPU; empty if they are."""
     if not cuda_graphs:
         return "cuda_graphs = false in [reconstruct]"

@@ -25,6 +25,7 @@ import torch
 from sci_stream.errors import ConfigError, InputError, SciStreamError
 from sci_stream.ports import Denoiser, VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
+from sci_stream.recon.algorithms.unrolled import Prior
 from sci_stream.recon.backend.half_precision import Precision
 
 GROUP = "sci_stream.denoisers"
@@ -71,7 +72,7 @@ class DenoiserSpec:
     ``takes_weights``: whether it accepts other weights than the shipped ones.
     """
 
-    make: Callable[[torch.device, Path | None, Precision], Denoiser]
+    make: Callable[[torch.device, Path | None, Precision], Prior]
     defaults: DenoiserDefaults
     takes_weights: bool = False
 

@@ -11,6 +11,7 @@ import torch
 from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
+from sci_stream.recon.algorithms.unrolled import Prior, UnrolledSolver
 from sci_stream.recon.backend.device import is_large_gpu
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.external import DenoiserDefaults, DenoiserSpec, load_plugin, plugin_names
@@ -18,7 +19,7 @@ from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.video_ffdnet import FinishedVideoFfdnetDenoiser
-from sci_stream.recon.denoisers.weights import FRAME_INPUTS, VIDEO_INPUTS, load_ffdnet
+from sci_stream.recon.denoisers.weights import FRAME_INPUTS, VIDEO_INPUTS, is_unrolled, load_ffdnet, load_unrolled
 
 
 class IdentityDenoiser:
@@ -70,6 +71,14 @@ DENOISERS: dict[str, DenoiserSpec] = {
     "ffdnet": DenoiserSpec(_network("ffdnet"), replace(_FFDNET, gpu_iterations=40), takes_weights=True),
     "ffdnet-lite": DenoiserSpec(_network("ffdnet-lite"), _FFDNET, takes_weights=True),
     "video-lite": DenoiserSpec(_network("video-lite"), replace(_FFDNET, iterations=12), takes_weights=True),
+    # As many iterations as there are stages.
+    "unrolled": DenoiserSpec(
+        lambda device, weights, precision: UnrolledSolver(
+            load_unrolled(weights or shipped_weights("unrolled")), device, precision
+        ),
+        DenoiserDefaults(iterations=64, min_iterations=1, along_time=False),
+        takes_weights=True,
+    ),
     "identity": DenoiserSpec(
         lambda *_: IdentityDenoiser(),
         DenoiserDefaults(
@@ -79,11 +88,16 @@ DENOISERS: dict[str, DenoiserSpec] = {
 }
 
 
-def chosen_denoiser(name: str, device: torch.device, *, weights: bool) -> str:
-    """Return the name of a denoiser; for ``"auto"``, ``"ffdnet"`` with weights or on a large GPU, else ffdnet-lite."""
+def chosen_denoiser(name: str, device: torch.device, weights: Path | None) -> str:
+    """Return the name of a denoiser; for ``"auto"`` that of the weights, or by the device.
+
+    With weights ``"unrolled"`` or ``"ffdnet"``, else ``"ffdnet"`` on a large GPU, or ``"ffdnet-lite"``.
+    """
     if name != "auto":
         return name
-    return "ffdnet" if weights or is_large_gpu(device) else "ffdnet-lite"
+    if weights is not None:
+        return "unrolled" if is_unrolled(weights) else "ffdnet"
+    return "ffdnet" if is_large_gpu(device) else "ffdnet-lite"
 
 
 # Denoisers of the laboratory, which is another package.
@@ -116,7 +130,18 @@ def make_denoiser(
     weights: Path | None = None,
     precision: Precision = Precision.FLOAT32,
 ) -> Denoiser:
-    """Make a denoiser by name.
+    """Make a denoiser by name, as `named_prior`.
+
+    Raises `ConfigError` also if it is a whole solve.
+    """
+    prior = named_prior(name, device, weights, precision)
+    if isinstance(prior, UnrolledSolver):
+        raise ConfigError("A denoiser is needed here, and not a whole solve", got=repr(name))
+    return prior
+
+
+def named_prior(name: str, device: torch.device, weights: Path | None, precision: Precision) -> Prior:
+    """Make a denoiser, or what replaces one and its iterations, by name.
 
     Parameters
     ----------

@@ -13,7 +13,13 @@ _TRAINED_BY = {
     "ffdnet": "`sci-stream train PHOTOS RUN --variant ffdnet --minutes 60`",
     "ffdnet-lite": "`sci-stream train PHOTOS RUN --variant ffdnet-lite --minutes 60`",
     "video-lite": "`sci-stream train PHOTOS RUN --variant video-lite --clips CLIPS --minutes 90`",
+    "unrolled": "`sci-stream train PHOTOS RUN --variant unrolled --clips CLIPS`, which takes days",
 }
+
+
+def has_weights(name: str) -> bool:
+    """Return whether weights of this network ship with the product."""
+    return (_WEIGHTS_FOLDER / f"{name}.safetensors").is_file()
 
 
 def shipped_weights(name: str) -> Path:

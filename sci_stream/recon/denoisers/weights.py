@@ -1,6 +1,6 @@
-"""Read FFDNet weights in several layouts.
+"""Read weights of FFDNet in several layouts, and of unrolled stages (`sci_stream.recon.algorithms.unrolled`) in one.
 
-Three layouts of the same network are read, distinguished by their keys and shapes:
+Three layouts of FFDNet are read, distinguished by their keys and shapes:
 
 =========  ==================  =======================  ============  ==========  ==================
 layout     file                keys                     bias          σ map       last layer gives
@@ -15,11 +15,13 @@ All order the four sub-pixels of the unshuffled image row by row, as ``torch.pix
 
 from __future__ import annotations
 
+import itertools
 import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import safetensors
 import safetensors.torch
@@ -30,6 +32,8 @@ from sci_stream.file_guard import reading, require_memory, require_ratio, requir
 
 LAYOUT = "sci_stream.ffdnet.1"
 """The ``layout`` entry in the metadata of own checkpoints; the number increases with incompatible changes."""
+UNROLLED_LAYOUT = "sci_stream.unrolled.1"
+"""That of unrolled stages."""
 
 SUBPIXELS = 4
 """Sub-pixel images of half the size that a frame is split into."""
@@ -37,6 +41,12 @@ FRAME_INPUTS = SUBPIXELS + 1
 """Channels that a network takes which sees each frame by itself: sub-pixels and σ."""
 VIDEO_INPUTS = 6 * SUBPIXELS + 1
 """Channels of one that sees neighbouring frames: with the differences of four neighbours and of the mean around."""
+STAGE_INPUTS, STAGE_OUTPUTS = FRAME_INPUTS + 2 * SUBPIXELS + 2, 2 * SUBPIXELS
+"""Channels that an unrolled stage takes besides the memory, and gives.
+
+x and σ as a frame network takes them, the last change and the masks by sub-pixels, noise and error of the start; the
+error of x and log(e²/2σ²), by sub-pixels.
+"""
 _BN_EPS = 1e-5  # of torch.nn.BatchNorm2d, with which the published network was trained
 _IPOL_KEY = re.compile(r"(?:module\.)?intermediate_dncnn\.itermediate_dncnn\.(\d+)\.(\w+)")
 _KAIR_KEY = re.compile(r"(?:module\.)?model\.(\d+)\.(weight|bias)")
@@ -82,6 +92,14 @@ class FfdnetWeights:
         return self.kernels[0].shape[1] == VIDEO_INPUTS
 
 
+class Stage(NamedTuple):
+    """One unrolled stage: kernels (C_out, C_in, 3, 3) and biases (C_out,) of its layers; log(σ/error) and α, (2,)."""
+
+    kernels: Sequence[torch.Tensor]
+    biases: Sequence[torch.Tensor]
+    step: torch.Tensor
+
+
 def load_ffdnet(path: Path) -> FfdnetWeights:
     """Read FFDNet weights in any known layout.
 
@@ -120,6 +138,41 @@ def save_ffdnet(
     shape = {"layers": str(weights.layers), "channels": str(weights.channels)}
     layout = {"layout": LAYOUT, "output": "noise" if weights.gives_noise else "image", **shape}
     safetensors.torch.save_file(tensors, path, {**(about or {}), **layout})
+
+
+def is_unrolled(path: Path) -> bool:
+    """Return whether a checkpoint says that it has unrolled stages; raise `WeightsError` if it cannot be read."""
+    return path.suffix == ".safetensors" and read_metadata(path).get("layout") == UNROLLED_LAYOUT
+
+
+def load_unrolled(path: Path) -> list[Stage]:
+    """Read unrolled stages, float32: safetensors with their shape in the metadata.
+
+    Raises `WeightsError` if the file is missing, unreadable, of another network or shape, or not finite.
+    """
+    tensors, metadata = _read_safetensors(path)
+    if (layout := metadata.get("layout", "none")) != UNROLLED_LAYOUT:
+        hint = "Weights of an FFDNet are for 'ffdnet' or 'video-lite'."
+        raise WeightsError(
+            f"Weights file {path} has no unrolled stages", expected=UNROLLED_LAYOUT, got=layout, hint=hint
+        )
+    with reading(path, "unrolled stages", error=WeightsError):
+        n_stages, n_layers, channels = (int(metadata[name]) for name in ("stages", "layers", "channels"))
+    sizes = [STAGE_INPUTS + channels // 2, *[channels] * (min(n_layers, len(tensors)) - 1), STAGE_OUTPUTS]
+    shapes: dict[str, tuple[int, ...]] = {"step": (2,)}
+    for n, (c_in, c_out) in enumerate(itertools.pairwise(sizes)):
+        shapes |= {f"conv.{n}.weight": (c_out, c_in, 3, 3), f"conv.{n}.bias": (c_out,)}
+    names = [f"stage.{k}." for k in range(min(n_stages, len(tensors)))]
+    expected = {stage + name: shape for stage in names for name, shape in shapes.items()}
+    if not expected or {name: tuple(tensor.shape) for name, tensor in tensors.items()} != expected:
+        raise WeightsError(
+            f"The tensors of {path} do not have the shape that its metadata state",
+            expected=f"{n_stages} stages of {n_layers} layers and {channels} channels",
+            got=_shortened([f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items()]),
+        )
+    _require_finite(tensors.values(), path)
+    values = [[tensors[stage + name].float() for name in shapes] for stage in names]
+    return [Stage(layers[::2], layers[1::2], step) for step, *layers in values]
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -205,6 +258,7 @@ def _from_own(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str], 
             f"Weights file {path} is of an unknown layout",
             expected=f"layout {LAYOUT!r} in its metadata",
             got=repr(metadata.get("layout", "none")),
+            hint="Choose the denoiser 'unrolled'." if metadata.get("layout") == UNROLLED_LAYOUT else None,
         )
     output = metadata.get("output")
     if output not in ("image", "noise"):
@@ -300,9 +354,13 @@ def check_weights(weights: FfdnetWeights, path: Path) -> FfdnetWeights:
     biased = all(bias.shape == (n,) for bias, n in zip(weights.biases, outputs, strict=True))
     if not chained or not biased or any(shape[2:] != (3, 3) for shape in shapes):
         raise _wrong_shapes(path, shapes)
-    if not all(bool(t.isfinite().all()) for t in (*weights.kernels, *weights.biases)):
-        raise WeightsError(f"Weights file {path} holds NaN or infinity", hint="Training diverged, or it is damaged.")
+    _require_finite((*weights.kernels, *weights.biases), path)
     return weights
+
+
+def _require_finite(tensors: Iterable[torch.Tensor], path: Path) -> None:
+    if not all(bool(t.isfinite().all()) for t in tensors):
+        raise WeightsError(f"Weights file {path} holds NaN or infinity", hint="Training diverged, or it is damaged.")
 
 
 def _wrong_shapes(path: Path, shapes: list[tuple[int, ...]]) -> WeightsError:

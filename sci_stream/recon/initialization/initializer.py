@@ -11,6 +11,7 @@ from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.recon.algorithms.gap import cold_start
 from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.algorithms.schedule import MIN_SIGMA, sigma_levels
+from sci_stream.recon.algorithms.unrolled import Coded
 from sci_stream.recon.initialization.error_map import InitialErrorMap
 from sci_stream.recon.initialization.lmmse import LmmseEstimator
 from sci_stream.recon.initialization.warm_start import VERDICTS, predict, verdict
@@ -154,3 +155,15 @@ def levels_from(settings: SolverSettings, first: torch.Tensor, iterations: int) 
     if settings.linear_start:
         last *= max(1.0, _ENDS_LOW_AFTER / iterations) ** 0.5
     return sigma_levels(first, first.clamp_max(last), iterations)
+
+
+def coded(measurement: Measurement, start: InitialState) -> Coded:
+    """Return a measurement with its start as the stages take them."""
+    y, r_inv, noise, error = measurement.y, measurement.r_inv, measurement.noise, start.error
+    if error is not None and noise is not None and measurement.mismatch is not None:
+        noise, error = error.with_noise(noise, measurement.mismatch * y, r_inv)
+    around = start.first.square().expand(y.shape)  # from ȳ, whose error is not known
+    if error is not None:
+        around = torch.where(error.around.isfinite(), error.around, error.where_wrong).clamp(0.0, 1.0)
+    noise = torch.zeros_like(y) if noise is None else noise.clamp_min(0.0)
+    return Coded(y, measurement.phi, r_inv, noise, around, start.still[:, 0], start.v)

@@ -19,7 +19,7 @@ from sci_stream.model import Array
 from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_prior, solver_id
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
-from sci_stream.ports import Denoiser
+from sci_stream.recon.algorithms.unrolled import Prior
 from sci_stream.recon.settings import SolverSettings
 from sci_stream.recording.columns import OUTCOME_CODES
 from sci_stream.recording.reader import Settings
@@ -48,7 +48,7 @@ class SolverChanges:
 class SolverSetup:
     """A prior on its device with its settings; ``described`` holds them as plain values, ``id`` names them."""
 
-    denoiser: Denoiser
+    denoiser: Prior
     settings: SolverSettings
     described: Settings
     id: str

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from sci_stream.recon.algorithms.unrolled import Coded, estimates
 from sci_stream.recon.backend.device import computes_bfloat16
+from sci_stream.recon.denoisers.weights import Stage
 from sci_stream_lab.training.data import DRAWING_THREADS, drawn_ahead
 from sci_stream_lab.training.media import MediaSet
 from sci_stream_lab.training.settings import TrainingSettings
 from sci_stream_lab.training.unrolled.masks import moving_masks
-from sci_stream_lab.training.unrolled.network import Coded, Stage, estimates
 from sci_stream_lab.training.unrolled.samples import CodedSamples, cut, draw_n_frames, draw_sample, started
 from sci_stream_lab.training.video.data import centre
 from sci_stream_lab.training.video.scenes import Scenes, Video
@@ -84,7 +85,7 @@ class UnrolledData:
         with torch.inference_mode():
             for kind, items in self._held_out.items():
                 each = [
-                    -10 * (estimates(s.coded, stages, dtype)[-1] - s.truth).square().mean((-2, -1)).log10().mean()
+                    -10 * ([*estimates(s.coded, stages, dtype)][-1] - s.truth).square().mean((-2, -1)).log10().mean()
                     for s in (_on(item, self._device) for item in items)
                 ]
                 found[kind] = float(torch.stack(each).mean())

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
+from sci_stream.recon.algorithms.unrolled import estimates
+from sci_stream.recon.denoisers.weights import Stage
 from sci_stream_lab.training.learner import Learner
-from sci_stream_lab.training.unrolled.network import Stage, estimates
 from sci_stream_lab.training.unrolled.samples import CodedSamples
 
 # Weight of the estimates before the last one, which are results too where time is short.
@@ -33,9 +34,8 @@ class UnrolledLearner(Learner[CodedSamples, list[Stage]]):
 
     def _loss(self, samples: CodedSamples) -> torch.Tensor:
         coded, truth = samples
-        results = estimates(
-            coded, self._as_stages(self._parameters), torch.bfloat16 if self._bfloat16 else torch.float32
-        )
+        dtype = torch.bfloat16 if self._bfloat16 else torch.float32
+        results = estimates(coded, self._as_stages(self._parameters), dtype)
         errors = torch.stack([(x - truth).square().mean((1, 2, 3)) for x in results])
         losses = (torch.log(errors + _LEAST_MSE) + _MSE_WEIGHT / _MSE_UNIT * errors).mean(1)
         return losses[-1] + _EARLY * losses[:-1].sum()

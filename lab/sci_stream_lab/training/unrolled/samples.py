@@ -13,13 +13,13 @@ import numpy.typing as npt
 import torch
 
 from sci_stream.optics.forward import gram_diag, inverse_gram
-from sci_stream.recon.algorithms.gap import cold_start
+from sci_stream.recon.algorithms.unrolled import Coded
+from sci_stream.recon.initialization.initializer import Initializer, Past, coded
 from sci_stream.recon.initialization.lmmse import LmmseEstimator
-from sci_stream.recon.initialization.warm_start import predict, verdict
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.noise_estimation import estimate_noise
+from sci_stream.recon.settings import SolverSettings
 from sci_stream_lab.training.unrolled.masks import MaskPair, draw_pair
-from sci_stream_lab.training.unrolled.network import Coded
 from sci_stream_lab.training.video.entries import sensed
 from sci_stream_lab.training.video.scenes import Scenes, Video
 
@@ -32,6 +32,7 @@ _DIM_SHARE, _DIM = 0.12, ((0.005, 0.03), (1e2, 3e3))
 _BRIGHT_SHARE, _BRIGHT = 0.48, ((0.0005, 0.01), (3e3, 1e5))
 # Part of the error of its start that the preceding video still has.
 _PAST_ERROR = (0.15, 0.7)
+_STARTS = Initializer(SolverSettings(linear_start=True, warm_start=True))
 
 
 class CodedSamples(NamedTuple):
@@ -96,20 +97,10 @@ def started(
     r_inv_clipped = r_inv = inverse_gram(gram_diag(phi))
     if clipped is not None:
         r_inv = r_inv * torch.from_numpy(~clipped)
-    noise = estimate_noise(image, phi, r_inv)
-    errors = LmmseEstimator(phi, r_inv_clipped).leave_one_out(image, r_inv, noise.variance)
-    still = cold_start(image, phi, r_inv_clipped)
-    cold = start = errors.cold(still)
-    if past is not None:
-        measurement = Measurement(image, phi, r_inv, noise.variance)
-        prediction = predict(torch.from_numpy(past).unsqueeze(0), cold, measurement, errors)
-        if float(verdict(prediction.figures)) == 0:
-            start = prediction.start
-    moves = errors.moving(cold)
-    error = errors.start_error(errors.without_texture(start, moves), moves)
-    variance, error = error.with_noise(noise.variance, noise.slope * image, r_inv)
-    around = torch.where(error.around.isfinite(), error.around, error.where_wrong)
-    return Coded(image, phi, r_inv, variance.clamp_min(0.0), around.clamp(0.0, 1.0), still[:, 0], start.video)
+    noise, mismatch = estimate_noise(image, phi, r_inv)
+    measurement = Measurement(image, phi, r_inv, noise, mismatch, r_inv_clipped)
+    before = None if past is None else Past(torch.from_numpy(past).unsqueeze(0), torch.tensor(True))
+    return coded(measurement, _STARTS.begin(measurement, LmmseEstimator(phi, r_inv_clipped), before))
 
 
 def cut(rng: np.random.Generator, samples: Sequence[CodedSamples], size: int) -> CodedSamples:

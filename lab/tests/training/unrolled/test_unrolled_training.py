@@ -15,23 +15,25 @@ import torch
 
 from lab.tests.training.pictures import CPU, picture
 from sci_stream.errors import ConfigError
+from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import accumulate_and_project, forward
+from sci_stream.recon.algorithms.unrolled import Coded, estimates
+from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.denoisers.registry import named_prior
+from sci_stream.recon.denoisers.weights import Stage, load_unrolled
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.settings import default_settings
 from sci_stream_lab.training.checkpoint import load_checkpoint
+from sci_stream_lab.training.convert import describe_weights
 from sci_stream_lab.training.curve import read_curve
+from sci_stream_lab.training.export import TestPlan, export_weights
 from sci_stream_lab.training.learner import initial_weights
 from sci_stream_lab.training.settings import TrainingSettings, Until
 from sci_stream_lab.training.train import TrainingResult, train
 from sci_stream_lab.training.unrolled.learner import UnrolledLearner
 from sci_stream_lab.training.unrolled.masks import draw_pair, moving_masks
-from sci_stream_lab.training.unrolled.network import (
-    Coded,
-    Stage,
-    UnrolledShape,
-    estimates,
-    grown,
-    initial_stages,
-)
+from sci_stream_lab.training.unrolled.network import UnrolledShape, grown, initial_stages
 from sci_stream_lab.training.unrolled.samples import CodedSamples, cut, draw_sample, started
 from sci_stream_lab.training.variants import NetworkShape
 from sci_stream_lab.training.video.scenes import Scenes
@@ -56,12 +58,16 @@ def _stages(shape: UnrolledShape = SHAPE) -> list[Stage]:
     return [s._replace(kernels=[*s.kernels[:-1], 30 * s.kernels[-1]]) for s in initial_stages(shape, 0)]
 
 
+def _last(coded: Coded, stages: list[Stage]) -> torch.Tensor:
+    return [*estimates(coded, stages, torch.float32)][-1]
+
+
 def test_steps_on_one_sample_lower_its_error() -> None:
     sample = _sample()
     learner = UnrolledLearner(initial_stages(SHAPE, 0), CPU, ema_decay=0.5)
 
     def error() -> float:
-        return float((estimates(sample.coded, learner.weights(), torch.float32)[-1] - sample.truth).square().mean())
+        return float((_last(sample.coded, learner.weights()) - sample.truth).square().mean())
 
     before = error()
     for _ in range(40):
@@ -91,7 +97,7 @@ def test_frames_reach_only_their_neighbours_in_a_layer() -> None:
     changed[:, 0] += 0.1
     # Unmeasured pixels change by the network alone.
     blind = coded._replace(r_inv=torch.zeros_like(coded.r_inv))
-    before, after = (estimates(c, stages, torch.float32)[0] for c in (blind, blind._replace(start=changed)))
+    before, after = (_last(c, stages) for c in (blind, blind._replace(start=changed)))
     reached = (before - after).abs().amax((0, 2, 3)) > 0
     assert reached.tolist() == [True, True, False, False, False, False, False, False]
 
@@ -99,7 +105,7 @@ def test_frames_reach_only_their_neighbours_in_a_layer() -> None:
 def test_shifting_everything_by_whole_blocks_shifts_the_result() -> None:
     coded = _sample(height=64, width=64).coded
     moved = Coded(*(field.roll((4, 6), (-2, -1)) for field in coded))
-    x, y = (estimates(c, _stages(), torch.float32)[-1] for c in (coded, moved))
+    x, y = (_last(c, _stages()) for c in (coded, moved))
     inside = (..., slice(24, 40), slice(24, 40))
     torch.testing.assert_close(y[inside], x.roll((4, 6), (-2, -1))[inside], rtol=1e-4, atol=1e-5)
 
@@ -249,3 +255,24 @@ def test_measured_masks_are_part_of_the_data(go: Go, tmp_path: Path) -> None:
     go(tmp_path / "run", steps=1, masks=[path])
     with pytest.raises(ConfigError, match="other settings or images"):
         go(tmp_path / "run", steps=2, resume=True)
+
+
+def test_exported_run_solves_as_in_training(go: Go, tmp_path: Path) -> None:
+    go(tmp_path / "run", steps=2)
+    path = tmp_path / "stages.safetensors"
+    card = export_weights(tmp_path / "run", path, data=["ours"], clip_data=["ours too"], licence="MIT").markdown()
+    assert card.startswith("# unrolled: a solve trained as a whole\n\n2 stages of 3 layers and 16 channels")
+    assert "--variant unrolled --clips CLIPS" in card
+    described = dict(describe_weights(path).rows())
+    assert (described["network"], described["gives"]) == ("unrolled: 3 layers of 16 channels", "video")
+    truth = _scene(6, 64, 64)
+    masks = (np.random.default_rng(3).random(truth.shape) < 0.5).astype(np.float32)
+    y = np.asarray((masks * truth).sum(0), np.float32)
+    solver = named_prior("unrolled", CPU, path, Precision.FLOAT32)
+    calibration = Calibration(phi=masks)
+    engine = Engine(calibration, solver, CPU, default_settings(CPU, "unrolled"))
+    video, _ = engine.reconstruct(calibration.snapshot("s", 0, y))
+    expected = _last(started(y, masks), load_unrolled(path))[0]
+    np.testing.assert_allclose(video, expected.numpy(), atol=1e-5)
+    with pytest.raises(ConfigError, match="bench stages"):
+        export_weights(tmp_path / "run", path, data=[], licence="MIT", plan=TestPlan([tmp_path]))

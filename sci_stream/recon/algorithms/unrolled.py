@@ -1,0 +1,241 @@
+r"""A solve of a few stages that is trained as a whole, for any masks, any number of frames and any size.
+
+Each stage is an iteration of GAP (`sci_stream.recon.algorithms.gap`) with a network of its own::
+
+    v, e² ← network(x, σ, change of the last data step, masks, noise, error of the start; memory)
+    y_acc ← y + w (y_acc − y + α (y − Φv)),   w = Σe²φ² / (Σe²φ² + n²)
+    x     ← v + e²φ (y_acc − Φv) / (Σe²φ² + n²)
+
+and its result is v + e²φ (y − Φv)/(Σe²φ² + n²). The network also gives e², (B, H, W), the variance of the error that it
+expects at each pixel of each frame, in units of 2σ². The data step is the linear minimum mean square error correction
+with these variances: the residual of the measurement goes to the frames that are likely to be wrong, and as much of it
+as is not noise. With n² = 0 the result fits the measurement exactly, whatever e² is. σ is a multiple of the error of
+the start, a different one in each stage.
+
+The networks are FFDNets with channels of two kinds. The first half are those of a frame network, from whose weights a
+training can begin. The others also see the neighbouring frames, by channels shifted along time between the layers,
+which needs no arithmetic and holds for any number of frames, and they are summed up from stage to stage as the memory.
+
+References
+----------
+Unrolled projections: Z. Meng, S. Jalali, X. Yuan, "GAP-net for snapshot compressive imaging" (2020). Shifted channels:
+J. Lin, C. Gan, S. Han, "TSM: Temporal shift module for efficient video understanding", ICCV 2019.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
+
+from sci_stream.optics.forward import forward
+from sci_stream.ports import Denoiser
+from sci_stream.recon.backend.device import computes_bfloat16, prepare_libraries
+from sci_stream.recon.backend.half_precision import Precision
+from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
+from sci_stream.recon.denoisers.weights import STAGE_INPUTS, Stage
+
+# Square of the error below which the start counts as that good, and the highest σ.
+_LEAST_ERROR, _MAX_SIGMA = 4e-4, 0.3
+# How far log(e²/2σ²) can be from 0.
+_LOG_RANGE = 5.5
+# Scales of changes in units of the error, and of the maps, among the inputs; where the maps end.
+_CHANGE_SCALE, _MAP_SCALE, _MAP_LIMIT = 0.3, 4.0, 0.5
+_TINY = 1e-12
+
+
+class Coded(NamedTuple):
+    """Measurements of N videos of B frames each, with the starts of their solves; the planes of a mosaic are videos.
+
+    ``y`` (N, H, W); ``phi`` (N, B, H, W); ``r_inv`` (N, H, W), 1/Σφ², 0 where nothing valid was measured; ``noise`` and
+    ``error``, n² and e_p² of the start, (N, H, W); ``still`` ȳ, (N, H, W); ``start`` x⁰, (N, B, H, W).
+    """
+
+    y: torch.Tensor
+    phi: torch.Tensor
+    r_inv: torch.Tensor
+    noise: torch.Tensor
+    error: torch.Tensor
+    still: torch.Tensor
+    start: torch.Tensor
+
+
+class UnrolledSolver:
+    """Stages on a device, in place of a denoiser and the iterations with it.
+
+    Parameters
+    ----------
+    stages
+        From `sci_stream.recon.denoisers.weights.load_unrolled`. Copied to the device.
+    precision
+        Arithmetic of the convolutions. With ``AUTO``, bfloat16, in which they were trained, where the device has
+        instructions for it.
+    """
+
+    name, recordable = "unrolled", True
+
+    def __init__(self, stages: Sequence[Stage], device: torch.device, precision: Precision) -> None:
+        prepare_libraries(device)
+        half = precision is Precision.HALF or (precision is Precision.AUTO and computes_bfloat16(device))
+        self._dtype = torch.bfloat16 if half else torch.float32
+        self.pixels_per_chunk = PIXELS_PER_CHUNK[device.type]
+        """Pixels that go through the layers at once; a frame, with its planes, is never cut."""
+        self._frame_pixels = 0
+        self.stages = [
+            Stage(
+                [k.to(device, self._dtype, memory_format=torch.channels_last) for k in stage.kernels],
+                [b.to(device, self._dtype) for b in stage.biases],
+                stage.step.to(device),
+            )
+            for stage in stages
+        ]
+
+    def solve(self, problem: Coded, number: int, between: Callable[[], None]) -> Iterator[torch.Tensor]:
+        """Return the results, (N, B, H, W), of this many stages; ``between`` is called before each."""
+        self._frame_pixels = problem.y.numel()
+        return estimates(problem, self.stages[:number], self._dtype, self.pixels_per_chunk, between)
+
+    def reduce_memory(self) -> bool:
+        """Take chunks of half the size, down to a frame each; see `sci_stream.ports.MemoryReducible`."""
+        more_than_one = self.pixels_per_chunk >= 2 * self._frame_pixels > 0
+        if more_than_one:
+            self.pixels_per_chunk //= 2
+        return more_than_one
+
+
+Prior = Denoiser | UnrolledSolver
+"""Solves are iterations of GAP with the one, or the stages of the other."""
+
+
+def estimates(
+    problem: Coded,
+    stages: Iterable[Stage],
+    dtype: torch.dtype,
+    pixels_per_chunk: int | None = None,
+    between: Callable[[], None] = lambda: None,
+) -> Iterator[torch.Tensor]:
+    """Yield the result of each stage, (N, B, H, W); convolutions in ``dtype``, all else in float32. Gradients pass.
+
+    ``pixels_per_chunk``: see `UnrolledSolver`; None for all frames at once. ``between`` is called before each stage.
+    """
+    rows, columns = problem.y.shape[-2:]
+    y, phi, r_inv, noise, start_error, still, v = _even(problem)
+    del problem  # the start, a whole video
+    n_frames, valid, scale = phi.shape[1], r_inv > 0, r_inv.sqrt()
+    error = (start_error + _LEAST_ERROR).sqrt()
+    maps = _MAP_SCALE * torch.stack((noise.sqrt() * scale, start_error.sqrt()), 1).clamp_max(_MAP_LIMIT)
+    sizes = plan_chunks(n_frames, y.numel(), pixels_per_chunk or n_frames * y.numel())
+    chunks = [slice(end - size, end) for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)]
+
+    def corrected(v: torch.Tensor, aim: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+        """Return v with the share of the residual against ``aim`` that is not noise."""
+        share = variance * phi
+        step = valid * (aim - forward(phi, v)) / (forward(phi, share) + noise).clamp_min(_TINY)
+        return v + share * step.unsqueeze(1)
+
+    def inputs(x: torch.Tensor, before: torch.Tensor, sigma: torch.Tensor) -> Iterator[torch.Tensor]:
+        """Yield what the network sees of each chunk, (N·F, C, H/2, W/2)."""
+        for at in chunks:
+            change = (x[:, at] - before[:, at]) * (_CHANGE_SCALE / error).unsqueeze(1)
+            blocks = _blocked(x[:, at]), _halved(sigma, change), _blocked(change)
+            known = _blocked(phi[:, at] * scale.unsqueeze(1)), _halved(maps, change)
+            yield torch.cat((*blocks, *known), 1).to(dtype)
+
+    before, y_acc, relaxation = still.unsqueeze(1).expand_as(phi), y, y.new_zeros(())
+    variance = memory = None
+    for stage in stages:
+        between()
+        sigma = (stage.step[0].exp() * error).clamp_max(_MAX_SIGMA).unsqueeze(1)
+        if variance is None or memory is None:
+            variance = 2 * sigma.square()
+            channels = stage.kernels[0].shape[1] - STAGE_INPUTS
+            memory = y.new_zeros((*phi.shape[:2], y.shape[-2] // 2, y.shape[-1] // 2, channels), dtype=dtype)
+        else:
+            gram = forward(phi, variance * phi)
+            y_acc = y + gram / (gram + noise).clamp_min(_TINY) * (y_acc - y + relaxation * (y - forward(phi, v)))
+        x = corrected(v, y_acc, variance)
+        variance = torch.empty_like(x)
+        for at, out in _through(stage, inputs(x, before, sigma), memory):
+            wrong, log = F.pixel_shuffle(out.float(), 2).view(*x[:, at].shape[:2], 2, *x.shape[2:]).unbind(2)
+            x[:, at] -= wrong
+            variance[:, at] = 2 * sigma.square() * (_LOG_RANGE * torch.tanh(log / _LOG_RANGE)).exp()
+        before, v, relaxation = x, x, stage.step[1]
+        yield corrected(v, y, variance)[..., :rows, :columns]
+
+
+def _through(
+    stage: Stage, chunks: Iterable[torch.Tensor], memory: torch.Tensor
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Pass frames through the layers, chunk by chunk: each layer is a frame behind the one before.
+
+    Parameters
+    ----------
+    chunks
+        Inputs, (N·F, C, H/2, W/2).
+    memory
+        (N, B, H/2, W/2, C), which the layers take too and add to, in place.
+
+    Yields
+    ------
+    Frames that are finished, and the outputs for them, (N·F, 8, H/2, W/2).
+    """
+    first, *inner, last = (kernel.to(memory.dtype) for kernel in stage.kernels)
+    biases = [bias.to(memory.dtype) for bias in stage.biases]
+    (n, n_frames), passed = memory.shape[:2], memory.shape[-1]
+    begun = done = 0
+    held: list[torch.Tensor | None] = [None] * len(inner)
+    for chunk in chunks:
+        now = slice(begun, begun := begun + len(chunk) // n)
+        h = torch.cat((chunk.permute(0, 2, 3, 1), memory[:, now].flatten(0, 1)), -1)
+        h = _convolved(h, first, biases[0]).relu_()
+        for k, (kernel, bias) in enumerate(zip(inner, biases[1:-1], strict=True)):
+            videos, waiting = h.reshape(n, -1, *h.shape[1:]), held[k]
+            if waiting is not None:
+                videos = torch.cat((waiting, videos), 1)
+            # The last frame waits for the one after it; that before it was passed on when it was the last.
+            ready = slice(int(waiting is not None and waiting.shape[1] > 1), videos.shape[1] - int(begun < n_frames))
+            held[k] = videos[:, -2:]
+            if ready.start >= ready.stop:
+                break
+            h = _convolved(_exchanged(videos, passed)[:, ready].flatten(0, 1), kernel, bias).relu_()
+        else:
+            at = slice(done, done := done + len(h) // n)
+            memory[:, at] += h.reshape(n, -1, *h.shape[1:])[..., -passed:]
+            yield at, _convolved(h, last, biases[-1]).permute(0, 3, 1, 2)
+
+
+def _convolved(lines: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Return the 3×3 convolution of images with channels last, (N, H, W, C) both."""
+    return F.conv2d(lines.permute(0, 3, 1, 2), kernel, bias, padding=1).permute(0, 2, 3, 1)
+
+
+def _even(problem: Coded) -> Coded:
+    """Repeat the last row and column where their number is odd."""
+    odd = problem.y.shape[-1] % 2, problem.y.shape[-2] % 2
+    padded = (F.pad(field, (0, odd[0], 0, odd[1]), mode="replicate") for field in problem)
+    return Coded(*padded) if any(odd) else problem
+
+
+def _blocked(video: torch.Tensor) -> torch.Tensor:
+    """Return sub-pixels as channels, (N, F, H, W) → (N·F, 4, H/2, W/2)."""
+    return F.pixel_unshuffle(video.flatten(0, 1).unsqueeze(1), 2)
+
+
+def _halved(maps: torch.Tensor, video: torch.Tensor) -> torch.Tensor:
+    """Return maps at half resolution for the frames of a video, (N, C, H, W) → (N·F, C, H/2, W/2)."""
+    return F.avg_pool2d(maps, 2).repeat_interleave(video.shape[1], 0)
+
+
+def _exchanged(videos: torch.Tensor, number: int) -> torch.Tensor:
+    """Return features whose last ``number`` channels are of the frame before, of the frame after and of the same one.
+
+    3, 3 and 2 of eight; (N, F, H, W, C). Beyond the first and the last frame they are 0.
+    """
+    own, part = videos.shape[-1] - number, 3 * number // 8
+    past, future = videos[..., own : own + part], videos[..., own + part : own + 2 * part]
+    nothing = torch.zeros_like(past[:, :1])
+    shifted = torch.cat((nothing, past[:, :-1]), 1), torch.cat((future[:, 1:], nothing), 1)
+    return torch.cat((videos[..., :own], *shifted, videos[..., own + 2 * part :]), -1)
