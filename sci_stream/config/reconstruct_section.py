@@ -26,13 +26,13 @@ class ReconstructSection(Section):
     )
     denoiser: DenoiserName = Field(
         default="auto",
-        description="Prior: auto, tv, ffdnet-lite, ffdnet, video-lite, or a plug-in by its name, as module:Class or as "
-        "file.py:function.",
+        description="Prior: auto, tv, ffdnet-lite, ffdnet, video-lite, unrolled (with weights), or a plug-in by its "
+        "name, as module:Class or as file.py:function.",
     )
     weights: OptionalPath = Field(
         default=None,
         examples=["ffdnet_gray.pth"],
-        description="Checkpoint of the denoiser (.safetensors, .pth); the layout is detected.",
+        description="Checkpoint (.safetensors, .pth); its layout is detected, and with denoiser = auto its network.",
     )
     iterations: int | None = Field(
         default=None,

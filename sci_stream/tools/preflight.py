@@ -36,7 +36,7 @@ from sci_stream.web.preview import WebPreview
 if TYPE_CHECKING:
     import torch
 
-    from sci_stream.ports import Denoiser
+    from sci_stream.recon.algorithms.unrolled import Prior
     from sci_stream.recon.settings import SolverSettings
 
 # Snapshots with which the masks are compared: masks in another order are recognised after three, of a scene that moves.
@@ -80,7 +80,7 @@ class _Checks:
         self._calibration: Calibration | None = None
         """The calibration, once it fits the camera."""
         self._snapshots: list[Snapshot] = []
-        self._solver: tuple[Denoiser, SolverSettings] | None = None
+        self._solver: tuple[Prior, SolverSettings] | None = None
 
     def findings(self) -> Iterator[Finding]:
         """Yield the findings in the order in which a rig needs them, to the end: one run shows all faults."""
