@@ -81,6 +81,8 @@ class AcquireNode:
         self._solves_kept = rig.record.is_triggered and rig.record.reconstruct == "kept"
         self._network = NodeNetwork(rig, stop)
         self._waits = waits
+        # Kept snapshots are old when they are decided, and none of them is for the live page alone.
+        is_live = Policy(rig.policy.mode) is Policy.LIVE and not self._solves_kept
         incarnation = new_instance_id()
         self._series = ""
         self._spool = Spool(rig.policy.spool, rig.rig.name)
@@ -93,7 +95,7 @@ class AcquireNode:
             configure=self._network.serve,
             known=rig.reconstruct_names,
             solve_timeout_s=rig.reconstruct.solve_timeout_s,
-            max_wait_s=rig.policy.max_wait_s if Policy(rig.policy.mode) is Policy.LIVE else None,
+            max_wait_s=rig.policy.max_wait_s if is_live else None,
         )
         hello = Hello("acquire", "acquire", incarnation, versions=versions())
         ring_s = rig.record.before_s if rig.record.is_triggered else 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -199,21 +200,33 @@ def test_video_from_before_the_event_is_recorded(tmp_path: Path) -> None:
     assert journal.count('"event":"outcome"') == 0
 
 
-def test_condition_on_the_picture_triggers(tmp_path: Path) -> None:
-    """The noise of the small snapshots of this test exceeds a fixed scene's: their blocks change by a hundredth."""
-    nodes = Nodes(tmp_path, trigger=["motion > 0.2"])
-    bright = np.full_like(nodes.series.counts(0), 4000)
+# The noise of these small snapshots exceeds a fixed scene's: their blocks change by a hundredth.
+@pytest.mark.parametrize(
+    "condition", ["motion > 0.2", "brightness > 0.9", "saturated > 0.9", "chunk_Line > 0", "residual > 0.1, at most 1"]
+)
+def test_condition_on_a_snapshot_triggers(tmp_path: Path, condition: str) -> None:
+    nodes = Nodes(tmp_path, trigger=[condition])
+    bright = np.full_like(nodes.series.counts(0), 4095)
     for seq in range(9):
         nodes.now_ns += 10 * MS
         nodes.times[seq] = nodes.now_ns
-        changes = {"counts": bright} if seq == 5 else {}
+        changes = {"counts": bright, "chunks": {"Line": 1.0}} if seq == 5 else {}
         nodes.send(nodes.series.snapshot(seq, host_time_ns=nodes.now_ns, **changes))
-        nodes.send(Dropped("run-1", 1, seq, "queue_full", "raw_only"))
+        if seq == 5:
+            report = replace(nodes.series.reconstruction(seq).report, residual=0.5)
+            times = StageTimes(acquired_ns=nodes.now_ns, finished_ns=nodes.now_ns + MS)
+            nodes.send(nodes.series.reconstruction(seq, redelivered=0, report=report, times=times))
+        else:
+            nodes.send(Dropped("run-1", 1, seq, "queue_full", "raw_only"))
         nodes.take()
     events = nodes.sink.status(0.0).events
     assert events is not None
-    assert [(event.time_ns, event.cause.split()[0]) for event in events] == [(nodes.times[5], "motion")]
+    assert [(event.time_ns, event.cause.split()[0]) for event in events] == [
+        (nodes.times[5], condition.partition(" ")[0])
+    ]
     nodes.finish()
+    with RecordedSeries(tmp_path / "run-1.h5") as recording:
+        assert recording.seqs_of_event(1) == recording.raw.seqs.tolist() == [2, 3, 4, 5, 6, 7]
 
 
 def test_continuous_recording_offers_no_events(tmp_path: Path) -> None:
