@@ -22,12 +22,12 @@ from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon import engine
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.noise_estimation import NoiseEstimate, estimate_noise
+from sci_stream.recon.noise_estimation import CodedWindows, NoiseEstimate, estimate_noise
 from sci_stream_lab.bench.reality.perturbations import parse_perturbation
 from sci_stream_lab.bench.reality.rigs import Series, film
 from sci_stream_lab.bench.reality.scenes import SCENES, SceneFormat
 
-Estimator = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], NoiseEstimate]
+Estimator = Callable[[torch.Tensor, CodedWindows | None, torch.Tensor], NoiseEstimate]
 # The true variance of a pixel is the mean around it.
 AROUND_PX = 6
 
@@ -75,16 +75,16 @@ def compare_border(edge_px: float) -> None:
             snapshot, variance = displaced(filmed.assumed, filmed.snapshots[-1], edge_px)
             true = torch.from_numpy(variance.astype(np.float32))
 
-            def uniform(y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> NoiseEstimate:
-                estimate = estimate_noise(y, phi, r_inv)
+            def uniform(y: torch.Tensor, masks: CodedWindows | None, r_inv: torch.Tensor) -> NoiseEstimate:
+                estimate = estimate_noise(y, masks, r_inv)
                 slope = estimate.slope.mean()
                 offset = (estimate.variance - estimate.slope * y.clamp_min(0.0)).mean()
                 return NoiseEstimate(y.clamp_min(0.0) * slope + offset, slope.expand_as(estimate.slope))
 
             def exact(
-                y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor, true: torch.Tensor = true
+                y: torch.Tensor, masks: CodedWindows | None, r_inv: torch.Tensor, true: torch.Tensor = true
             ) -> NoiseEstimate:
-                return NoiseEstimate(true.expand_as(y), estimate_noise(y, phi, r_inv).slope)
+                return NoiseEstimate(true.expand_as(y), estimate_noise(y, masks, r_inv).slope)
 
             rows.append([solved(filmed.assumed, (snapshot,), each) for each in (uniform, estimate_noise, exact)])
             print(f"{half:10} {name:18}", *(f"{value:6.2f}" for value in rows[-1]), flush=True)
@@ -97,9 +97,9 @@ class Tracked:
     def __init__(self) -> None:
         self.estimates: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def __call__(self, y: torch.Tensor, phi: torch.Tensor, r_inv: torch.Tensor) -> NoiseEstimate:
+    def __call__(self, y: torch.Tensor, masks: CodedWindows | None, r_inv: torch.Tensor) -> NoiseEstimate:
         """Estimate the noise of one more snapshot."""
-        estimate = estimate_noise(y, phi, r_inv)
+        estimate = estimate_noise(y, masks, r_inv)
         self.estimates.append(((estimate.variance - estimate.slope * y.clamp_min(0.0)).mean(), estimate.slope))
         offset, slope = (torch.stack(part).mean(0) for part in zip(*self.estimates, strict=True))
         return NoiseEstimate(y.clamp_min(0.0) * slope + offset, slope)

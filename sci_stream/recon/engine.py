@@ -384,7 +384,7 @@ class Engine:
             r_inv = masks.r_inv * masks.planes(valid & ~saturated)
         if not self.settings.weigh_noise:
             return Measurement(planes, masks.phi, r_inv, r_inv_clipped=r_inv_clipped)
-        noise, mismatch = estimate_noise(planes, masks.phi, r_inv)
+        noise, mismatch = estimate_noise(planes, masks.windows, r_inv)
         if self.calibration.noise is not None:
             offset, slope = self.calibration.noise
             noise = torch.maximum(noise, planes.clamp_min(0.0).mul_(slope).add_(offset))

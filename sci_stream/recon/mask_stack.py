@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import torch
 
 from sci_stream.optics import bayer
@@ -13,6 +11,7 @@ from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
 from sci_stream.optics.mask_shift import corrected_masks, invalid_pixels
 from sci_stream.recon.backend.cuda_graph import overwrite
 from sci_stream.recon.initialization.lmmse import LmmseEstimator
+from sci_stream.recon.noise_estimation import CodedWindows, coded_windows
 
 
 class MaskStack:
@@ -28,47 +27,41 @@ class MaskStack:
     def __init__(self, calibration: Calibration, device: torch.device) -> None:
         self._calibration = calibration
         self._device = device
-        self.phi = torch.empty(0)
+        self.phi: torch.Tensor
         """(P, B', h, w), B' ≥ B: a mask that a correction finds exposed for several frames is there as often."""
-        self.turns = (1,) * calibration.n_frames
-        """How often each mask is there."""
-        self.r_inv = torch.empty(0)
+        self.r_inv: torch.Tensor
         """(P, h, w), (ΦΦᵀ)⁻¹, 0 at pixels that are never valid."""
+        self.linear: LmmseEstimator
+        self.windows: CodedWindows | None
+        self.turns: tuple[int, ...] = ()
+        """How often each mask is there."""
         self.correction = NO_CORRECTION
         self.correct(NO_CORRECTION)
 
     def correct(self, correction: MaskCorrection) -> None:
         """Take the masks with this correction of the calibrated ones, to the precision of its text."""
         calibration, correction = self._calibration, correction.rounded()
-        if correction == self.correction and self.phi.numel():
+        if correction == self.correction and self.turns:
             return
         # A copy: the calibration's arrays are read-only, which torch does not support.
         phi = torch.from_numpy(calibration.phi.copy()).to(self._device)
         phi = phi if correction.is_none else corrected_masks(phi, correction)
         # A mask with the light of two frames carries the motion of two: two frames behind it, of half the light each.
         turns = correction.turns(calibration.n_frames)
-        if turns != self.turns:
-            self.turns = turns
-            self.__dict__.pop("linear", None)
         if max(turns) > 1:
             phi = torch.cat([mask.div(n).expand(n, *mask.shape) for mask, n in zip(phi, turns, strict=True)])
         phi = self.planes(phi)
-        # Recordings read the masks at their address: keep it.
-        self.phi = self.phi.copy_(phi) if self.phi.shape == phi.shape else phi
         good = ~invalid_pixels(correction.displacement, calibration.shape)
         if calibration.bad_pixels is not None:
             good &= torch.from_numpy(~calibration.bad_pixels)
-        r_inv = inverse_gram(gram_diag(self.phi), self.planes(good.to(self._device)))
-        self.r_inv = self.r_inv.copy_(r_inv) if self.r_inv.shape == r_inv.shape else r_inv
-        self.correction = correction
-        if "linear" in self.__dict__:
-            with torch.inference_mode():  # as when it was created: inference tensors can be written only in this mode
-                overwrite(self.linear, LmmseEstimator(self.phi, self.r_inv, self._calibration.fineness))
-
-    @cached_property
-    def linear(self) -> LmmseEstimator:
-        """The linear estimator of these masks."""
-        return LmmseEstimator(self.phi, self.r_inv, self._calibration.fineness)
+        r_inv = inverse_gram(gram_diag(phi), self.planes(good.to(self._device)))
+        fresh = phi, r_inv, LmmseEstimator(phi, r_inv, calibration.fineness), coded_windows(phi)
+        if turns == self.turns:
+            with torch.inference_mode():  # as models are made: inference tensors can be written only in this mode
+                overwrite((self.phi, self.r_inv, self.linear, self.windows), fresh)
+        else:
+            self.phi, self.r_inv, self.linear, self.windows = fresh
+        self.turns, self.correction = turns, correction
 
     def planes(self, image: torch.Tensor) -> torch.Tensor:
         """Add the plane dimension in front: four planes of a mosaic, else one."""

@@ -13,7 +13,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.noise_estimation import estimate_noise
+from sci_stream.recon.noise_estimation import coded_windows, estimate_noise
 from sci_stream.recon.settings import default_settings
 
 P, B, H, W = 1, 8, 128, 128
@@ -34,7 +34,7 @@ def noise(seed: int = 1) -> torch.Tensor:
 
 
 def estimated(y: torch.Tensor, phi: torch.Tensor) -> torch.Tensor:
-    return estimate_noise(y, phi, inverse_gram(gram_diag(phi))).variance
+    return estimate_noise(y, coded_windows(phi), inverse_gram(gram_diag(phi))).variance
 
 
 def test_exact_measurement_has_no_noise() -> None:
@@ -95,8 +95,8 @@ def test_masks_that_have_moved_count_as_noise() -> None:
 def test_mask_errors_grow_with_brightness_unlike_read_noise() -> None:
     phi = masks()
     r_inv = inverse_gram(gram_diag(phi))
-    moved = estimate_noise(forward(phi.roll(1, -1), smooth_scene()), phi, r_inv)
-    noisy = estimate_noise(forward(phi, smooth_scene()) + 0.2 * noise(), phi, r_inv)
+    moved = estimate_noise(forward(phi.roll(1, -1), smooth_scene()), coded_windows(phi), r_inv)
+    noisy = estimate_noise(forward(phi, smooth_scene()) + 0.2 * noise(), coded_windows(phi), r_inv)
     brightness = float(forward(phi, smooth_scene()).mean())
     assert float(moved.slope.mean()) * brightness > 0.8 * float(moved.variance.mean())
     assert float(noisy.slope.mean()) * brightness < 0.3 * float(noisy.variance.mean())
@@ -108,7 +108,10 @@ def test_masks_that_are_worse_at_the_border_count_more_there() -> None:
     scaled = torch.stack(torch.meshgrid(rows, columns, indexing="ij")[::-1], -1).expand(P, H, W, 2)
     y = forward(F.grid_sample(phi, scaled, padding_mode="border", align_corners=True), smooth_scene())
     r_inv = inverse_gram(gram_diag(phi))
-    found, moved = estimate_noise(y, phi, r_inv), estimate_noise(forward(phi.roll(1, -1), smooth_scene()), phi, r_inv)
+    found, moved = (
+        estimate_noise(y, coded_windows(phi), r_inv),
+        estimate_noise(forward(phi.roll(1, -1), smooth_scene()), coded_windows(phi), r_inv),
+    )
     assert float(found.slope[H // 2, W // 2]) < 0.2 * float(found.slope.mean())
     assert float(found.slope[0, 0]) > 2 * float(found.slope.mean())
     assert float(moved.slope.max()) < 1.5 * float(moved.slope.mean()), "those that have moved count alike everywhere"
@@ -145,5 +148,5 @@ def test_invalid_pixels_are_left_out() -> None:
     r_inv = inverse_gram(gram_diag(phi))
     y[:, 40:60] = 1e3
     r_inv[:, 40:60] = 0.0
-    assert float(estimate_noise(y, phi, r_inv).variance[:, :40].sqrt().max()) < 0.01
-    assert float(estimate_noise(y, phi, torch.zeros_like(r_inv)).variance.abs().max()) == 0.0
+    assert float(estimate_noise(y, coded_windows(phi), r_inv).variance[:, :40].sqrt().max()) < 0.01
+    assert float(estimate_noise(y, coded_windows(phi), torch.zeros_like(r_inv)).variance.abs().max()) == 0.0

@@ -51,6 +51,15 @@ def pick_device(name: str = "auto") -> torch.device:
     if index >= count:
         names = ", ".join(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(count))
         raise DeviceError(f"Device {name} does not exist", expected=f"one of {names}", got=name)
+    chips = [int(chip) for name in torch.cuda.get_arch_list() if (chip := name.removeprefix("sm_")).isdigit()]
+    oldest, (major, minor) = min(chips, default=0), torch.cuda.get_device_capability(index)
+    if 10 * major + minor < oldest:
+        raise DeviceError(
+            f"{torch.cuda.get_device_name(index)} is too old for this torch",
+            expected=f"compute capability {oldest / 10} or higher, as torch {torch.__version__} is built for",
+            got=f"{major}.{minor}",
+            hint="Choose device 'cpu', another GPU, or a torch for an older CUDA.",
+        )
     return torch.device("cuda", index)
 
 

@@ -92,14 +92,14 @@ def solve_bytes(n_frames: int, height: int, width: int, *, planes: int = 1, pixe
 
     At the peak there are, as float32 videos: the masks and their temporal frequencies, the last estimate, and of the
     new iteration the projected frames, their temporal frequencies, the denoised ones and an intermediate; maps of a
-    single frame, most of them for comparing starts; activations of a network of 64 channels for a chunk, in and out, at
-    half resolution; and a chunk of temporal frequencies, in and out.
+    single frame, most of them for comparing starts; the masks in windows; activations of a network of 64 channels for a
+    chunk, in and out, at half resolution; and a chunk of temporal frequencies, in and out.
 
     Recorded solves, of smaller videos only (`sci_stream.recon.backend.cuda_graph.MAX_PIXELS`), take up to ten videos
     more: the preceding video, both starts, the results, and the spectra of three models, half a video each.
     """
     frame = height * width
     videos = 29 * n_frames * frame  # seven in float32 and one byte a pixel for the check that all is finite
-    maps = 4 * 40 * frame
+    maps = 4 * (40 * frame + 125 * min(frame // 9, 4096))
     network = 168 * max(frame // planes, min(pixels_per_chunk, n_frames * frame))
     return videos + maps + network

@@ -21,6 +21,8 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 5) if index else (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_90a", "compute_120"])
 
 
 def test_auto_chooses_the_first_gpu(two_gpus: None) -> None:
@@ -48,6 +50,12 @@ def test_missing_gpu_is_a_device_error(no_gpu: None) -> None:
 def test_gpu_number_out_of_range_lists_available_ones(two_gpus: None) -> None:
     with pytest.raises(DeviceError, match=r"cuda:7 does not exist.*cuda:0 \(GPU 0\), cuda:1 \(GPU 1\)"):
         pick_device("cuda:7")
+
+
+def test_gpu_that_torch_has_no_kernels_for_is_a_device_error(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _index: (7, 0))
+    with pytest.raises(DeviceError, match=r"compute capability 7\.5 or higher"):
+        pick_device("auto")
 
 
 @pytest.mark.parametrize("name", ["", "gpu", "cuda:", "cuda:x", "cuda:-1", "CPU"])

@@ -95,7 +95,7 @@ def test_warm_snapshot_takes_few_kernels(engine: Engine) -> None:
         next(iterates)
     found = {name: (kernels.count, kernels.bytes / np.prod(SHAPE)) for name, kernels in counts.items()}
     most = {
-        "noise": (465, 330),
+        "noise": (264, 160),
         "start": (756, 1150),
         "correlated": (_NETWORK + 66, 1610),
         "projected": (_NETWORK + 25, 1460),

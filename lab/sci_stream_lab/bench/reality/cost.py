@@ -14,7 +14,7 @@ from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.optics.forward import gram_diag, inverse_gram
 from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.noise_estimation import estimate_noise
+from sci_stream.recon.noise_estimation import coded_windows, estimate_noise
 from sci_stream_lab.bench.environment import environment
 from sci_stream_lab.bench.reality.perturbations import parse_perturbation
 from sci_stream_lab.bench.reality.rigs import OpticalSetup, film
@@ -60,12 +60,12 @@ def bench_cost(spec: SolverSpec, snapshots: int = 3 * FIRST, size: int = 256) ->
     engine.warm_up()
     watch = CalibrationWatch(CalibrationSection(), engine)
     phi = torch.from_numpy(series.assumed.phi.copy()).unsqueeze(0).to(device)
-    r_inv = inverse_gram(gram_diag(phi))
+    r_inv, windows = inverse_gram(gram_diag(phi)), coded_windows(phi)
     rows = []
     for snapshot in series.snapshots:
         y = torch.from_numpy(series.assumed.measurement(snapshot.counts)).unsqueeze(0).to(device)
         began_s = time.process_time()
-        estimate_noise(y, phi, r_inv)
+        estimate_noise(y, windows, r_inv)
         estimated_s = time.process_time()
         video, _ = engine.reconstruct(snapshot, spec.iterations)
         solved_s = time.process_time()

@@ -17,7 +17,7 @@ from sci_stream.recon.algorithms.unrolled import Coded
 from sci_stream.recon.initialization.initializer import Initializer, Past, coded
 from sci_stream.recon.initialization.lmmse import LmmseEstimator
 from sci_stream.recon.measurement import Measurement
-from sci_stream.recon.noise_estimation import estimate_noise
+from sci_stream.recon.noise_estimation import coded_windows, estimate_noise
 from sci_stream.recon.settings import SolverSettings
 from sci_stream_lab.training.unrolled.masks import MaskPair, draw_pair
 from sci_stream_lab.training.video.entries import sensed
@@ -97,7 +97,7 @@ def started(
     r_inv_clipped = r_inv = inverse_gram(gram_diag(phi))
     if clipped is not None:
         r_inv = r_inv * torch.from_numpy(~clipped)
-    noise, mismatch = estimate_noise(image, phi, r_inv)
+    noise, mismatch = estimate_noise(image, coded_windows(phi), r_inv)
     measurement = Measurement(image, phi, r_inv, noise, mismatch, r_inv_clipped)
     before = None if past is None else Past(torch.from_numpy(past).unsqueeze(0), torch.tensor(True))
     return coded(measurement, _STARTS.begin(measurement, LmmseEstimator(phi, r_inv_clipped), before))
