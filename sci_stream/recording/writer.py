@@ -202,7 +202,7 @@ class RecordingWriter:
         with self._guard("written"):
             self._write_identity(row, snapshot)
             self._rows.set(row, host_time_ns=snapshot.host_time_ns, dropped_before=snapshot.dropped_before)
-            self._put_raw(row, counts)
+            self._put("raw", row, counts)
         return True
 
     def write_reconstruction(self, reconstruction: Reconstruction) -> bool:
@@ -216,18 +216,15 @@ class RecordingWriter:
         row = self._row(seq)
         stored = self._layout.frames
         frames = {"video": fit_video(reconstruction.video, self.info, stored.get("video"))}
-        counts = None
         if reconstruction.counts is not None and seq not in self._written.raw:
-            counts = fit_counts(reconstruction.counts, self.info, stored.get("raw"), self.path)
+            frames["raw"] = fit_counts(reconstruction.counts, self.info, stored.get("raw"), self.path)
         if "picture" in stored and reconstruction.picture is not None:
             frames["picture"] = reconstruction.picture
         if "error" in stored and reconstruction.counts is not None:
             frames["error"] = _stored_error(reconstruction, self._calibration)
-        self._need_space(counts, *(data for name, data in frames.items() if name in stored))
+        self._need_space(*(data for name, data in frames.items() if name in stored))
         with self._guard("written"):
             self._write_identity(row, reconstruction)
-            if counts is not None:
-                self._put_raw(row, counts)
             for name, data in frames.items():
                 self._put(name, row, data)
             self._rows.set(row, **reconstruction_cells(reconstruction))
@@ -273,9 +270,9 @@ class RecordingWriter:
             **chunk_cells(source.chunks, self.info),
         )
 
-    def _need_space(self, *arrays: Array | None) -> None:
+    def _need_space(self, *arrays: Array) -> None:
         """Refuse data that will not fit before the disk is full, so that HDF5 can still close the file cleanly."""
-        need = sum(array.nbytes for array in arrays if array is not None) + _CLOSING_BYTES
+        need = sum(array.nbytes for array in arrays) + _CLOSING_BYTES
         free = free_bytes(self.path)
         if free < need:
             raise StorageError(
@@ -285,19 +282,14 @@ class RecordingWriter:
                 hint="Data written before is kept; free some space or record to another disk.",
             )
 
-    def _put_raw(self, row: int, counts: Array) -> None:
-        if self._put("raw", row, counts):
-            self._written.raw.add(self.first_seq + row)
-
-    def _put(self, name: str, row: int, data: Array) -> bool:
-        """Write frames into their row; return False, writing nothing, if they are not stored."""
-        frames = self._frames.get(name)
-        if frames is None:
-            return False
-        write_frames(frames, row, data)
-        self.bytes_written += data.nbytes
-        self._rows.set(row, state=self._rows.get(row, "state") | FRAME_FLAGS[name])
-        return True
+    def _put(self, name: str, row: int, data: Array) -> None:
+        """Write frames into their row, unless they are not stored."""
+        if name in self._frames:
+            write_frames(self._frames[name], row, data)
+            self.bytes_written += data.nbytes
+            self._rows.set(row, state=self._rows.get(row, "state") | FRAME_FLAGS[name])
+            if name == "raw":
+                self._written.raw.add(self.first_seq + row)
 
     def flush(self) -> None:
         """Pass all written data to the operating system, frames before the rows that refer to them.

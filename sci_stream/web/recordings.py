@@ -19,7 +19,7 @@ from typing import IO, Any
 from pydantic import JsonValue
 
 from sci_stream.errors import EnvironmentFault, InputError
-from sci_stream.imaging.rendering import encode_jpeg, render, shrink
+from sci_stream.imaging.rendering import encode_jpeg, render, render_counts, shrink
 from sci_stream.model import Json, Reconstruction, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.reader import Recording
@@ -98,11 +98,15 @@ def recorded_snapshot(path: Path, index: int) -> tuple[Reconstruction, int]:
 def thumbnail(path: Path, _modified_s: float) -> bytes:
     """Return a small picture from the middle of a recording, as JPEG. Raises as `recorded_snapshot`."""
     with Recording(path) as recording:
-        seqs = recording.video_seqs
+        seqs = recording.video_seqs or recording.raw_seqs
         if not seqs:
-            raise InputError(f"{path.name} has no video")
-        frame = recording.video(seqs[len(seqs) // 2], (slice(0, 1),))
-        return encode_jpeg(shrink(render(frame, recording.info.bayer)[0], _THUMBNAIL_PX))
+            raise InputError(f"{path.name} has no picture")
+        seq = seqs[len(seqs) // 2]
+        if recording.has("video", seq):
+            picture = render(recording.video(seq, (slice(0, 1),)), recording.info.bayer)[0]
+        else:
+            picture = render_counts(recording.raw(seq))
+        return encode_jpeg(shrink(picture, _THUMBNAIL_PX))
 
 
 class Replays:

