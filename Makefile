@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 
 # Without the tools of developers, which take 2 GB, unless they are installed already.
 demo: $(if $(wildcard $(VENV)/.installed),install,$(VENV)/.demo)  ## Run the whole instrument on the simulated camera until Ctrl-C (ARGS="--snapshots 20 --no-browser")
-	$(BIN)/sci-stream demo $(ARGS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/sci-stream demo $(ARGS)
 
 # One thread for each process: threads of several processes that wait for each other make solves many times slower.
 # Hundreds of processes import this package: its bytecode is kept, whatever the environment says.
@@ -97,10 +97,18 @@ $(VENV)/.installed: pyproject.toml lab/pyproject.toml drivers/gentl_sim/pyprojec
 		--editable '.[dev]' --editable './lab[onnx]' --editable drivers/gentl_sim --editable './drivers/modulators[test]' --editable './drivers/cameras[aravis]' --editable ./bridges
 	@touch $@
 
+# On Linux, PyPI's torch brings libraries of CUDA, 2 to 3 GB: without an NVIDIA driver the build for processors is taken, from
+# its own index if that can be reached. Only modules that are imported are compiled to bytecode: all of them would take 160 MB
+# and 20 s. The tests of torch itself, another 120 MB, are of no use here.
+TORCH_CPU := https://download.pytorch.org/whl/cpu
+
 $(VENV)/.demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[reconstruct]'
+	@command -v nvidia-smi >/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --retries 0 --timeout 10 \
+		--constraint constraints.txt --index-url $(TORCH_CPU) torch 2>/dev/null || true
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt --editable '.[reconstruct]'
+	@rm -rf $(VENV)/lib/python*/site-packages/torch/test $(VENV)/lib/python*/site-packages/torch/bin/test_*
 	@touch $@
 
 $(VENV)/.bridges: $(VENV)/.installed

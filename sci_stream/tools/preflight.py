@@ -23,6 +23,7 @@ from sci_stream.errors import CalibrationError, ConfigError, DeviceError, SciStr
 from sci_stream.model import CameraCapabilities, CameraFrame, Json, Policy, Snapshot, SnapshotId
 from sci_stream.modulation.patterns import sparser_masks_hint
 from sci_stream.nodes.runtime.modulators import make_coded_camera
+from sci_stream.nodes.runtime.process import limit_threads
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import load_calibration
 from sci_stream.recording.layout import Compression
@@ -63,6 +64,7 @@ class Finding:
 
 def check_rig(path: Path) -> list[Finding]:
     """Check a rig as far as possible on this machine; continue after failures."""
+    limit_threads()  # as in a reconstruct node, whose speed is measured
     try:
         rig = load_rig(path)
     except SciStreamError as error:

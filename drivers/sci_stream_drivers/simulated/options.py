@@ -14,10 +14,8 @@ EVENTS = ("fan", "drops", "balloon")
 SCENES = ("fast", *EVENTS, "slow", "static", "cut")
 """Names of the procedural scenes; any other value is a path."""
 
-
 MAX_DEVIATIONS = 3
 """Largest error of a single mask, in standard deviations."""
-
 
 _Shift = Annotated[float, Field(ge=-16, le=16)]
 
