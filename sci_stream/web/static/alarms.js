@@ -2,9 +2,8 @@
 
 import { attempt, el, make, state, tag } from "./page.js";
 import { change } from "./operator.js";
+import { clock } from "./format.js";
 import { t } from "./words.js";
-
-const clock = (ns) => new Date(ns / 1e6).toLocaleTimeString([], { hour12: false });
 
 function acknowledgeButton({ number }) {
   const made = make("button", { type: "button", className: "small" }, t("acknowledge"));

@@ -1,6 +1,7 @@
 // Changes that operators made, at any page or program: the list, and a notice of each new one.
 
 import { el, make, state, toast } from "./page.js";
+import { clock } from "./format.js";
 import { t } from "./words.js";
 
 let newest = null;  // time of the newest change that was shown, ns
@@ -15,5 +16,5 @@ export function showChanges() {
   newest = last?.time_ns ?? 0;
   el("no-changes").hidden = changes.length > 0;
   el("changes").replaceChildren(...changes.toReversed().map((change) =>
-    make("li", {}, make("time", { className: "num" }, new Date(change.time_ns / 1e6).toLocaleTimeString([], { hour12: false })), " ", text(change))));
+    make("li", {}, make("time", { className: "num" }, clock(change.time_ns)), " ", text(change))));
 }

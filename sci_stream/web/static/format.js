@@ -7,6 +7,7 @@ export const fixed = (value, digits) => (known(value) ? value.toFixed(digits) : 
 export const count = (value) => (known(value) ? Math.round(value).toLocaleString("en") : "–");
 export const rate = (value) => (known(value) ? (value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)) : "–");
 export const snapshots = (n) => (n === 1 ? t("snapshots_one") : t("snapshots_many", { n: count(n) }));
+export const clock = (ns) => new Date(ns / 1e6).toLocaleTimeString([], { hour12: false });
 export const words = (text) => String(text).replaceAll("_", " ");
 
 // The sum of counts by reason.

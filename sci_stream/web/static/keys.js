@@ -5,6 +5,7 @@ import { seek, seekEnd, step } from "./player.js";
 import * as controls from "./controls.js";
 import { setLining, toggleCut } from "./cut.js";
 import { toggleUncertainty } from "./uncertainty.js";
+import { keep } from "./events.js";
 import { openFiles, saveStill } from "./files.js";
 import { isDrawing, setDrawing, toggleZebra } from "./inspect.js";
 import { toggleMore, toggleNight, togglePanels } from "./layout.js";
@@ -36,6 +37,7 @@ const SHORTCUTS = [
   [["u"], "U", "k_uncertainty", toggleUncertainty],
   [["m"], "M", "k_more", toggleMore],
   [["r"], "R", "k_record", controls.toggleRecording],
+  [["k"], "K", "keep_event", keep],
   [["s"], "S", "k_save", () => saveStill()],
   [["o"], "O", "k_files", openFiles],
   [["+", "="], "+", "k_brighter", () => controls.nudgeExposure(0.5)],

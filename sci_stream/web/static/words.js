@@ -56,7 +56,7 @@ const en = {
   fixed: "Fixed", fixed_title: "Fixed gains of red, green and blue", gains: "Gains", gain_red: "Gain of red", gain_green: "Gain of green", gain_blue: "Gain of blue",
   demosaic: "Demosaic", bilinear: "bilinear", directional: "directional", colours: "Colours", grey: "grey",
   // ledger, recording, instrument, nodes
-  ledger: "Ledger", open: "open", closed: "closed", does_not_close: "does not close", ended: "ended", acquired: "acquired", reconstructed: "reconstructed", raw_only: "raw only", not_kept: "not kept", keep_event: "Keep event", events_n: "{n} events",
+  ledger: "Ledger", open: "open", closed: "closed", does_not_close: "does not close", ended: "ended", acquired: "acquired", reconstructed: "reconstructed", raw_only: "raw only", not_kept: "not kept", keep_event: "Keep event", keep_title: "Record the seconds before and after now (K)", keeping: "The seconds before and after are being kept", kept_by: "kept by {who}", armed: "armed", event_now: "event {n}", hold_off: "hold-off", events_n: "{n} events",
   dropped_reason: "dropped: {reason}", dropped: "dropped", missed_by_camera: "missed by the camera", redelivered: "redelivered", duplicates: "duplicates discarded",
   recording: "Recording", file: "file", last_file: "last file", written: "written", written_value: "{bytes}, {snapshots}", rate_word: "rate", waiting_bytes: ", {bytes} waiting",
   disk_free: "disk free", why: "why", while_off: "while off", nothing_recorded: "nothing is being recorded", rec: "REC {bytes}",
@@ -163,7 +163,7 @@ const de = {
   off: "Aus", off_title: "Ohne Weißabgleich", auto_white: "Auto", auto_white_title: "Das Mittel der Szene ist grau (W)", pick: "Wählen", pick_title: "Einen weißen oder grauen Punkt anklicken (P)",
   fixed: "Fest", fixed_title: "Diese Verstärkungen von Rot, Grün und Blau", gains: "Verstärkungen", gain_red: "Verstärkung Rot", gain_green: "Verstärkung Grün", gain_blue: "Verstärkung Blau",
   demosaic: "Demosaicing", bilinear: "bilinear", directional: "gerichtet", colours: "Farben", grey: "grau",
-  ledger: "Bilanz", open: "offen", closed: "geschlossen", does_not_close: "geht nicht auf", ended: "beendet", acquired: "aufgenommen", reconstructed: "rekonstruiert", raw_only: "nur roh", not_kept: "nicht behalten", keep_event: "Ereignis behalten", events_n: "{n} Ereignisse",
+  ledger: "Bilanz", open: "offen", closed: "geschlossen", does_not_close: "geht nicht auf", ended: "beendet", acquired: "aufgenommen", reconstructed: "rekonstruiert", raw_only: "nur roh", not_kept: "nicht behalten", keep_event: "Ereignis behalten", keep_title: "Die Sekunden vor und nach jetzt aufzeichnen (K)", keeping: "Die Sekunden davor und danach werden behalten", kept_by: "behalten von {who}", armed: "bereit", event_now: "Ereignis {n}", hold_off: "Sperrzeit", events_n: "{n} Ereignisse",
   dropped_reason: "verworfen: {reason}", dropped: "verworfen", missed_by_camera: "von der Kamera verpasst", redelivered: "neu zugestellt", duplicates: "Doppelte abgewiesen",
   recording: "Aufzeichnung", file: "Datei", last_file: "letzte Datei", written: "geschrieben", written_value: "{bytes}, {snapshots}", rate_word: "Rate", waiting_bytes: ", {bytes} wartend",
   disk_free: "Platte frei", why: "Grund", while_off: "während aus", nothing_recorded: "es wird nichts aufgezeichnet", rec: "REC {bytes}",
