@@ -74,6 +74,9 @@ _REPETITIVE = 0.5
 # Brightness relative to the brightest block, from which a block counts; and how much worse the residual of a scene that
 # does not change may be for it to be taken for one.
 _LIT, _STILL = 0.05, 2.0
+# Variance that no block is trusted below, relative to that of most. Blocks count by the inverse of theirs, as the
+# misfit asks for; with 1, moving edges of a wheel outweighed its still background, and a cut was corrected.
+_LEAST_VARIANCE = 0.1
 # Relative variance that no camera is below: masks are not known better than to a thousandth.
 _FINEST = 1e-6
 _TINY = 1e-12
@@ -138,9 +141,8 @@ class _SceneFit:
         factor = torch.linalg.cholesky(normal + (_RIDGE * level + _TINY).unsqueeze(-1) * eye)
         scene = torch.cholesky_solve(design.mT @ pixels.y.unsqueeze(-1), factor)
         residual = pixels.y - (design @ scene).squeeze(-1)
-        variance = residual.square().sum(-1) / pixels.valid.sum(-1).clamp_min(1.0)
         floor = _FINEST * float(pixels.y.square().mean()) + _TINY
-        return cls(design, scene.squeeze(-1), factor, residual, variance, floor)
+        return cls(design, scene.squeeze(-1), factor, residual, _variance(residual, pixels), floor)
 
     @property
     def weight(self) -> torch.Tensor:
@@ -158,7 +160,7 @@ class _SceneFit:
         lit = level > _LIT**2 * level.max()
         relative = self.variance / level
         usual = relative[lit].median() + _FINEST
-        return lit / (level * (relative + usual) * (1 + (relative / usual).square()))
+        return lit / (level * (relative + _LEAST_VARIANCE * usual) * (1 + (relative / usual).square()))
 
     def with_still_blocks(self, pixels: _Pixels) -> _SceneFit:
         """Return the fit of a scene that does not change in blocks where that is nearly as good."""
@@ -262,11 +264,24 @@ class MaskFitter:
     def order_gain(
         self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], at: Displacement, order: Sequence[int]
     ) -> float:
-        """Return by how much masks in another order explain more of a snapshot, as `MaskFit.gain` does."""
-        pixels = self._take(y, valid)
-        fits = (self._fit_scene(phi, at, pixels) for phi in (self._phi, self._phi[:, list(order)]))
-        given, other = (fit.misfit for fit in fits)
+        """Return by how much masks in another order explain more of a snapshot, as `MaskFit.gain` does.
+
+        Gains are free in either order: wrong ones look like motion that another order explains.
+        """
+        pixels, masks = self._take(y, valid), self._displaced(self._phi, at)
+        given, other = (self._misfit_of_any_gains(some, pixels) for some in (masks, masks[:, list(order)]))
         return given - other
+
+    def _misfit_of_any_gains(self, masks: torch.Tensor, pixels: _Pixels) -> float:
+        """Return the misfit of blocks of masks, (N, B, p), of any gains."""
+        scene_fit = self._scene_behind(masks, pixels)
+        changes = scene_fit.without_scene((masks * self._video(scene_fit, pixels.valid)).mT)
+        weight = 1 / (scene_fit.variance + scene_fit.floor)
+        normal = torch.einsum("n,npi,npj->ij", weight, changes, changes)
+        normal.diagonal().add_(1.0)  # a prior of width 1, as of a step
+        gains = torch.linalg.solve(normal, torch.einsum("n,npi,np->i", weight, changes, scene_fit.residual))
+        variance = _variance(scene_fit.residual - changes @ gains, pixels)
+        return dataclasses.replace(scene_fit, variance=variance).misfit
 
     def search(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> Displacement:
         """Return the whole-pixel displacement, up to `SEARCH_PX`, with which the masks explain y best."""
@@ -356,7 +371,10 @@ class MaskFitter:
 
     def _fit_scene(self, phi: torch.Tensor, at: Displacement, pixels: _Pixels) -> _SceneFit:
         """Fit the scene in every block with displaced masks."""
-        masks = self._displaced(phi, at)
+        return self._scene_behind(self._displaced(phi, at), pixels)
+
+    def _scene_behind(self, masks: torch.Tensor, pixels: _Pixels) -> _SceneFit:
+        """Fit the scene behind blocks of masks, (N, B, p)."""
         through = torch.einsum("kb,nbp->nkp", self._time, masks)
         design = torch.einsum("nkp,sp->npks", through, self._space).flatten(2) * pixels.valid.unsqueeze(-1)
         return _SceneFit.of(design, pixels)
@@ -427,6 +445,11 @@ class MaskFitter:
     def _elsewhere(phi: torch.Tensor) -> torch.Tensor:
         """Return the masks of a third of the sensor further on for each block."""
         return phi.roll(len(phi) // 3, 0)
+
+
+def _variance(residual: torch.Tensor, pixels: _Pixels) -> torch.Tensor:
+    """Return the mean square of the residual of each block, (N,)."""
+    return residual.square().sum(-1) / pixels.valid.sum(-1).clamp_min(1.0)
 
 
 def _correlation(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -38,7 +38,7 @@ _SHARES = (1.0, 0.5, 0.25)
 # Turns of errors of single masks and of a displacement of all with the first snapshot; the match of masks that are not
 # displaced, relative to that of displaced ones, from which they are where to begin; and by how much errors of single
 # masks must explain more than a displacement alone, in the logarithm of the residual's variance.
-_ROUNDS, _NEAR, _SIMPLER = 3, 0.5, 0.01
+_ROUNDS, _NEAR, _SIMPLER = 3, 0.5, 0.03
 # Weight of the newest fit in the running mean while the masks move, and the least one while they do not: a single fit
 # is off by up to 0.05 pixel on fine texture, and more smoothing would lag behind a drift.
 _NEWEST, _NEWEST_AT_REST = 0.8, 0.2
@@ -51,9 +51,9 @@ _MAX_SD_PX = 0.1
 _LEAST_MATCH = 0.2
 # Search for the masks again when their correlation falls below this fraction of its best value.
 _LOST = 0.6
-# Least gain of another order, as of a displacement, without and with errors of single masks: 0.016 to 0.055 where masks
-# off by up to 0.7 px look shuffled, 0.07 to 0.3 where they are (ten series, `bench reality`).
-_LEAST_ORDER_GAIN, _LEAST_WITH_ERRORS = 0.03, 0.06
+# Least gain of another order, as of a displacement: at most −0.007 where masks off by up to 0.7 px look shuffled, 0.015
+# to 0.3 where they are (22 series, `bench reality`).
+_LEAST_ORDER_GAIN = 0.01
 # Blocks in which another order of the masks is looked for.
 _ORDER_BLOCKS = 128
 # The mask order is recognised after four pairs (lab/research/shift-tracking.md); static ones among the first do not
@@ -280,8 +280,7 @@ class CalibrationMonitor:
         Only the video shows where a cycle begins and which way it runs; of shuffled masks it shows neither.
         """
         order = None if self.shuffle is None else self.shuffle.order
-        least = _LEAST_WITH_ERRORS if self.correction.masks else _LEAST_ORDER_GAIN
-        if self._order_gains and statistics.median(self._order_gains) < least:
+        if self._order_gains and statistics.median(self._order_gains) < _LEAST_ORDER_GAIN:
             order = None  # masks that are a little wrong look shuffled, but explain no more in that order
         seen = self._order.order
         if order is None or (seen[0] != UNKNOWN and is_cycle(order)):

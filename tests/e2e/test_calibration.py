@@ -135,7 +135,7 @@ def test_run_corrects_single_masks_and_states_the_evidence(rig_in_process: RigMa
     report = rig.summary()["calibration"]
     (recorded,) = rig.segments()
     assert report["jitter_px"] > 0.08
-    assert report["gain_error"] > 0.01  # of 0.044: beside jitter most of it is not certain enough
+    assert report["gain_error"] > 0.015  # of 0.044: beside jitter part of it is not certain enough
     assert report["error_log_odds"] > 5
     health = inspect_recording(recorded).figures["health"]
     assert health["last_jitter_px"] > 0.08
