@@ -137,12 +137,7 @@ def _health(recording: RecordingSummary) -> str:
     texts.append(_texts(HEALTH_QUANTITIES, health).get("masks", ""))
     if health["corrected"]:
         texts.append(f"{health['corrected']} reconstructed with corrected masks")
-    if health["last_jitter_px"] or health["last_gain_error"]:
-        text = "errors of single masks {last_jitter_px:.3f} px and {last_gain_error:.1%} at last"
-        texts.append(text.format_map(health))
-    if times := health["last_frame_times"]:
-        shares = [duration * len(times) for _, duration in times]
-        texts.append(f"frames {min(shares):.2f} to {max(shares):.2f} times as long as in the mean")
+        texts.append(f"at last {health['last_correction'] or 'none'}")
     if health["last_error_log_odds"] is not None:
         texts.append(f"log odds for such errors {health['last_error_log_odds']:.0f} at last")
     texts.append("order " + ", ".join(health["orders"]))

@@ -120,6 +120,8 @@ def _report(done: SolvedFile, *, given_truth: bool) -> None:
     score = "" if done.psnr_db is None else f", {done.psnr_db:.2f} dB PSNR"
     solved = f"{_number(len(done.reports), 'snapshot')} of {_number(done.n_frames, 'frame')} with {done.denoiser}"
     echo(f"{solved} in {seconds:.1f} s on {done.device}{score}")
+    if done.correction:
+        echo(f"masks corrected at last: {done.correction}")
     if done.psnr_db is None and not given_truth:
         echo(f"white: {done.white:g} in the unit of the snapshots became 1.0")
     echo(f"wrote {done.out}" if done.out else "nothing written: -o OUT.mp4 writes a film, -o OUT.npy the values")

@@ -89,6 +89,24 @@ class MaskCorrection:
         ends = [0.0, *(round(end / sum(gains), 6) for end in itertools.accumulate(gains))]
         return tuple((begin, end - begin) for begin, end in itertools.pairwise(ends))
 
+    @property
+    def words(self) -> str:
+        """The correction as a person reads it; ``""`` for none.
+
+        >>> MaskCorrection(masks=(MaskError(0.3, 0.4, gain=1.0), MaskError(), MaskError(gain=-0.1))).words
+        'masks shifted by up to 0.50 px each, gains 0.90 to 2.00, mask 0 as 2 frames'
+        """
+        words = []
+        if not self.displacement.is_none:
+            words.append("all masks shifted by ({:+.2f}, {:+.2f}) px".format(*self.displacement.shift_px))
+        if self.masks:
+            gains, furthest = [1 + mask.gain for mask in self.masks], max(math.hypot(*mask[:2]) for mask in self.masks)
+            words += [f"masks shifted by up to {furthest:.2f} px each", f"gains {min(gains):.2f} to {max(gains):.2f}"]
+            words += [f"mask {b} as {n} frames" for b, n in enumerate(self.turns(len(gains))) if n > 1]
+        if self.black:
+            words.append(f"black level {self.black:+.4f} of white")
+        return ", ".join(words)
+
     @cached_property
     def to_text(self) -> str:
         """The correction as a short text, for messages and recordings; ``""`` for none.

@@ -230,6 +230,7 @@ def _health(rows: Rows) -> dict[str, Json] | None:
         "largest_shift_px": float(np.hypot(*known.T).max()) if len(known) else None,
         "corrected": int(rows["masks_corrected"].sum()),
         "last_shift_sd_px": _last(rows["mask_shift_sd_px"]),
+        "last_correction": last.words,
         "last_jitter_px": last.jitter_px,
         "last_gain_error": last.gain_error,
         "last_frame_times": last.frame_times(len(last.masks)) if last.gain_error else None,

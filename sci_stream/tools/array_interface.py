@@ -130,6 +130,11 @@ class Reconstructed:
         return self.reports[-1]
 
     @property
+    def correction(self) -> MaskCorrection:
+        """Correction of the masks for the last snapshot; ``correction.words`` says it in words."""
+        return MaskCorrection.from_text(self.report.masks_at)
+
+    @property
     def frame_times(self) -> npt.NDArray[np.float64]:
         """Begin and duration of each frame as shares of the exposure, (B, 2) or (N, B, 2): equal unless corrected."""
         B, series = self.video.shape[-3], self.video.ndim == 4

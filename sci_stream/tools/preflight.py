@@ -173,8 +173,8 @@ class _Checks:
         if health.match is None:
             return "not compared: the sensor is too small, or the masks add up evenly and a snapshot shows none of them"
         hint = sparser_masks_hint(clipped, float(calibration.phi.mean()))
-        words = [f"match {health.match:.2f} (1: all of the picture is explained)", *faults.values(), hint]
-        return "; ".join(filter(None, words))
+        match = f"match {health.match:.2f} (1: all of the picture is explained)"
+        return "; ".join(filter(None, [match, *faults.values(), hint, monitor.correction.words]))
 
     def _check_devices(self) -> str:
         from sci_stream.recon.backend.device import (  # noqa: PLC0415 - a light host has no torch

@@ -19,6 +19,7 @@ from sci_stream.file_guard import complete_output
 from sci_stream.files.measurement_file import Measurements
 from sci_stream.files.video_output import VideoFormat, VideoStack, format_of, write_video
 from sci_stream.imaging.tone import ToneSettings
+from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.quantities import live_values
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.reports import SolveReport
@@ -61,6 +62,11 @@ class SolvedFile:
         """Mean PSNR over all frames, dB; None without truth."""
         return mean_psnr_db(self.reports)
 
+    @property
+    def correction(self) -> str:
+        """Correction of the masks for the last snapshot, in words."""
+        return MaskCorrection.from_text(self.reports[-1].masks_at).words if self.reports else ""
+
     def to_json(self) -> dict[str, JsonValue]:
         """Return plain values; infinite PSNR is null."""
         return {
@@ -77,7 +83,13 @@ class SolvedFile:
                 for one in self.defects
             ],
             "solves": [
-                {**live_values(report), "start": report.start_reason, "seconds": report.solve_ns / 1e9}
+                {
+                    **live_values(report),
+                    "start": report.start_reason,
+                    "seconds": report.solve_ns / 1e9,
+                    "masks_at": report.masks_at,
+                    "correction": MaskCorrection.from_text(report.masks_at).words,
+                }
                 for report in self.reports
             ],
         }

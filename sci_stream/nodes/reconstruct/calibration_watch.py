@@ -83,12 +83,7 @@ class CalibrationWatch:
         if correction != before:
             self.engine.correct_masks(correction)
         if before.own.is_none and not correction.own.is_none:
-            log.info(
-                "correcting errors of single masks: shifts of %.2f px, gains of %.1f %%, black level of %.1f DN",
-                correction.jitter_px,
-                100 * correction.gain_error,
-                correction.black * self.engine.calibration.full_scale_dn,
-            )
+            log.info("correcting errors of single masks: %s", correction.words)
 
     def _inspect(self, snapshot: Snapshot, health: CalibrationHealth | None) -> None:
         """Look for defects of the data, and leave out stuck pixels."""

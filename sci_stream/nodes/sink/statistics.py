@@ -217,7 +217,7 @@ class CalibrationStatistics:
 
         ``jitter_px`` and ``gain_error`` are corrected errors of single masks, root mean square; ``brightness_drift`` is
         relative to the first evaluation: 1 if light and scene are unchanged. ``frame_times``, of corrected gains, are
-        begin and duration of each frame as shares of the exposure.
+        begin and duration of each frame as shares of the exposure; ``correction`` says what was corrected.
         """
         last = self.last
         if last is None:
@@ -241,4 +241,5 @@ class CalibrationStatistics:
         shift = None if last.shift_x_px is None or last.shift_y_px is None else (last.shift_x_px, last.shift_y_px)
         rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
         times = self.correction.frame_times(len(self.correction.masks)) if self.correction.gain_error else None
-        return {"looks": self.looks, "shift_px": shift, **rounded, "frame_times": times}
+        words = self.correction.words
+        return {"looks": self.looks, "shift_px": shift, **rounded, "frame_times": times, "correction": words}
