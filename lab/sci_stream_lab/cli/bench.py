@@ -121,6 +121,35 @@ def bench_quality(
     _show(bench_priors(data, sections, device, echo, full_scale_dn=full_scale_dn), json_path)
 
 
+@bench_app.command("classes")
+def bench_classes(
+    weights: Annotated[
+        Path | None, typer.Argument(help="Weights, such as unrolled stages; a rig's default if none.")
+    ] = None,
+    data: Annotated[Path | None, _DATA] = None,
+    clips: Annotated[Path | None, typer.Option(help="Folder of videos to code.", exists=True, file_okay=False)] = None,
+    clip: Annotated[list[str] | None, typer.Option(help="Name of a clip of the folder; repeatable.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="Clips of the folder, unless some are named.")] = 6,
+    capture: Annotated[
+        list[Path] | None, typer.Option(help="File with measured masks and snapshots without truth; repeatable.")
+    ] = None,
+    against: Annotated[
+        list[str] | None, typer.Option(metavar="DENOISER:ITERATIONS", help="A solver to compare with; repeatable.")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Beginning of a class's name; repeatable.")] = None,
+    size: Annotated[int, typer.Option(min=32, help="Height and width of coded clips, pixels.")] = 128,
+    device: Device = "auto",
+    json_path: JsonPath = None,
+) -> None:
+    """Compare solvers by class: published sets, masks of each kind, their errors, low light, real captures."""
+    from sci_stream_lab.bench.quality.classes import bench, chosen_clips, solvers_of
+
+    paths = [] if clips is None else chosen_clips(clips, clip or (), count)
+    solvers = solvers_of(weights, against or ("ffdnet-lite:12", "ffdnet-lite:40"))
+    result = bench(solvers, device, echo, data=data, clips=paths, captures=capture or (), size=size, only=only or ())
+    _show(result, json_path)
+
+
 @bench_app.command("paper")
 def bench_paper(
     data: Annotated[Path, _DATA],

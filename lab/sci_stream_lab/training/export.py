@@ -95,7 +95,7 @@ def export_weights(
         raise ConfigError(
             "An unrolled network denoises no images",
             expected="no --test-on and no --beside",
-            hint="`sci-stream bench stages OUT.safetensors` measures it.",
+            hint="`sci-stream bench classes OUT.safetensors` measures it.",
         )
     write_own(weights, path, about, kernel_dtype=_KERNELS_IN)
     card = ModelCard(

@@ -274,5 +274,5 @@ def test_exported_run_solves_as_in_training(go: Go, tmp_path: Path) -> None:
     video, _ = engine.reconstruct(calibration.snapshot("s", 0, y))
     expected = _last(started(y, masks), load_unrolled(path))[0]
     np.testing.assert_allclose(video, expected.numpy(), atol=1e-5)
-    with pytest.raises(ConfigError, match="bench stages"):
+    with pytest.raises(ConfigError, match="bench classes"):
         export_weights(tmp_path / "run", path, data=[], licence="MIT", plan=TestPlan([tmp_path]))
