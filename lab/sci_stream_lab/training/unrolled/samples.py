@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import gram_diag, inverse_gram
 from sci_stream.recon.algorithms.unrolled import Coded
 from sci_stream.recon.initialization.initializer import Initializer, Past, coded
@@ -100,7 +101,8 @@ def started(
     noise, mismatch = estimate_noise(image, coded_windows(phi), r_inv)
     measurement = Measurement(image, phi, r_inv, noise, mismatch, r_inv_clipped)
     before = None if past is None else Past(torch.from_numpy(past).unsqueeze(0), torch.tensor(True))
-    return coded(measurement, _STARTS.begin(measurement, LmmseEstimator(phi, r_inv_clipped), before))
+    linear = LmmseEstimator(phi, r_inv_clipped, Calibration(phi=masks / max(1.0, float(masks.max()))).fineness)
+    return coded(measurement, _STARTS.begin(measurement, linear, before))
 
 
 def cut(rng: np.random.Generator, samples: Sequence[CodedSamples], size: int) -> CodedSamples:
