@@ -6,7 +6,18 @@ import json
 import struct
 from typing import Any
 
+import cv2
+import numpy as np
+import numpy.typing as npt
+
 _LENGTH = struct.Struct("<I")
+
+
+def decode_jpeg(jpeg: bytes) -> npt.NDArray[np.uint8]:
+    """Decode a JPEG to (H, W, 3) RGB."""
+    image = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
+    assert image is not None
+    return np.ascontiguousarray(image[..., ::-1], np.uint8)
 
 
 def split_message(message: bytes) -> tuple[dict[str, Any], list[bytes]]:

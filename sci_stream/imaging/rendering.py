@@ -101,11 +101,3 @@ def _encoded(suffix: str, image: Array, *parameters: int) -> bytes:
     if not done:
         raise ValueError(f"cannot encode an image of shape {image.shape}, dtype {image.dtype}")
     return bytes(data)
-
-
-def decode_jpeg(jpeg: bytes) -> U8:
-    """Decode a JPEG to (H, W, 3) RGB."""
-    image = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
-    if image is None:
-        raise ValueError("cannot decode the JPEG")
-    return np.ascontiguousarray(image[..., ::-1], np.uint8)

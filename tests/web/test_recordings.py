@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from sci_stream.config import PreviewSection
-from sci_stream.imaging.rendering import decode_jpeg
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.writer import RecordingWriter
 from sci_stream.tools.replay.replay import replay_recording
 from sci_stream.web.preview import WebPreview
 from tests import plain_http
-from tests.page_messages import split_message
+from tests.page_messages import decode_jpeg, split_message
 from tests.series_fixtures import Series, make_series
 
 pytestmark = pytest.mark.rig(seconds=15)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from sci_stream.errors import ConfigError
-from sci_stream.imaging.rendering import decode_jpeg
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array
 from sci_stream.nodes.runtime.analyses import GROUP, Analyses
@@ -21,7 +20,7 @@ from sci_stream.reports import SolveReport
 from sci_stream.web.message import jpeg_picture, render_snapshot
 from tests.conftest import RigMaker
 from tests.e2e.kit import ROOT
-from tests.page_messages import split_message
+from tests.page_messages import decode_jpeg, split_message
 from tests.series_fixtures import Series
 
 pytestmark = pytest.mark.rig(seconds=5)

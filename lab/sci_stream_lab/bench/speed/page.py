@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 
 from sci_stream import reconstruct_stream
 from sci_stream.clock import unix_ns
 from sci_stream.config import PreviewSection
-from sci_stream.imaging.rendering import decode_jpeg
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Reconstruction, Snapshot, StageTimes
 from sci_stream.reports import SolveReport, Start
@@ -102,8 +102,14 @@ def _jpeg(rendered: list[Rendered], rate_hz: float) -> ViewerRow:
     start_s = time.thread_time()
     pictures = [jpeg_picture(*snapshot) for snapshot in rendered]
     encode_ms = 1e3 * (time.thread_time() - start_s) / len(pictures)
-    sent = [np.stack([decode_jpeg(jpeg) for jpeg in picture.frames]) for picture in pictures]
+    sent = [np.stack([_decoded(jpeg) for jpeg in picture.frames]) for picture in pictures]
     return _row("JPEG", pictures, sent, rendered, rate_hz=rate_hz, coded_hz=rate_hz, encode_ms=encode_ms)
+
+
+def _decoded(jpeg: bytes) -> npt.NDArray[np.uint8]:
+    image = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
+    assert image is not None
+    return np.ascontiguousarray(image[..., ::-1], np.uint8)
 
 
 def _h264(rendered: list[Rendered], rate_hz: float) -> ViewerRow:
