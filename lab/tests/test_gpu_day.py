@@ -153,7 +153,7 @@ def test_report_gives_marks_from_what_was_measured(day: ModuleType, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", ["smoke", "speed", "large", "network"])
+@pytest.mark.parametrize("group", ["smoke", "fused", "speed", "large", "network"])
 def test_rehearsal_on_a_cpu_ends_with_an_archive(group: str, tmp_path: Path, day: ModuleType) -> None:
     process = run_group(tmp_path, group)
     said, _ = process.communicate(timeout=1800)
