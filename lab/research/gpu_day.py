@@ -126,6 +126,10 @@ GROUPS: dict[str, tuple[Step, ...]] = {
         f"train_video_{n}": (Step(f"train_video_{n}", ("train_video", str(n)), 540, "video_train/free"),)
         for n in range(1, 5)
     },
+    **{
+        f"train_unrolled_{n}": (Step(f"train_unrolled_{n}", ("train_unrolled", str(n)), 540, "video_train/free"),)
+        for n in range(1, 4)
+    },
 }
 """Steps by group, of at most nine minutes together; the last ones continue unfinished training, in this order."""
 
@@ -204,7 +208,7 @@ class Day:
             arguments = [_small(argument) for argument in rest] if self._rehearse else rest
             data = ["--data", str(self._data / step.needs)] if self._data and step.needs else []
             return [python, "-c", program, *arguments, *data, "--device", device, "--json", json_file]
-        if kind in {"train", "train_video"}:
+        if kind in {"train", "train_video", "train_unrolled"}:
             return [python, "-c", TRAIN, *self._training(kind, rest), "--device", device]
         return [*([kind, python, "-m"] if kind != "pytest" else [python, "-m", kind]), *rest]
 
@@ -216,9 +220,11 @@ class Day:
             small = ["--steps", "4", "--validate-every", "2", "--batch", "2", "--patch", "32", "--held-out", "1"]
             how = [*small, "--memory-mib", "512"] if self._rehearse else ["--variant", "ffdnet", "--minutes", "4"]
             return [str(self._data / "train"), str(run), *how, *resume]
-        return _video_training(self._data, self._work, int(rest[0]), rehearse=self._rehearse)
+        by_session = _video_training if kind == "train_video" else _unrolled_training
+        return by_session(self._data, self._work, int(rest[0]), rehearse=self._rehearse)
 
 
+_RUNS = frozenset({"training", "training_video", "training_unrolled", "video_steps"})
 TRAIN = "from sci_stream_lab.cli.training import train_app; train_app()"
 
 
@@ -246,6 +252,26 @@ def _video_training(data: Path, work: Path, session: int, *, rehearse: bool) -> 
         how = ["--steps", steps.read_text().strip(), "--minutes", "8", "--validate-every", "2000"]
     resume = ["--resume"] if (run / "checkpoint.pt").exists() else []
     return [str(free), str(run), "--variant", "video-lite", "--clips", str(data / "video_train/free"), *how, *resume]
+
+
+def _unrolled_training(data: Path, work: Path, session: int, *, rehearse: bool) -> list[str]:
+    """Return the arguments of a session of `unrolled`; the rates fall in the third.
+
+    The first one continues the run whose checkpoint was carried in, as ``start_unrolled/checkpoint.pt`` in the working
+    folder, from its average; without one it begins with `ffdnet-lite`.
+    """
+    run, carried = work / "training_unrolled", work / "start_unrolled/checkpoint.pt"
+    begun = ["--resume"] if (run / "checkpoint.pt").exists() else []
+    lite = ROOT / "sci_stream/recon/denoisers/weights_data/ffdnet-lite.safetensors"
+    start = begun or ["--start-from", str(carried if carried.exists() else lite)]
+    how = ["--stages", "6", "--batch", "256", "--clip-size", "96", "--learning-rate", "3e-4", "--kernel-rate", "3e-3"]
+    length = ["--minutes", "8", *(["--steps", "1000000"] if session < 3 else [])]
+    if rehearse:
+        how = ["--stages", "2", "--batch", "8", "--patch", "16", "--clip-size", "32"]
+        length = ["--steps", str(2 * session)]
+    masks = [option for path in sorted((data / "real").glob("*.mat")) for option in ("--masks", str(path))]
+    common = ["--variant", "unrolled", "--clips", str(data / "video_train/free"), *masks, "--held-out", "1"]
+    return [str(data / "train"), str(run), *common, *how, *length, "--validate-every", "1000", *start]
 
 
 def _small(argument: str) -> str:
@@ -281,7 +307,7 @@ def run_group(name: str, options: argparse.Namespace) -> int:
     out.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(out, "w:gz") as packed:
         for path in sorted(options.work.iterdir()):
-            if path.suffix in {".json", ".jsonl", ".log"} or path.name in {"training", "training_video", "video_steps"}:
+            if path.suffix in {".json", ".jsonl", ".log"} or path.name in _RUNS:
                 packed.add(path, path.name)
     print(out)
     return 0 if good else 1
