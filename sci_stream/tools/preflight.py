@@ -201,10 +201,10 @@ class _Checks:
 
     def _check_speed(self) -> str | Finding:
         """Solve the snapshots as a node does, and compare the time with the camera's."""
-        from sci_stream.recon.engine import Engine  # noqa: PLC0415 - a light host has no torch
-
         if not (self._snapshots and self._calibration and self._capabilities and self._solver):
             return "not measured: it needs camera, calibration and denoiser"
+        from sci_stream.recon.engine import Engine  # noqa: PLC0415 - a light host has no torch, and no solver above
+
         rig, (prior, settings) = self._rig, self._solver
         graphs = rig.reconstruct.cuda_graphs
         engine = Engine(self._calibration, prior, _first_device(rig), settings, cuda_graphs=graphs)
