@@ -137,7 +137,7 @@ def estimates(
         return v + share * step.unsqueeze(1)
 
     def inputs(x: torch.Tensor, before: torch.Tensor, sigma: torch.Tensor) -> Iterator[torch.Tensor]:
-        """Yield what the network sees of each chunk, (N·F, C, H/2, W/2)."""
+        """Yield the inputs of the network for each chunk, (N·F, C, H/2, W/2)."""
         for at in chunks:
             change = (x[:, at] - before[:, at]) * (_CHANGE_SCALE / error).unsqueeze(1)
             blocks = _blocked(x[:, at]), _halved(sigma, change), _blocked(change)
