@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.white import fit_white
 
 F64 = npt.NDArray[np.float64]
+Places = npt.NDArray[np.intp]
 
 _BLUR_PX = 3.0
 # Light of less variation than this says nothing, as that of masks that add up to a constant.
@@ -35,8 +37,15 @@ _SHIFT_MARGIN = 0.03
 # Of the slope; the capture 4fan14 has 0.947. A black level of 3 % of the range has less, and costs 0.2 dB.
 _SLOPE = (0.94, 1.05)
 _SURE = 2.5
+# Negative values over positive ones, and differences of brightness within cells of 2×2 pixels: 0.11 in right data.
+_NEGATIVE, _MOSAIC = 0.1, 0.15
 # Curvature over slope: a gamma g has (g − 1)/2; a black level bends upwards, if at all.
 _GAMMA_CURVATURE = -0.03
+_GAMMAS = (0.3, 3.5)
+_CONTRAST = (
+    "the masks modulate y {:.2f} times as much as they should: stray light, masks that are missing, or that are "
+    "sharper or blurrier than on the sensor: pass those of this exposure, or calibrate again"
+)
 # Share of the mean light that each mask contributes: below it, it had no part in y.
 _ABSENT_SHARE, _PRESENT_SHARE = 0.2, 0.5
 # Of masks in another order: right ones explain y best but for chance. And of frames that belong to y, with its noise.
@@ -44,11 +53,11 @@ _BETTER, _MAX_MISFIT = 0.97, 0.1
 # Pixels along each side by which shares are measured: enough, and quick.
 _SHARES_PX = 384
 _SATURATED = 0.005
-# Shares of the neighbours, and how much brighter than these a stuck pixel is: at most 5.7 and 2.9 times in 556 right
-# snapshots, more behind fewer masks. The first finds lines of stuck pixels, too; the second nine of ten single ones of
-# twice the largest y.
-_STUCK, _MANY_MASKS = {0.8: 6.0, 0.96: 3.0}, 8
-_WINDOW = 7
+# Of the 7×7 pixels around one of another brightness than most of these, the frames are fitted. Its error over theirs
+# was at most 6.8 upwards (14.7 behind four masks) and 1.7 downwards, near 0, in 556 right snapshots.
+_AROUND, _STANDS_OUT = 3, (0.4, 1.3)
+_STUCK, _MANY_MASKS, _DEAD, _DARK = 9.0, 8, -3.5, 0.05
+_RIDGE, _FLOOR, _MAX_PLACES = 0.1, 0.03, 4000
 # Of the brightest of the scene: thin lines on black stand out, too, where few masks show them.
 _BRIGHT = 0.8
 _OF_LINE, _DEAD_LINE, _LIT_LINE = 0.2, 0.1, 0.3
@@ -94,11 +103,11 @@ def inspect(counts: Array, calibration: Calibration) -> tuple[list[Defect], npt.
     y = calibration.measurement(counts).astype(np.float64)
     if calibration.bad_pixels is not None:
         y[calibration.bad_pixels] = np.nan
-    stuck = stuck_pixels(y, phi, bayer)
+    stuck = stuck_pixels(y, phi, bayer) & np.isfinite(y)
     y[stuck] = np.nan
     found = examine(y, phi, bayer)
     if stuck.any():
-        text = f"{int(stuck.sum())} pixels are brighter than the masks allow, or on a dead line: left out"
+        text = f"{int(stuck.sum())} pixels are brighter or darker than their neighbours and the masks allow: left out"
         found.insert(0, Defect("stuck_pixels", text, corrected=True))
     return found, stuck
 
@@ -119,11 +128,21 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
     valid = np.isfinite(y)
     if not valid.any() or np.ptp(y[valid]) == 0:
         return []
-    if len(phi) > 1 and (phi == phi[:1]).all():
-        return [Defect("mask_match", "all masks are equal, so that y says nothing of single frames", fatal=True)]
+    few = phi[:, ::8, ::8]
+    for first, second in combinations(range(len(phi)), 2):
+        if np.array_equal(few[first], few[second]) and np.array_equal(phi[first], phi[second]):
+            text = f"masks {first} and {second} are equal: y cannot tell their frames apart: pass one of them"
+            return [Defect("mask_match", text, fatal=bool((phi == phi[:1]).all()))]
+    if -y[y < 0].sum() > _NEGATIVE * y[y > 0].sum():
+        text = (
+            f"y is negative where no light can make it so: pass y + {-y[valid].min():.4g}, or y as the camera gave it"
+        )
+        return [Defect("black_level", text, fatal=True)]
     y = np.where(valid, y, np.median(y[valid]))
     light = np.asarray(phi, np.float64).sum(0)
     found = [*_saturation(y, light), *_blocks(y)]
+    spread = 0.0 if bayer else _cell_spread(y, light)
+    bayer = BayerPhase.RGGB if spread > _MOSAIC else bayer
     r, level, usable = _modulation(y, valid, bayer)
     t, _, lit = _modulation(light, valid, bayer)
     usable &= lit
@@ -133,6 +152,9 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
     if shift := _shift(r, t, usable, abs(fit)):
         return [*found, shift]
     first, last = present_masks(y, phi, bayer) if fit >= MATCH else (0, len(phi))
+    if spread > _MOSAIC and fit >= MATCH:
+        text = f"y differs by {spread:.0%} within 2×2 pixels, as behind colour filters: pass their phase, bayer='RGGB'"
+        found.append(Defect("mosaic", text))
     if abs(fit) < MATCH:
         found += _orientation(r, light, usable, fit, bayer)
     elif fit < 0:
@@ -145,6 +167,14 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
     else:
         found += _response(y, r, t, level, usable & (y < y.max()), bayer=bayer)
     return found
+
+
+def _cell_spread(y: F64, light: F64) -> float:
+    """Return by how much the pixels of 2×2 cells differ in brightness, as a share: the median over the picture."""
+    planes = (mosaics.split(image[: len(image) // 2 * 2, : image.shape[1] // 2 * 2]) for image in (y, light))
+    of_y, of_light = (np.stack([_local_mean(plane, None) for plane in cells]) for cells in planes)
+    levels = of_y / np.maximum(of_light, 0.01 * of_light.mean())
+    return float(np.median(np.ptp(levels, 0))) / max(float(np.median(levels)), 1e-300)
 
 
 def present_masks(y: Array, phi: Array, bayer: BayerPhase | None = None) -> tuple[int, int]:
@@ -210,37 +240,65 @@ def mask_fit(
 
 
 def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> npt.NDArray[np.bool_]:
-    """Return the pixels, (H, W), that are brighter than any masks and their neighbours of one colour can make them.
+    """Return the pixels, (H, W), that the frames of their neighbours of one colour cannot make so bright, or so dark.
 
-    A pixel is at most as bright as its brightest frame times its light. Lines of such pixels count as well.
+    Lines of such pixels count as well.
     """
-    y, light = np.asarray(y, np.float64), np.asarray(phi, np.float64).sum(0)
-    light = np.maximum(light, 0.1 * light.mean())
-    y = np.nan_to_num(y, nan=0.0)
-    floor = 0.02 * float(np.median(np.abs(y)))
-    planes = (y / light)[np.newaxis] if bayer is None else mosaics.split(y / light)
-    stuck = np.zeros(y.shape, np.bool_)
-    for factor, around in zip(_STUCK.values(), np.stack([_neighbours(plane) for plane in planes], 1), strict=True):
-        bound = around[0] if bayer is None else mosaics.merge(around)
-        stuck |= y > factor * max(1, _MANY_MASKS / len(phi)) * (light * np.maximum(bound, 0) + floor)
-    stuck &= y / light > _BRIGHT * np.quantile(y / light, 0.98)
-    # Of a hot line, some pixels lie behind bright ones; a dead one is dark between lines of the same colours.
-    singles, level = stuck, float((y / light).mean())
+    if bayer is not None:
+        planes = zip(mosaics.split(np.asarray(y)), mosaics.split(np.asarray(phi)), strict=True)
+        return mosaics.merge(np.stack([stuck_pixels(*plane) for plane in planes]))
+    y, phi = np.nan_to_num(np.asarray(y, np.float64), nan=0.0), np.asarray(phi, np.float64)
+    light = np.maximum(phi.sum(0), 0.1 * float(phi.sum(0).mean()))
+    level, singles = y / light, np.zeros(y.shape, np.bool_)
+    top = float(np.quantile(level, 0.98))
+    if min(y.shape) <= 2 * _AROUND or top <= 0:
+        return singles
+    ratio = (np.maximum(level, 0) + _FLOOR * top) / (np.maximum(_local_mean(level, None), 0) + _FLOOR * top)
+    strength = np.maximum(ratio / _STANDS_OUT[1], _STANDS_OUT[0] / ratio)
+    places = np.argsort(strength, axis=None)[-_MAX_PLACES:]
+    places = places[strength.flat[places] > 1]
+    rows, columns = np.unravel_index(places, y.shape)
+    if len(places):
+        value, (expected, error) = y[rows, columns], _expected(y, phi, rows, columns)
+        excess = (value - expected) / error
+        bright = level[rows, columns] > _BRIGHT * top
+        singles[rows, columns] = bright & (excess > _STUCK * max(1, _MANY_MASKS / len(phi)))
+        singles[rows, columns] |= (value < _DARK * expected) & (excess < _DEAD)
+    # Of a hot line, some pixels lie behind bright ones; a dead one is dark between others.
+    stuck = singles
     for axis in (0, 1):
-        line = (y / light).mean(axis, keepdims=True)
-        padded = np.pad(line.ravel(), 2, mode="edge")
-        beside = np.minimum(padded[:-4], padded[4:]).reshape(line.shape)
-        dead = (line < _DEAD_LINE * beside) & (beside > _LIT_LINE * level)
+        line = np.minimum(level, top).mean(axis, keepdims=True)
+        padded = np.pad(line.ravel(), 1, mode="edge")
+        beside = np.minimum(padded[:-2], padded[2:]).reshape(line.shape)
+        dead = (line < _DEAD_LINE * beside) & (beside > _LIT_LINE * level.mean())
         stuck = stuck | (singles.mean(axis, keepdims=True) > _OF_LINE) | dead
     return stuck
 
 
-def _neighbours(image: F64) -> F64:
-    """Return the quantiles of the square around each pixel, (2, H, W)."""
-    padded = np.pad(image, _WINDOW // 2, mode="reflect")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, (_WINDOW, _WINDOW)).reshape(*image.shape, -1)
-    places = [int(share * (_WINDOW * _WINDOW - 1)) for share in _STUCK]
-    return np.moveaxis(np.partition(windows, places, axis=2)[..., places], 2, 0)
+def _expected(y: F64, phi: F64, rows: Places, columns: Places) -> tuple[F64, F64]:
+    """Return pixels of y as the frames of the squares around them make them, and the error of these."""
+    size = 2 * _AROUND + 1
+    top, left = (
+        np.clip(places - _AROUND, 0, side - size) for places, side in zip((rows, columns), y.shape, strict=True)
+    )
+    square = (top[:, np.newaxis] + np.arange(size**2) // size, left[:, np.newaxis] + np.arange(size**2) % size)
+    around, masks = y[square], np.moveaxis(phi[:, *square], 0, -1)
+    here = (np.arange(len(rows)), (rows - top) * size + columns - left)
+    around[here], masks[here] = 0, 0
+    lit = masks.sum(-1)
+    # Other stuck pixels are not to be fitted.
+    bound = 3 * np.quantile(around / np.maximum(lit, 1e-3 * lit.mean()), 0.8, 1, keepdims=True)
+    around = np.minimum(around, lit * bound)
+    mean = around.sum(1, keepdims=True) / np.maximum(lit.sum(1, keepdims=True), 1e-300)
+    gram = masks.transpose(0, 2, 1) @ masks
+    ridge = _RIDGE / len(phi) * np.trace(gram, axis1=1, axis2=2) + 1e-300
+    gram += ridge[:, np.newaxis, np.newaxis] * np.eye(len(phi))
+    rest = (around - lit * mean)[..., np.newaxis]
+    frames = np.maximum(mean + np.linalg.solve(gram, masks.transpose(0, 2, 1) @ rest)[..., 0], 0)
+    errors = np.abs(around - (masks @ frames[..., np.newaxis])[..., 0])
+    error = np.quantile(errors, 0.8, 1) + _FLOOR * float(y.mean())
+    beside = (rows - top != _AROUND) | (columns - left != _AROUND)
+    return (phi[:, rows, columns].T * frames).sum(1), np.where(beside, 2 * error, error)  # extrapolated at the border
 
 
 def _modulation(
@@ -304,7 +362,8 @@ def _shift(r: F64, t: F64, usable: npt.NDArray[np.bool_], fit: float) -> Defect 
     best, dy, dx = max((float(product[dy, dx]), dy, dx) for dy in near for dx in near)
     if (dy, dx) == (0, 0) or best < max(fit + _SHIFT_MARGIN, MATCH):
         return None
-    text = f"the masks fit y {best:.2f} instead of {fit:.2f} moved by ({dx:+d}, {dy:+d}) px in (x, y): calibrate again"
+    text = f"the masks fit y {best:.2f} instead of {fit:.2f} moved by ({dx:+d}, {dy:+d}) px in (x, y): "
+    text += f"pass np.roll(masks, ({dy}, {dx}), (1, 2))"
     return Defect("mask_shift", text, corrected=True, shift_px=(dx, dy))
 
 
@@ -326,6 +385,8 @@ def _response(
         for _ in range(4):
             r, level, _ = _modulation((y.clip(0) / y.max()) ** exponent, usable, bayer)
             exponent /= max(0.1, _slope((r * level)[usable], t * level[usable], t)[0])
+        if not _GAMMAS[0] < exponent < _GAMMAS[1]:
+            return [Defect("mask_contrast", _CONTRAST.format(slope))]
         text = (
             f"y is not proportional to the light but has a gamma of about {1 / exponent:.2f}: "
             f"pass y ** {exponent:.2f}, or switch the camera's gamma off"
@@ -344,11 +405,7 @@ def _response(
         if black < 0:
             remedy = f"lacks about {-black:.4g}, subtracted as black level: pass y + {-black:.4g}"
         return [Defect("black_level", f"y {remedy}")]
-    text = (
-        f"the masks modulate y {slope:.2f} times as much as they should: stray light, masks that are missing, or that "
-        "are sharper or blurrier than on the sensor: pass those of this exposure, or calibrate again"
-    )
-    return [Defect("mask_contrast", text)]
+    return [Defect("mask_contrast", _CONTRAST.format(slope))]
 
 
 def _slope(z: F64, x: F64, t: F64) -> tuple[float, float]:
