@@ -3,42 +3,46 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import cv2
 import h5py
 import numpy as np
 
 from sci_stream.errors import CalibrationError, FileFormatError, require_optional
-from sci_stream.file_guard import reading, require_memory, require_regular
+from sci_stream.file_guard import reading, require_memory, require_ratio, require_regular
 from sci_stream.files.matlab import read_arrays
 from sci_stream.files.media import TIFF, in_natural_order, read_image, read_pages
-from sci_stream.files.numpy_file import read_npy, read_npz
 from sci_stream.model import Array
 from sci_stream.recording.hdf5 import open_for_reading, read_dataset
 
-IMAGES = (*TIFF, ".png", ".bmp", ".jpg", ".jpeg")
+JPEG = (".jpg", ".jpeg")
+IMAGES = (*TIFF, ".png", ".bmp", *JPEG)
 MEASUREMENT = ("meas", "measurement", "measurements", "y", "snapshot", "snapshots", "coded")
 MASKS = ("mask", "masks", "phi", "patterns", "codes")
 TRUTH = ("orig", "truth", "gt", "x", "original")
 _FORMATS = ".mat (version 5 to 7.3), .npy, .npz, HDF5, TIFF, a folder of images, or a recording"
+_AS_NPZ = "Save other formats as arrays: numpy.savez(FILE, y=…, masks=…)."
+VARIABLES = "Name it: --variable NAME; of `solve`: y=NAME, masks=NAME or truth=NAME. Cells and objects are not read."
 _MAX_ARRAYS = 64
 # ImageJ writes a stack as one page, and the number of its images in the description.
 _IMAGEJ = re.compile(rb"ImageJ=.{0,200}?\bimages=(\d+)", re.DOTALL)
 _HEAD_BYTES = 1 << 16
 
 
-def read_all(path: Path) -> dict[str, Array]:
+def read_all(path: Path, *, lossy: bool = False) -> dict[str, Array]:
     """Return the arrays of a file by name, with their frames first; ``""`` names the only one of a file without names.
 
     Axes of length 1 beyond two are left out. MATLAB stores arrays as (H, W, frames). Its version 7.3 is HDF5 with
     reversed axes, which an attribute marks; an HDF5 file of another program with the suffix ``.mat`` is as that program
     wrote it.
 
-    Raises `FileFormatError` if the file cannot be read.
+    Raises `FileFormatError` if the file cannot be read, or is JPEG though it is not to be ``lossy``.
     """
-    return {name: _squeezed(array) for name, array in _read(path).items()}
+    return {name: _squeezed(array) for name, array in _read(path, lossy=lossy).items()}
 
 
 def _squeezed(array: Array) -> Array:
@@ -46,33 +50,45 @@ def _squeezed(array: Array) -> Array:
     return squeezed if squeezed.ndim >= 2 else array
 
 
-def _read(path: Path) -> dict[str, Array]:
+def _read(path: Path, *, lossy: bool) -> dict[str, Array]:
     if not path.exists():
         raise FileFormatError(f"{path} was not found", expected="a file or a folder of images", got="nothing")
+    files = [path]
     if path.is_dir():
         names = (file for file in path.iterdir() if not file.name.startswith("."))
         files = in_natural_order(file for file in names if file.suffix.lower() in IMAGES)
         if not files:
             raise FileFormatError(
-                f"The folder {path} contains no images", expected=f"one per frame: {', '.join(IMAGES)}"
+                f"The folder {path} contains no images", expected=f"one per frame: {', '.join(IMAGES)}", hint=_AS_NPZ
             )
+    suffix = files[0].suffix.lower()
+    if suffix in JPEG and not lossy:
+        raise FileFormatError(
+            f"{path} is JPEG, which removes the code of the masks",
+            expected="raw frames: TIFF, PNG or arrays",
+            hint="If there is nothing else, convert it to PNG: the loss is named, if it shows.",
+        )
+    if path.is_dir():
         return {"": _stacked(path, [read_image(file, cv2.IMREAD_UNCHANGED) for file in files])}
-    size, suffix = require_regular(path, "a measurement"), path.suffix.lower()
+    size = require_regular(path, "a measurement")
     if suffix in IMAGES:
         return {"": _stacked(path, _imagej_stack(path) or read_pages(path))}
     if suffix == ".npy":
-        return {"": read_npy(path)}
+        with reading(path, "a .npy file"), path.open("rb") as file:
+            if (array := _numbers(file, size, path)) is not None:
+                return {"": array}
+        raise FileFormatError(f"{path} holds Python objects", expected="numbers", hint=_AS_NPZ)
     if suffix == ".npz":
         return read_npz(path)
     if h5py.is_hdf5(path):
         return _read_hdf5(path)
     if suffix == ".mat":
         require_memory(size, path)
-        hint = "It may be truncated, or not a .mat file of version 5 to 7.3; download it again."
+        hint = "It may be truncated, or of version 4: download it again, or save it with -v7."
         with reading(path, "a .mat file", hint=hint):
             return {name: _frames_first(array) for name, array in read_arrays(path.read_bytes()).items()}
     raise FileFormatError(
-        f"{path} cannot be read", expected=_FORMATS, got="another format" if size else "an empty file"
+        f"{path} cannot be read", expected=_FORMATS, got="another format" if size else "an empty file", hint=_AS_NPZ
     )
 
 
@@ -90,7 +106,7 @@ def read_one(path: Path, names: Sequence[str], what: str, variable: str = "") ->
 
     Raises `FileFormatError` if the file cannot be read or has no such array.
     """
-    arrays = read_all(path)
+    arrays = read_all(path, lossy=names is TRUTH)
     return arrays[choose(arrays, path, names, what, variable)]
 
 
@@ -106,9 +122,47 @@ def choose(arrays: Mapping[str, Array], path: Path, names: Sequence[str], what: 
             f"{path} holds no {what}" + (f" named {variable!r}" if variable else ""),
             expected=f"an array named {' or '.join(names)}, or a single array",
             got=", ".join(sorted(arrays)) or "no array",
-            hint="Name it: --variable NAME.",
+            hint=VARIABLES,
         )
     return name
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """Return the arrays of numbers of a ``.npz`` file by name. Raises `FileFormatError` if it is missing or damaged."""
+    require_regular(path, "a .npz file")
+    with reading(path, "a .npz file"), zipfile.ZipFile(path) as archive:
+        members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
+        require_memory(sum(member.file_size for member in members), path)
+        arrays = {}
+        for member in members:
+            where = f"{path}:{member.filename}"
+            require_ratio(member.file_size, member.compress_size, where)
+            with archive.open(member) as file:
+                if (array := _numbers(file, member.file_size, where)) is not None:
+                    arrays[member.filename.removesuffix(".npy")] = array
+        return arrays
+
+
+def _numbers(file: IO[bytes], size: int, where: object) -> Array | None:
+    """Return the array of a file of this size, None of objects, after checking the size that it declares.
+
+    NumPy allocates this first.
+    """
+    version = np.lib.format.read_magic(file)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+    if read is None:
+        return None  # of field names in UTF-8
+    shape, _, dtype = read(file)
+    if dtype.hasobject:
+        return None
+    declared = int(np.prod(shape, dtype=object)) * dtype.itemsize
+    if declared > size:
+        raise FileFormatError(
+            f"{where} is cut off or damaged", expected=f"{declared} bytes of shape {shape}", got=f"{size} bytes"
+        )
+    require_memory(declared, where)
+    file.seek(0)
+    return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
 
 def _read_hdf5(path: Path) -> dict[str, Array]:

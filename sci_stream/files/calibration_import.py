@@ -12,6 +12,7 @@ from sci_stream.errors import CalibrationError
 from sci_stream.files.arrays import MASKS, read_one
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.white import transmission
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,8 @@ def import_masks(path: Path, options: ImportOptions) -> Calibration:
     The file is a ``.mat`` of version 5 to 7.3, ``.npy``, a multi-page TIFF, or a folder of images, one for each mask,
     in the order of their names (2 before 10).
 
-    Raises `FileFormatError` if the file cannot be read; `CalibrationError` if the content is not a stack of masks, or
-    the options do not fit it.
+    Raises `FileFormatError` if the file cannot be read; `CalibrationError` or `InputError` if the content is not a
+    stack of masks, or the options do not fit it.
     """
     masks = _frames_first(path, read_one(path, MASKS, "masks", options.variable), options.axis).astype(np.float32)
     if not np.isfinite(masks).all():
@@ -70,21 +71,8 @@ def import_masks(path: Path, options: ImportOptions) -> Calibration:
         reference = white - (0.0 if dark is None else dark)
         phi = light / np.maximum(reference, max(1e-6, 1e-3 * float(np.percentile(reference, 99))))
     else:
-        peak = float(light.max())
-        if (light.min() < 0 and dark is None) or peak <= 0:
-            raise CalibrationError(
-                f"The masks of {path} are not transmissions",
-                expected="values ≥ 0, not all of them 0",
-                got=f"{light.min():.4g} to {peak:.4g}",
-            )
-        phi = light / peak
+        _, phi = transmission(light if dark is None else light.clip(0))
     phi = np.clip(phi[::-1] if options.reverse else phi, 0.0, 1.0)
-    return _finish(path, phi, dark, options)
-
-
-def _finish(
-    path: Path, phi: npt.NDArray[np.float32], dark: npt.NDArray[np.float32] | None, options: ImportOptions
-) -> Calibration:
     saturation_dn = None if options.bit_depth is None else float((1 << options.bit_depth) - 1)
     black: npt.NDArray[np.float32] = np.zeros((), np.float32) if dark is None else dark
     if options.black_level_dn is not None:

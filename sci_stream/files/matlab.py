@@ -12,7 +12,6 @@ import math
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,10 +28,7 @@ _STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8
 _CLASSES = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}
 
 
-@dataclass(frozen=True)
-class _Element:
-    type: int
-    data: memoryview
+Element = tuple[int, memoryview]
 
 
 def read_arrays(content: bytes) -> dict[str, Array]:
@@ -45,16 +41,16 @@ def read_arrays(content: bytes) -> dict[str, Array]:
     if order is None:
         raise ValueError("not a MATLAB file of version 5 to 7")
     arrays = {}
-    for element in _elements(memoryview(content)[_HEADER:], order):
-        matrix = _inflate(element.data, order) if element.type == _COMPRESSED else element
-        if matrix.type == _MATRIX:
-            name, parts = _open_matrix(matrix.data, order)
-            if (array := _array(name, parts, order)) is not None:
+    for code, data in _elements(memoryview(content)[_HEADER:], order):
+        kind, matrix = _inflate(data, order) if code == _COMPRESSED else (code, data)
+        if kind == _MATRIX:
+            name, array = _variable(matrix, order)
+            if array is not None:
                 arrays[name] = array
     return arrays
 
 
-def _elements(data: memoryview, order: str) -> Iterator[_Element]:
+def _elements(data: memoryview, order: str) -> Iterator[Element]:
     """Yield the consecutive elements of ``data``."""
     at = 0
     while at < len(data):
@@ -70,11 +66,11 @@ def _elements(data: memoryview, order: str) -> Iterator[_Element]:
             end = begin + size + (0 if code == _COMPRESSED else -size % 8)
         if begin + size > len(data):
             raise ValueError(f"cut off: an element of {size} bytes, {len(data) - begin} left")
-        yield _Element(code, data[begin : begin + size])
+        yield code, data[begin : begin + size]
         at = end
 
 
-def _inflate(data: memoryview, order: str) -> _Element:
+def _inflate(data: memoryview, order: str) -> Element:
     """Decompress a compressed element, limited to the size that it declares."""
     stream = zlib.decompressobj()
     try:
@@ -90,30 +86,22 @@ def _inflate(data: memoryview, order: str) -> _Element:
         raise ValueError(f"a compressed variable is damaged ({error})") from error
     if len(content) != size or not stream.eof:
         raise ValueError("a compressed variable is cut off or damaged")
-    return _Element(code, memoryview(content))
+    return code, memoryview(content)
 
 
-def _open_matrix(data: memoryview, order: str) -> tuple[str, Iterator[_Element]]:
-    """Return the name of a matrix and its elements: flags, dimensions, and, after the name, the values."""
-    parts = _elements(data, order)
-    head = [element for _, element in zip(range(3), parts, strict=False)]
-    if len(head) < 3:
-        raise ValueError("a variable without name")
-    return bytes(head[2].data).decode("ascii", "replace"), iter([head[0], head[1], *parts])
-
-
-def _array(name: str, parts: Iterator[_Element], order: str) -> Array | None:
-    flags, dimensions, *values = parts
-    if len(flags.data) < 4 or len(dimensions.data) % 4 or not values:
+def _variable(data: memoryview, order: str) -> tuple[str, Array | None]:
+    """Return the name of a matrix and its values, None if they are not real numbers."""
+    (_, flags), (_, dimensions), (_, label), *values = _elements(data, order)
+    name = bytes(label).decode("ascii", "replace")
+    if len(flags) < 4 or len(dimensions) % 4 or not values:
         raise ValueError(f"the variable {name} is damaged")
-    (word,) = struct.unpack_from(order + "I", flags.data)
-    kind = _CLASSES.get(word & 0xFF)
-    stored = _STORED.get(values[0].type)
+    (word,) = struct.unpack_from(order + "I", flags)
+    kind, (code, content) = _CLASSES.get(word & 0xFF), values[0]
+    stored = _STORED.get(code)
     if kind is None or stored is None or word & _COMPLEX_FLAG:
-        return None
-    shape = struct.unpack(f"{order}{len(dimensions.data) // 4}i", dimensions.data)
+        return name, None
+    shape = struct.unpack(f"{order}{len(dimensions) // 4}i", dimensions)
     dtype = np.dtype(order + stored)
-    if min(shape, default=-1) < 0 or math.prod(shape) * dtype.itemsize != len(values[0].data):
-        raise ValueError(f"the variable {name} of shape {shape} has {len(values[0].data)} bytes of values")
-    flat = np.frombuffer(values[0].data, dtype).astype(kind)
-    return flat.reshape(shape, order="F")
+    if min(shape, default=-1) < 0 or math.prod(shape) * dtype.itemsize != len(content):
+        raise ValueError(f"the variable {name} of shape {shape} has {len(content)} bytes of values")
+    return name, np.frombuffer(content, dtype).astype(kind).reshape(shape, order="F")

@@ -12,7 +12,7 @@ import numpy as np
 
 from sci_stream.calibration.evidence import MATCH, mask_fit, present_masks
 from sci_stream.errors import FileFormatError, InputError
-from sci_stream.files.arrays import MASKS, MEASUREMENT, TRUTH, choose, find, read_all, read_one
+from sci_stream.files.arrays import MASKS, MEASUREMENT, TRUTH, VARIABLES, choose, find, read_all, read_one
 from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import CALIBRATION_FORMAT, load_calibration
@@ -90,8 +90,8 @@ def load_measurement(
     >>> result = sci_stream.reconstruct(data.y, data.masks, truth=data.truth)           # doctest: +SKIP
     """
     path, names = Path(path), {**dict.fromkeys(_ROLES, ""), **(variables or {})}
-    if names.keys() != _ROLES.keys():
-        raise InputError("Unknown variable", expected=f"a name of {', '.join(_ROLES)}", got=", ".join(names))
+    if unknown := names.keys() - _ROLES.keys():
+        raise InputError("Unknown variable", expected="y=NAME, masks=NAME or truth=NAME", got=", ".join(unknown))
     other_masks = None if masks is None else _read_masks(Path(masks), names["masks"])
     other_truth = None if truth is None else read_one(Path(truth), TRUTH, "true frames", names["truth"])
     if _format_of(path) == RECORDING_FORMAT:
@@ -108,8 +108,8 @@ def load_measurement(
         raise InputError(
             f"{path} holds no masks",
             expected=f"an array named {', '.join(MASKS)} in it, or a file with masks",
-            got=", ".join(sorted(arrays)) or None,
-            hint="Name the file with the masks: --mask FILE; or the array: --variable masks=NAME.",
+            got=", ".join(f"{name} as {role}" for role, name in chosen.items() if name),
+            hint=f"Name the file with the masks: --mask FILE; or the array. {VARIABLES}",
         )
     found_truth = content.get("truth") if other_truth is None else other_truth
     mosaic = any("bayer" in name.lower() for name in chosen.values())
@@ -125,7 +125,8 @@ def _arranged(
         size, used = masks.shape, range(masks.n_frames)
         y = _turned(y, size, f"snapshots of {path}", assumed)
     else:
-        y, masks = _paired(path, y, masks[np.newaxis] if masks.ndim == 2 else masks, assumed)
+        sizes = () if truth is None else (truth.shape[-2:], truth.shape[:2])
+        y, masks = _paired(path, y, masks[np.newaxis] if masks.ndim == 2 else masks, sizes, assumed)
         size, used = masks.shape[1:], _used(y if y.ndim == 2 else y[0], masks)
     y = y[np.newaxis] if y.ndim == 2 else y
     if truth is not None:
@@ -146,11 +147,16 @@ def _arranged(
     return Measurements(y, masks, truth, tuple(assumed), is_mosaic)
 
 
-def _paired(path: Path, y: Array, masks: Array, assumed: list[str]) -> tuple[Array, Array]:
-    """Return y and the masks in the first orientation of both in which their sizes agree, or in the one that fits."""
+def _paired(
+    path: Path, y: Array, masks: Array, sizes: Sequence[tuple[int, ...]], assumed: list[str]
+) -> tuple[Array, Array]:
+    """Return y and the masks in the orientation of both in which their sizes agree, or of several in one that fits.
+
+    One of these sizes is preferred, then the orientation that y has.
+    """
     ways = [
         (note_y, note_masks, turned_y, turned_masks)
-        for (note_masks, turned_masks), (note_y, turned_y) in product(_orientations(masks), _orientations(y))
+        for (note_y, turned_y), (note_masks, turned_masks) in product(_orientations(y), _orientations(masks))
         if turned_masks.ndim == 3 and turned_y.ndim in (2, 3) and turned_y.shape[-2:] == turned_masks.shape[1:]
     ]
     if not ways:
@@ -159,10 +165,12 @@ def _paired(path: Path, y: Array, masks: Array, assumed: list[str]) -> tuple[Arr
             expected="snapshots (H, W) or (N, H, W), and masks (B, H, W)",
             got=f"{y.shape} and {masks.shape}",
         )
+    ways.sort(key=lambda way: way[2].shape[-2:] not in sizes)
     best = ways[0]
     if len(ways) > 1 and masks.min() >= 0 and masks.max() > 0:
         fits = [abs(mask_fit(way[2] if way[2].ndim == 2 else way[2][0], way[3])) for way in ways]
-        best = ways[int(np.argmax(fits))] if fits[0] < MATCH <= max(fits) else best
+        sure = MATCH + 4 / np.sqrt(best[2].shape[-1] * best[2].shape[-2])
+        best = ways[int(np.argmax(fits))] if fits[0] < MATCH and max(fits) > sure else best
     for what, note in zip(("snapshots", "masks"), best[:2], strict=True):
         assumed += [f"the {what} of {path.name} {note}"] if note else []
     return best[2], best[3]
@@ -173,6 +181,7 @@ def _orientations(array: Array) -> Iterator[tuple[str, Array]]:
     yield "", array
     if array.ndim == 3:
         yield "have their frames last", np.moveaxis(array, -1, 0)
+        yield "have their frames last and are transposed", array.T
     yield "are transposed", array.swapaxes(-1, -2)
 
 

@@ -62,7 +62,7 @@ def read_image(path: Path, flags: int) -> Array:
     with reading(path, "an image"):
         image = cv2.imread(str(path), flags)
     if image is None:
-        raise FileFormatError(f"{path} cannot be read as an image", expected="an undamaged image")
+        raise FileFormatError(f"{path} cannot be read as an image", expected="an undamaged image of 1 to 4 channels")
     return np.asarray(image)
 
 

@@ -18,6 +18,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.calibration.evidence import Defect
 from sci_stream.errors import InputError, StorageError, require_optional
 from sci_stream.file_guard import writing
 from sci_stream.imaging.demosaic import demosaic_values
@@ -75,7 +76,7 @@ class VideoStack:
     is (B, H, W), or, of pictures in colour, (B, H, W, 3). ``bayer`` is None for mono and for pictures, ``interval_s``
     of the frames and ``pixel_um``, µm, None if unknown. ``times_s`` are those of the frames after ``started``, an ISO
     8601 time; both are empty if unknown. ``notes`` are further metadata. Pages and sheets show ``first``, the first
-    coded snapshot, (H, W) DN, if it is known, and pages the ``faults`` of the data.
+    coded snapshot, (H, W) DN, if it is known, and pages the ``defects`` of the data.
     """
 
     snapshots: Iterable[Array]
@@ -91,7 +92,7 @@ class VideoStack:
     started: str = ""
     pixel_um: float | None = None
     first: Array | None = None
-    faults: Sequence[str] = ()
+    defects: Sequence[Defect] = ()
 
     @property
     def count(self) -> int:
@@ -351,7 +352,7 @@ def as_page(video: VideoStack, fps: float, gamma: float) -> str:
     ))  # fmt: skip
     return Template(_PLAYER.read_text(encoding="utf-8")).substitute(
         title=html.escape(video.name),
-        faults="".join(f"<li>{html.escape(fault)}</li>" for fault in video.faults),
+        faults="".join(f"<li>{html.escape(defect.text)}</li>" for defect in video.defects),
         coded="".join(f'<img class="big" alt="snapshot" src="data:image/jpeg;base64,{image}">' for image in coded),
         frames=json.dumps(frames),
         period=max(round(1e3 / fps), 20),

@@ -121,7 +121,7 @@ class Reconstructed:
             name=name,
             bayer=self.bayer,
             first=self.snapshots[0] if len(self.snapshots) else None,
-            faults=self.faults,
+            defects=self.defects,
         )
 
     @property
@@ -235,14 +235,13 @@ def reconstruct(
     >>> result.video.shape, result.psnr_db > 25
     ((4, 32, 32), True)
     """
-    snapshots = real_array(y, "y")
-    series = as_series(snapshots)
     options = ArrayOptions(iterations, denoiser, weights, sigmas, device, noise, white, bayer, check_masks)
     solver = ArraySolver(masks, options)
+    series = solver.take(y)
     solver.begin(series, range(len(series)), truth)
     videos, reports = zip(*solver.videos(progress), strict=True)
     _warn(solver.defects)
-    video = videos[0] if snapshots.ndim == 2 else np.stack(videos)
+    video = videos[0] if np.ndim(y) == 2 else np.stack(videos)
     return solver.result(_like(video, y), reports, mean_psnr_db(reports), series)
 
 
@@ -317,6 +316,10 @@ class ArraySolver:
     """
 
     def __init__(self, masks: AnyArray | Calibration, options: ArrayOptions) -> None:
+        self.withholds = False
+        """Whether a video would be made up: the snapshots are returned in its place."""
+        self.defects: list[Defect] = []
+        """Defects found so far, each once."""
         noise, white = options.noise, options.white
         for name, value, least in (("white", white, 0.0), ("noise", noise, -1.0)):
             if value is not None and not (np.isfinite(value) and value > least and value >= 0):
@@ -332,24 +335,37 @@ class ArraySolver:
                 masks = dataclasses.replace(masks, read_noise_dn=noise, gain_e_per_dn=None)
             self.calibration, self.white = masks, masks.full_scale_dn
         else:
-            self._masks_max, phi = transmission(real_array(masks, "masks"))
+            values = real_array(masks, "masks", invalid=True)
+            values = values[0] if values.ndim == 4 and len(values) == 1 else values
+            valid = np.isfinite(values)
+            self._masks_max, phi = transmission(np.where(valid, values, values.dtype.type(0)))
             self.white = 0.0 if white is None else float(white)
             self.calibration = Calibration(
                 phi=phi, full_scale_dn=self.white or 1.0, read_noise_dn=noise, bayer=_phase(options.bayer)
             )
+            self._leave_out(valid, "the masks")
         self.device = pick_device(options.device)
-        self._denoiser, settings = _prior(options.denoiser, options.weights, self.device)
+        self.denoiser, settings = _prior(options.denoiser, options.weights, self.device)
         settings = _adjusted(suited_to_masks(settings, self.calibration.fineness), options)
-        self.settings = limited(settings, self._denoiser)
+        self.settings = limited(settings, self.denoiser)
         self._engine: Engine | None = None
         self._checks = options.check_masks
         self._monitor: CalibrationMonitor | None = None
-        self.withholds = False
-        """Whether a video would be made up: the snapshots are returned in its place."""
-        self.defects: list[Defect] = []
-        """Defects found so far, each once."""
-        self.faults: list[str] = []
-        """Their texts."""
+
+    def take(self, y: AnyArray) -> Array:
+        """Return snapshots as (N, H, W), with 0 in invalid pixels, which are left out. Raises as `as_series`."""
+        series = as_series(real_array(y, "y", invalid=True))
+        self.require_fit(series)
+        valid = np.isfinite(series)
+        self._leave_out(valid, "y")
+        return np.where(valid, series, series.dtype.type(0))
+
+    def _leave_out(self, valid: npt.NDArray[np.bool_], name: str) -> None:
+        invalid = np.asarray(~valid.all(0))
+        if invalid.any():
+            text = f"{int(invalid.sum())} pixels of {name} are NaN or infinite: left out"
+            self._add(Defect("invalid_pixels", text, corrected=True))
+            self._mark_bad(invalid)
 
     def begin(self, y: Sequence[Array] | Array, seqs: range, truth: AnyArray | None) -> None:
         """Take some snapshots of a series, (N, H, W), and its truth; find the scale and errors of the masks."""
@@ -372,23 +388,16 @@ class ArraySolver:
             counts = real_array(y[seq], f"snapshot {seq}")
             yield self.solve(seq, counts, true, lambda: progress(next(steps), total))
 
-    @property
-    def denoiser_name(self) -> str:
-        """The denoiser in use."""
-        return self._denoiser.name
-
     def require_fit(self, y: Array) -> None:
         """Raise unless y, (…, H, W), has as many pixels as the masks."""
         masks = self.calibration.phi.shape
         if y.shape[-2:] == masks[1:]:
             return
-        hint = None
-        if y.shape[-2:] == masks[:2] and y.shape[-2:] != masks[1:]:
-            hint = "The masks seem to have their frames last: pass np.moveaxis(masks, -1, 0)."
-        elif y.ndim == 3 and y.shape[:2] == masks[1:]:
+        size = y.shape[-2:]
+        orders = (order for order in itertools.permutations(range(3)) if (masks[order[1]], masks[order[2]]) == size)
+        hint = next((f"Pass masks.transpose{order}." for order in orders), None)
+        if y.ndim == 3 and y.shape[:2] == masks[1:]:
             hint = "y seems to have its snapshots last: pass np.moveaxis(y, -1, 0)."
-        elif y.shape[-2:] == masks[:0:-1]:
-            hint = "One of them is transposed."
         raise InputError(
             "y and the masks differ in size",
             expected=f"y of {masks[1]}×{masks[2]} pixels, as masks (B, H, W) = {masks}",
@@ -418,7 +427,7 @@ class ArraySolver:
         if self._checks and truth is not None and len(truth):
             for defect in truth_defects(y[: len(truth)], self.calibration, truth):
                 self._add(defect)
-        self._engine = Engine(self.calibration, self._denoiser, self.device, self.settings)
+        self._engine = Engine(self.calibration, self.denoiser, self.device, self.settings)
         if self._checks:
             self._monitor = CalibrationMonitor(
                 self.calibration, self.device, every=_CHECK_EVERY, correct=True, shuffled=True
@@ -457,7 +466,6 @@ class ArraySolver:
     def _add(self, defect: Defect) -> None:
         if defect.name not in {known.name for known in self.defects}:
             self.defects.append(defect)
-            self.faults.append(defect.text)
             self.withholds |= defect.fatal
 
     def _estimated_white(self, y: Array, truth: Array | None) -> float:
@@ -529,19 +537,25 @@ def as_series(y: Array) -> Array:
     InputError
         If it has another shape, or is empty.
     """
+    if y.ndim > 3:  # (N, 1, H, W), as networks take pictures
+        y = y.reshape(y.shape[0], *y.squeeze().shape[-2:]) if y.size == y.shape[0] * np.prod(y.shape[-2:]) else y
     if y.ndim not in (2, 3) or 0 in y.shape:
         raise InputError("y has an invalid shape", expected="(H, W), or (N, H, W) for a series", got=y.shape)
     return y[np.newaxis] if y.ndim == 2 else y
 
 
-def real_array(value: AnyArray, name: str) -> Array:
-    """Return an argument as a NumPy array of finite real numbers.
+def real_array(value: AnyArray, name: str, *, invalid: bool = False) -> Array:
+    """Return an argument as a NumPy array of real numbers, finite unless ``invalid`` ones are allowed.
+
+    Masked values become NaN.
 
     Raises
     ------
     InputError
         If it holds anything else.
     """
+    if isinstance(value, np.ma.MaskedArray):
+        value = np.ma.filled(value.astype(np.float64), np.nan)
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         array: Array = (value.float() if value.dtype == torch.bfloat16 else value).numpy()
@@ -551,15 +565,10 @@ def real_array(value: AnyArray, name: str) -> Array:
         raise InputError(
             f"{name} does not hold real numbers", expected="an array of numbers", got=f"dtype {array.dtype}"
         )
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        invalid = int((~np.isfinite(array)).sum())
+    if not invalid and array.dtype.kind == "f" and not np.isfinite(array).all():
+        wrong = int((~np.isfinite(array)).sum())
         raise InputError(
-            f"{name} contains NaN or infinity",
-            expected="finite values",
-            got=f"{invalid} of {array.size} values",
-            hint="Invalid pixels are marked in Calibration(…, bad_pixels=…), passed in place of the masks."
-            if name != "truth"
-            else None,
+            f"{name} contains NaN or infinity", expected="finite values", got=f"{wrong} of {array.size} values"
         )
     return array
 

@@ -21,7 +21,7 @@ from sci_stream.calibration.measurement import FrameMean, Measured, MeasurementC
 from sci_stream.clock import unix_ns
 from sci_stream.errors import CalibrationError, CameraError, ConfigError, FileFormatError
 from sci_stream.file_guard import writing
-from sci_stream.files.numpy_file import read_npz
+from sci_stream.files.arrays import read_npz
 from sci_stream.model import Array, CameraCapabilities, CameraFrame
 from sci_stream.modulation.timing import CameraTrigger
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera

@@ -23,7 +23,7 @@ from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.quantities import live_values
 from sci_stream.recon.backend.device import describe_device
 from sci_stream.reports import SolveReport
-from sci_stream.tools.array_interface import ArrayOptions, ArraySolver, Progress, as_series, mean_psnr_db, real_array
+from sci_stream.tools.array_interface import ArrayOptions, ArraySolver, Progress, mean_psnr_db
 
 Video = npt.NDArray[np.float32]
 
@@ -47,13 +47,14 @@ class SolveOptions(ArrayOptions):
 
 @dataclass(slots=True, eq=False)
 class SolvedFile:
-    """Result: ``reports`` of each snapshot; PSNR, scale and ``defects`` as of `sci_stream.Reconstructed`."""
+    """Result: ``reports`` of each snapshot; ``assumed`` as of `Measurements`, the rest as of `Reconstructed`."""
 
     out: Path | None
     denoiser: str
     device: str
     n_frames: int
     white: float
+    assumed: tuple[str, ...] = ()
     reports: list[SolveReport] = field(default_factory=list)
     defects: list[Defect] = field(default_factory=list)
 
@@ -74,6 +75,7 @@ class SolvedFile:
             "snapshots": len(self.reports),
             "frames": len(self.reports) * self.n_frames,
             "white": self.white,
+            "assumed": list(self.assumed),
             "denoiser": self.denoiser,
             "device": self.device,
             "psnr_db": _finite(self.psnr_db),
@@ -117,15 +119,16 @@ def solve_file(
     Raises `InputError` if the arrays, options or the suffix of ``out`` are invalid; `StorageError` if ``out`` exists
     and is not to be replaced, or cannot be written.
     """
-    y = measurements.y
-    if isinstance(y, np.ndarray):  # the snapshots of a recording are checked when they are read
-        y = as_series(real_array(y, "y"))
-    seqs = _chosen(len(y), options)
     form = None if out is None else format_of(out, options.form)  # refuse a suffix before the work
     solver = ArraySolver(measurements.masks, options)
+    y = measurements.y
+    if isinstance(y, np.ndarray):  # the snapshots of a recording are checked when they are read
+        y = solver.take(y)
+    seqs = _chosen(len(y), options)
     solver.begin(y, seqs, measurements.truth)
     calibration = solver.calibration
-    done = SolvedFile(out, solver.denoiser_name, describe_device(solver.device), calibration.n_frames, solver.white)
+    device, assumed = describe_device(solver.device), measurements.assumed
+    done = SolvedFile(out, solver.denoiser.name, device, calibration.n_frames, solver.white, assumed)
 
     def videos() -> Iterator[Video]:
         for video, report in solver.videos(progress):
@@ -143,7 +146,7 @@ def solve_file(
         bayer=calibration.bayer,
         notes={"frames_per_snapshot": str(calibration.n_frames), "bayer": calibration.bayer or "none"},
         first=y[seqs[0]],
-        faults=solver.faults,
+        defects=solver.defects,
     )
     try:
         _write(out, stack, form, done, options)

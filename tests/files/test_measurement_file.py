@@ -202,10 +202,22 @@ def test_matlab_suffix_of_another_program_keeps_its_axes(tmp_path: Path) -> None
     np.testing.assert_array_equal(load_measurement(tmp_path / "a.mat").y, Y)
 
 
-def test_transposed_snapshots_are_turned_where_the_size_shows_it(tmp_path: Path) -> None:
-    found = load_measurement(save(tmp_path / "a.npz", y=Y.transpose(0, 2, 1), masks=MASKS))
+def test_transposed_arrays_are_turned_where_the_sizes_show_it(tmp_path: Path) -> None:
+    turned = Y.transpose(0, 2, 1)
+    found = load_measurement(save(tmp_path / "a.npz", y=turned, masks=MASKS))
+    np.testing.assert_array_equal(found.masks, MASKS.transpose(0, 2, 1))
+    assert "masks of a.npz are transposed" in found.assumed[0]
+    found = load_measurement(save(tmp_path / "b.npz", y=turned, masks=MASKS, truth=TRUTH))
     np.testing.assert_array_equal(found.y, Y)
-    assert "transposed" in found.assumed[0]
+    found = load_measurement(save(tmp_path / "c.npz", y=Y, masks=MASKS.T))
+    np.testing.assert_array_equal(found.masks, MASKS)
+
+
+def test_jpeg_is_refused_but_for_the_truth(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "m.jpg"), MASKS[0])
+    y = save(tmp_path / "y.npy", y=Y)
+    with pytest.raises(FileFormatError, match="JPEG, which removes the code of the masks"):
+        load_measurement(y, tmp_path / "m.jpg")
 
 
 def test_grey_images_saved_in_colour_and_hidden_files_are_read(tmp_path: Path) -> None:

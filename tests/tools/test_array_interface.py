@@ -203,12 +203,13 @@ def poked(array: np.ndarray, value: float) -> np.ndarray:
     [
         (lambda y, m: (y[0], m), r"y has an invalid shape; expected \(H, W\)"),
         (lambda y, m: (y[:0], m), "y has an invalid shape"),
-        (lambda y, m: (y[:, 1:], m), r"y and the masks differ in size; expected y of 32×40.*got y of shape \(32, 39\)"),
-        (lambda y, m: (y.T, m), "transposed"),
-        (lambda y, m: (y, np.moveaxis(m, 0, -1)), r"frames last: pass np\.moveaxis\(masks, -1, 0\)"),
+        (
+            lambda y, m: (y[:, 1:], m),
+            r"y and the masks differ in size; expected y of 32×40.*got y of shape \(1, 32, 39\)",
+        ),
+        (lambda y, m: (y.T, m), r"Pass masks\.transpose\(0, 2, 1\)"),
+        (lambda y, m: (y, np.moveaxis(m, 0, -1)), r"Pass masks\.transpose\(2, 0, 1\)"),
         (lambda y, m: (np.stack([y] * 3, -1), m), r"snapshots last: pass np\.moveaxis\(y, -1, 0\)"),
-        (lambda y, m: (poked(y, np.nan), m), "y contains NaN or infinity; .*1 of 1280 values.*bad_pixels"),
-        (lambda y, m: (y, poked(m, np.inf)), "masks contains NaN or infinity"),
         (lambda y, m: (y, m[0]), r"The masks have an invalid shape; expected \(B, H, W\)"),
         (lambda y, m: (y, m - 1), r"negative values.*got -1 to 0.*masks\.clip\(0\)"),
         (lambda y, m: (y, m * 0), "Empty masks.*4 of 4 masks are 0 everywhere, such as number 0"),
@@ -224,6 +225,25 @@ def poked(array: np.ndarray, value: float) -> np.ndarray:
 def test_reconstruct_refuses_bad_arrays(y, masks, change, message) -> None:
     with pytest.raises(InputError, match=message):
         solve(*change(y, masks))
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda y, m: (poked(y, np.nan), m), "y"),
+        (lambda y, m: (np.ma.masked_greater(y, np.sort(y, axis=None)[-2]), m), "y"),
+        (lambda y, m: (y, poked(m, np.inf)), "the masks"),
+    ],
+)
+def test_reconstruct_leaves_out_invalid_pixels(y, masks, change, name) -> None:
+    with pytest.warns(UserWarning, match=f"1 pixels of {name} are NaN or infinite: left out"):
+        result = solve(*change(y, masks))
+    assert np.isfinite(result.video).all()
+    assert np.abs(result.video - solve(y, masks).video).mean() < 0.01
+
+
+def test_reconstruct_takes_arrays_as_networks_do(y, masks) -> None:
+    np.testing.assert_array_equal(solve(y[None, None], masks[None]).video[0], solve(y, masks).video)
 
 
 @pytest.mark.parametrize(
