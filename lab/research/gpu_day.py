@@ -88,7 +88,7 @@ GROUPS: dict[str, tuple[Step, ...]] = {
         _speed("speed 256x256x8", "256x256x8", 70, "--denoiser", "ffdnet", *_WARM),
         Step("trace", ("part", "trace"), 60),
     ),
-    "fused": (  # the second finds what the first compiled
+    "fused": (  # the second finds the kernels that the first compiled
         _speed("speed_fused 256x256x8", "256x256x8", 340, "--denoiser", "ffdnet", *_WARM)._replace(fused=True),
         Step("trace_fused", ("part", "trace"), 200, fused=True),
     ),
