@@ -105,7 +105,10 @@ GROUPS: dict[str, tuple[Step, ...]] = {
     "network": (
         _speed("chunks 512x512x22", "512x512x22", 150, "--denoiser", "ffdnet", "--chunks", "--iterations", "8"),
         Step(
-            "stacks", ("bench", "speed", "--denoiser", "ffdnet", "--stacks", "--precision", "half", "--sizes", ""), 380
+            "stacks",
+            ("bench", "speed", "--denoiser", "ffdnet", "--stacks", "--precision", "half", "--sizes", ""),
+            380,
+            fused=True,
         ),
     ),
     "checks": (
@@ -539,7 +542,8 @@ def write_report(path: Path, archives: list[Path]) -> None:
         for row in result.get("sizes", []):
             figures = ("iteration_ms", "of_matrix_rate", "snapshots_per_s", "memory_mib")
             cells = " | ".join(_number(row.get(key)) for key in figures)
-            lines.append(f"| {name.split('_')[0]} | {row['size']} | {cells} | {row['skipped'] or row['fault']} |")
+            run = name.partition(_file(f"_{row['size']}"))[0]
+            lines.append(f"| {run} | {row['size']} | {cells} | {row['skipped'] or row['fault']} |")
     chunks = [row for result in files.values() for row in result.get("chunks", [])]
     if chunks:
         lines += ["\n## Pixels at once\n", "| pixels | ms |", "|---:|---:|"]

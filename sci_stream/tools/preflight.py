@@ -189,15 +189,10 @@ class _Checks:
 
     def _check_denoiser(self) -> str:
         from sci_stream.nodes.reconstruct.solver_settings import make_prior  # noqa: PLC0415 - a light host has no torch
-        from sci_stream.recon.backend.cuda_graph import why_not_recorded  # noqa: PLC0415 - the same
 
-        section, device = self._rig.reconstruct, _first_device(self._rig)
-        self._solver = prior, settings = make_prior(section, device)
+        self._solver = prior, settings = make_prior(self._rig.reconstruct, _first_device(self._rig))
         sigmas = f"σ {settings.sigma_first:.3f} → {settings.sigma_last:.3f}"
-        words = f"{prior.name}, up to {settings.iterations} iterations, {sigmas}"
-        pixels = 0 if self._calibration is None else self._calibration.phi.size
-        why = why_not_recorded(prior, pixels, cuda_graphs=section.cuda_graphs)
-        return f"{words}; solves are not recorded: {why}" if why and device.type == "cuda" else words
+        return f"{prior.name}, up to {settings.iterations} iterations, {sigmas}"
 
     def _check_speed(self) -> str | Finding:
         """Solve the snapshots as a node does, and compare the time with the camera's."""
@@ -218,6 +213,7 @@ class _Checks:
 
         full_hz = rate_hz(settings.iterations)
         words = f"{full_hz:.3g} snapshots/s with {settings.iterations} iterations on this machine"
+        words = f"{words} ({engine.fault})" if engine.fault else words
         if not self._capabilities.frame_period_ns:
             return words
         camera_hz = 1e9 / self._capabilities.frame_period_ns

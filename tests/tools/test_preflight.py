@@ -58,8 +58,10 @@ def test_check_right_masks_gives_their_match(tmp_path: Path) -> None:
 
 def test_check_slow_machine_warns_how_much_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sci_stream.tools.preflight._WAIT_S", 0.5)
+    monkeypatch.setattr("sci_stream.recon.engine.Engine.fault", "operations are not fused: no compiler")
     speed = findings_of(tmp_path, "snapshot_rate_hz = 100000.0\n")["speed"]
     assert speed.warning
+    assert "(operations are not fused: no compiler)" in speed.text
     assert "% of the snapshots are dropped" in speed.text
 
 
