@@ -182,9 +182,7 @@ class SeriesSession:
         if self._triggered is None:
             return
         for seq in list(self._triggered.delivered):
-            if self.ledger.is_settled(seq):
-                self._triggered.take(seq)
-            elif seq in self._raw_safe:
+            if seq in self._raw_safe and not self.ledger.is_settled(seq):
                 self._raw_is_decided(seq, Written.WRITTEN)
 
     # --- messages
@@ -335,9 +333,9 @@ class SeriesSession:
 
     def _save(self) -> None:
         """Save the ledger before anything in it is acknowledged."""
+        triggers = None if self._triggered is None else self._triggered.saved(self.ledger.is_settled)
         if self._file is not None:
             changes = self.statistics.changes[-_SAVED_CHANGES:]
-            triggers = None if self._triggered is None else self._triggered.saved()
             self._file.write(SavedLedger(self.name, self.recorder.is_wanted, self.ledger.state(), changes, triggers))
 
     def _accept_reconstruction(self, reconstruction: Reconstruction, now_s: float) -> Reconstruction:
@@ -399,8 +397,6 @@ class SeriesSession:
                 self._settle_reconstruction(message, written)
             case NotKept():
                 self.ledger.settle(message.seq, Outcome.NOT_KEPT)
-                assert self._triggered is not None
-                self._triggered.take(message.seq)
 
     def _settle_reconstruction(self, reconstruction: Reconstruction, written: str) -> None:
         seq = reconstruction.id.seq
@@ -462,8 +458,9 @@ class SeriesSession:
         if self._triggered is not None:
             self._triggered.ring.end()
             self._write_decided(self._triggered)
+            pending = {key.seq for key in self._pending}
             for seq in list(self._triggered.delivered):
-                if Accepted(self.name, seq, "snapshot") not in self._pending:  # lost in a crash of the acquire node
+                if seq not in pending and not self.ledger.is_settled(seq):  # lost in a crash of the acquire node
                     self._raw_is_decided(seq, Written.LOST)
 
     def may_end(self) -> bool:

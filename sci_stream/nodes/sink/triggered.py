@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -46,9 +47,12 @@ class TriggeredSeries:
         self._video_bytes = 0
         self._warned = False
 
-    def saved(self) -> TriggerState:
-        """Return the state for the next process."""
+    def saved(self, is_settled: Callable[[int], bool]) -> TriggerState:
+        """Return the state for the next process, without deliveries of snapshots that have their outcome."""
         state = self.ring.state
+        for seq in filter(is_settled, list(self.delivered)):
+            self.take(seq)
+            del self.delivered[seq]
         return replace(state, events=state.events[-_SAVED_EVENTS:], delivered=list(self.delivered))
 
     def add(self, snapshot: Snapshot) -> Event | None:
@@ -87,9 +91,11 @@ class TriggeredSeries:
                 self.delivered[other] = self._without_video(other)
 
     def take(self, seq: int) -> Reconstruction | Dropped | None:
-        """Return and forget the delivery of a snapshot, None if it has not come."""
-        message = self.delivered.pop(seq, None)
-        self._video_bytes -= 0 if message is None else _video_bytes(message)
+        """Return the delivery of a snapshot, None if it has not come; it is known without its video from now on."""
+        message = self.delivered.get(seq)
+        if message is not None:
+            self._video_bytes -= _video_bytes(message)
+            self.delivered[seq] = self._without_video(seq)
         return message
 
     def _without_video(self, seq: int) -> Dropped:

@@ -52,6 +52,7 @@ class Nodes:
         """Start the sink, and send everything that it has not acknowledged."""
         callbacks = Callbacks(show=lambda reconstruction: self.shown.append(reconstruction.id.seq))
         self.sink = SeriesSession.open(self.series.info, self.series.calibration, self._rig, callbacks, self._file)
+        self.sink.checkpoint()  # as the node does twice a second
         for message in list(self.unsafe.values()):
             self.send(message)
 
@@ -97,10 +98,16 @@ class Nodes:
         if self.solves_kept and accepted.of == "snapshot":
             self.solve(accepted.seq)
 
-    def kill(self, *, before_saving: bool) -> None:
-        """End the sink; perhaps before it has noted its writes, at the latest before it acknowledges them."""
+    def kill(self, *, before_saving: bool, unwritten: bool) -> None:
+        """End the sink; perhaps before it has noted its writes, at the latest before it acknowledges them.
+
+        ``unwritten`` forgets the queue of the recorder.
+        """
         if not before_saving:
             self.sink.take_acknowledgements()
+        if unwritten:
+            with self.sink.recorder._changed:
+                self.sink.recorder._queue.clear()
         with mock.patch.object(self.sink, "_save"):
             self.sink.abandon()
         self.start()
@@ -143,7 +150,7 @@ def assert_kept_once(nodes: Nodes, folder: Path) -> set[int]:
 STEPS = st.tuples(
     st.integers(1, 40),
     st.sampled_from(["late", "later", "later", "early", "none"]),
-    st.sampled_from(["", "", "", "keep", "die"]),
+    st.sampled_from(["", "", "", "keep", "die", "die at once"]),
 )
 
 
@@ -161,14 +168,15 @@ def test_any_events_and_deaths_keep_each_covered_snapshot_once(
                 if what == "keep":
                     nodes.now_ns += step_ms * MS // 2
                     nodes.sink.keep_event("Ann")
-                elif what == "die":
-                    nodes.kill(before_saving=lossy)
+                elif what:
+                    nodes.take()
+                    nodes.kill(before_saving=lossy, unwritten=what == "die at once")
                 if seq % 3:
                     nodes.take()
             nodes.finish()
         assert_kept_once(nodes, folder)
         # A sink that dies shows no more what waits for earlier snapshots.
-        if not kept_only and all(what != "die" for _, _, what in steps):
+        if not kept_only and all("die" not in what for _, _, what in steps):
             assert nodes.shown == [seq for seq, (_, delivery, _) in enumerate(steps) if delivery != "none"]
 
 
