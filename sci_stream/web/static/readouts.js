@@ -54,12 +54,12 @@ function showShift(calibration) {
   put("shift", known(px) ? `${px.toFixed(2)} px` : "–");
   const verdict = t(calibration?.corrected ? "corrected" : known(px) ? "uncorrected" : "not_seen_yet");
   const sd = known(calibration?.shift_sd_px) ? ` ± ${calibration.shift_sd_px.toFixed(2)}` : "";
-  put("corrected", verdict + sd);
   const own = calibration?.jitter_px > 0 || calibration?.gain_error > 0;
   const single = own ? t("single_masks", { px: calibration.jitter_px.toFixed(3), gain: percent(calibration.gain_error) }) : "";
   const shares = (calibration?.frame_times ?? []).map(([, duration], _, all) => duration * all.length);
-  const lengths = shares.length ? t("frame_lengths", { least: Math.min(...shares).toFixed(2), most: Math.max(...shares).toFixed(2) }) : "";
-  el("corrected").title = [t("mask_shift_title"), single, lengths, ...listed(health, calibration)].filter(Boolean).join("; ");
+  const lengths = shares.length ? { least: Math.min(...shares).toFixed(2), most: Math.max(...shares).toFixed(2) } : null;
+  put("corrected", [verdict + sd, lengths && t("frame_times", lengths)].filter(Boolean).join(", "));
+  el("corrected").title = [t("mask_shift_title"), single, lengths && t("frame_lengths", lengths), ...listed(health, calibration)].filter(Boolean).join("; ");
   el("shift").classList.toggle("alert", known(px) && px > 0.1);
 }
 
