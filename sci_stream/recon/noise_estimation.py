@@ -103,9 +103,7 @@ def coded_windows(phi: torch.Tensor) -> CodedWindows | None:
 
 
 def estimate_noise(y: torch.Tensor, masks: CodedWindows | None, r_inv: torch.Tensor) -> NoiseEstimate:
-    """Estimate the variance of the noise of a measurement at each pixel.
-
-    No value is copied to the host.
+    """Estimate the variance of the noise of a measurement at each pixel; no value is copied to the host.
 
     Parameters
     ----------
