@@ -84,7 +84,8 @@ def require_regular(path: Path, what: str, *, error: type[InputError] = FileForm
             f"There is no {noun} file {path}",
             expected="an existing file",
             got=reason,
-            hint="Check the path and the mount.",
+            hint="Check the path and the mount"
+            + ("; `sci-stream calibrate` makes one." if noun == "calibration" else "."),
         ) from None
     if not stat.S_ISREG(status.st_mode):
         raise error(f"{path} cannot be read as {what}", expected="a regular file", got=_kind_of(status.st_mode))

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from sci_stream.errors import ConfigError, InputError, SciStreamError
+from sci_stream.file_guard import in_words
 from sci_stream.ports import Denoiser, VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.algorithms.unrolled import Prior
@@ -104,9 +105,11 @@ def load_plugin(name: str) -> DenoiserSpec | None:
         absent = isinstance(error, ImportError | AttributeError | FileNotFoundError)
         raise ConfigError(
             f"Cannot import the denoiser {name!r}",
-            expected="module:Class of a module that Python finds",
+            expected="module:Class of a module that Python finds, or file.py:function of a file",
             got=error if absent else repr(error),
-            hint="Install its package into this environment, or add its folder to PYTHONPATH." if absent else None,
+            hint="Install its package into this environment, or add its folder to PYTHONPATH."
+            if absent and not path.endswith(".py")
+            else None,
         ) from error
     defaults = getattr(factory, "defaults", DenoiserDefaults())
     if not isinstance(defaults, DenoiserDefaults):
@@ -226,7 +229,13 @@ class CallableDenoiser:
 
     def _denoised(self, x: torch.Tensor, sigma: float) -> torch.Tensor:
         images = x.unsqueeze(1) if self._channel else x
-        out = self._function(images, sigma) if self._accepts_sigma else self._function(images)
+        try:
+            out = self._function(images, sigma) if self._accepts_sigma else self._function(images)
+        except Exception as error:
+            if not (isinstance(error, TypeError | AttributeError) or type(error).__module__ == "cv2"):
+                raise
+            hint = "It gets torch tensors, for NumPy and OpenCV images.numpy() on a CPU."
+            raise InputError(f"The denoiser {self.name!r} failed", got=in_words(error), hint=hint) from error
         if isinstance(out, np.ndarray):
             out = torch.from_numpy(np.ascontiguousarray(out))
         if not isinstance(out, torch.Tensor):
