@@ -84,26 +84,22 @@ class TriggeredSeries:
     def hold(self, seq: int, message: Reconstruction | Dropped) -> None:
         """Hold a delivery until the raw counts of its snapshot are decided."""
         self.delivered[seq] = message
-        self._video_bytes += _video_bytes(message)
+        self._video_bytes += payload_bytes(message)
         for other, held in self.delivered.items() if self._video_bytes > self._max_bytes else ():
             if self._video_bytes > self._max_bytes:
-                self._video_bytes -= _video_bytes(held)
+                self._video_bytes -= payload_bytes(held)
                 self.delivered[other] = self._without_video(other)
 
     def take(self, seq: int) -> Reconstruction | Dropped | None:
         """Return the delivery of a snapshot, None if it has not come; it is known without its video from now on."""
         message = self.delivered.get(seq)
         if message is not None:
-            self._video_bytes -= _video_bytes(message)
+            self._video_bytes -= payload_bytes(message)
             self.delivered[seq] = self._without_video(seq)
         return message
 
     def _without_video(self, seq: int) -> Dropped:
         return Dropped(self._name, 0, seq, "", "raw_only")
-
-
-def _video_bytes(message: Reconstruction | Dropped) -> int:
-    return payload_bytes(message) if isinstance(message, Reconstruction) else 0
 
 
 def block_means(counts: Array) -> Array:
