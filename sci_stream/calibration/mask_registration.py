@@ -236,12 +236,12 @@ class MaskFitter:
         pixels = self._take(y, valid)
         displacement = first = _within_reach(start.recentred())
         for _ in range(_MAX_STEPS):
-            scene_fit = self._fit_scene(self._phi, displacement, pixels)
+            scene_fit = self._fit_scene(self._displaced(self._phi, displacement), pixels)
             step, covariance, stray = self._step(scene_fit, displacement, pixels)
             displacement, change = _moved(displacement, step)
             if change < _SETTLED:
                 break
-        before, rest = (self._fit_scene(self._phi, at, pixels) for at in (first, NO_DISPLACEMENT))
+        before, rest = (self._fit_scene(self._displaced(self._phi, at), pixels) for at in (first, NO_DISPLACEMENT))
         if scene_fit.misfit > before.misfit:  # fine texture draws a fit to blurred masks, which explain less
             scene_fit, displacement = before, first
         match = self._match(scene_fit, displacement, pixels)
@@ -259,7 +259,7 @@ class MaskFitter:
     def match(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], at: Displacement) -> float:
         """Return the match of masks at a displacement, see `MaskFit`."""
         pixels = self._take(y, valid)
-        return self._match(self._fit_scene(self._phi, at, pixels), at, pixels)
+        return self._match(self._fit_scene(self._displaced(self._phi, at), pixels), at, pixels)
 
     def order_gain(
         self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], at: Displacement, order: Sequence[int]
@@ -274,7 +274,7 @@ class MaskFitter:
 
     def _misfit_of_any_gains(self, masks: torch.Tensor, pixels: _Pixels) -> float:
         """Return the misfit of blocks of masks, (N, B, p), of any gains."""
-        scene_fit = self._scene_behind(masks, pixels)
+        scene_fit = self._fit_scene(masks, pixels)
         changes = scene_fit.without_scene((masks * self._video(scene_fit, pixels.valid)).mT)
         weight = 1 / (scene_fit.variance + scene_fit.floor)
         normal = torch.einsum("n,npi,npj->ij", weight, changes, changes)
@@ -292,7 +292,7 @@ class MaskFitter:
         pixels = _Pixels(*(part.view(self._planes, -1, part.shape[-1])[:, some].flatten(0, 1) for part in pixels))
         span = range(-SEARCH_PX, SEARCH_PX + 1)
         candidates = [Displacement((x, y)) for y in span for x in span]
-        scores = [self._fit_scene(phi, candidate, pixels).misfit for candidate in candidates]
+        scores = [self._fit_scene(self._displaced(phi, candidate), pixels).misfit for candidate in candidates]
         best = min(range(len(candidates)), key=lambda i: (scores[i], sum(map(abs, candidates[i].base_px))))
         return candidates[best]
 
@@ -328,7 +328,7 @@ class MaskFitter:
             The correction to linearise at, which `correct` was called with.
         """
         pixels = self._take(y, valid)
-        moving = self._fit_scene(self._phi, at.displacement, pixels)
+        moving = self._fit_scene(self._displaced(self._phi, at.displacement), pixels)
         level, slope = moving.scene.view(len(moving.scene), len(self._time), -1)[:, :, 0].T.double().cpu().numpy()
         scene_fit = moving.with_still_blocks(pixels)
         video = self._video(scene_fit, pixels.valid)
@@ -369,12 +369,8 @@ class MaskFitter:
         weights, base = (at.x, at.base_px[0]) if axis == 0 else (at.y, at.base_px[1])
         return weighted_slices(phi, weights, _HALO_PX - base - margin, -1 - axis, self._size + 2 * margin)
 
-    def _fit_scene(self, phi: torch.Tensor, at: Displacement, pixels: _Pixels) -> _SceneFit:
-        """Fit the scene in every block with displaced masks."""
-        return self._scene_behind(self._displaced(phi, at), pixels)
-
-    def _scene_behind(self, masks: torch.Tensor, pixels: _Pixels) -> _SceneFit:
-        """Fit the scene behind blocks of masks, (N, B, p)."""
+    def _fit_scene(self, masks: torch.Tensor, pixels: _Pixels) -> _SceneFit:
+        """Fit the scene in every block behind its masks, (N, B, p)."""
         through = torch.einsum("kb,nbp->nkp", self._time, masks)
         design = torch.einsum("nkp,sp->npks", through, self._space).flatten(2) * pixels.valid.unsqueeze(-1)
         return _SceneFit.of(design, pixels)
@@ -429,7 +425,7 @@ class MaskFitter:
             plane = self._space.T.expand(len(pixels.y), -1, -1) * pixels.valid.unsqueeze(-1)
             without = _SceneFit.of(plane, pixels).variance
         else:
-            without = self._fit_scene(self._elsewhere(self._phi), at, pixels).variance
+            without = self._fit_scene(self._displaced(self._elsewhere(self._phi), at), pixels).variance
         noise = _TINY + 1e-8 * float(pixels.y.square().mean())
         ratio = (scene_fit.variance + noise) / (without + noise)
         weight = pixels.y.mean(-1).square()
