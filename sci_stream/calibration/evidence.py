@@ -61,7 +61,7 @@ _STUCK, _MANY_MASKS, _DEAD, _DARK = 11.0, 8, -3.5, 0.05
 _RIDGE, _FLOOR, _MAX_PLACES = 0.1, 0.03, 4000
 # Of the brightest of the scene: thin lines on black stand out, too, where few masks show them.
 _BRIGHT = 0.8
-_OF_LINE, _DEAD_LINE, _LIT_LINE = 0.2, 0.1, 0.3
+_OF_LINE, _DEAD_LINE, _LIT_LINE, _HOT_LINE = 0.2, 0.1, 0.3, 2.0
 # Middle frequencies of 8×8 blocks: how many more of their coefficients are near zero than in displaced blocks.
 _JPEG = 0.15
 
@@ -268,11 +268,16 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> npt.N
     # Of a hot line, some pixels lie behind bright ones; a dead one is dark between others.
     stuck = singles
     for axis in (0, 1):
-        line = np.minimum(level, top).mean(axis, keepdims=True)
+        line = np.minimum(level, 2 * top).mean(axis, keepdims=True)
         padded = np.pad(line.ravel(), 1, mode="edge")
-        beside = np.minimum(padded[:-2], padded[2:]).reshape(line.shape)
-        dead = (line < _DEAD_LINE * beside) & (beside > _LIT_LINE * level.mean())
-        stuck = stuck | (singles.mean(axis, keepdims=True) > _OF_LINE) | dead
+        darker, brighter = np.sort([padded[:-2], padded[2:]], 0).reshape(2, *line.shape)
+        dead = (line < _DEAD_LINE * darker) & (darker > _LIT_LINE * level.mean())
+        stuck = (
+            stuck
+            | (singles.mean(axis, keepdims=True) > _OF_LINE)
+            | dead
+            | (line > _HOT_LINE * np.maximum(brighter, level.mean()))
+        )
     return stuck
 
 
