@@ -79,8 +79,8 @@ def withhold(
     It is as bright as a video would be in the mean.
     """
     open_to_light = calibration.phi.sum(0)
-    y = np.nan_to_num(calibration.measurement(snapshot.counts), posinf=0.0, neginf=0.0)
-    frame = (y / max(float(open_to_light.mean()), 1e-6)).astype(video.dtype)
+    y = calibration.measurement(snapshot.counts) / max(float(open_to_light.mean()), 1e-6)
+    frame = np.where(np.abs(y) <= np.finfo(video.dtype).max, y, 0.0).astype(video.dtype)
     return np.broadcast_to(frame, video.shape).copy(), dataclasses.replace(report, start_reason=WITHHELD, psnr_db=None)
 
 

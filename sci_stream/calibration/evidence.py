@@ -134,7 +134,9 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
         if np.array_equal(few[first], few[second]) and np.array_equal(phi[first], phi[second]):
             text = f"masks {first} and {second} are equal: y cannot tell their frames apart: pass one of them"
             return [Defect("mask_match", text, fatal=bool((phi == phi[:1]).all()))]
-    if -y[y < 0].sum() > _NEGATIVE * y[y > 0].sum():
+    # A few pixels, however negative, count no more than bright ones.
+    bounded = np.clip(y, *np.array((-1, 1)) * np.quantile(np.abs(y), 0.98))
+    if -bounded[y < 0].sum() > _NEGATIVE * bounded[y > 0].sum():
         text = (
             f"y is negative where no light can make it so: pass y + {-y[valid].min():.4g}, or y as the camera gave it"
         )
@@ -302,7 +304,7 @@ def _expected(y: F64, phi: F64, rows: Places, columns: Places) -> tuple[F64, F64
     rest = (around - lit * mean)[..., np.newaxis]
     frames = np.maximum(mean + np.linalg.solve(gram, masks.transpose(0, 2, 1) @ rest)[..., 0], 0)
     errors = np.abs(around - (masks @ frames[..., np.newaxis])[..., 0])
-    error = np.quantile(errors, 0.8, 1) + _FLOOR * float(y.mean())
+    error = np.quantile(errors, 0.8, 1) + _FLOOR * float(np.maximum(y, 0).mean())
     beside = (rows - top != _AROUND) | (columns - left != _AROUND)
     return (phi[:, rows, columns].T * frames).sum(1), np.where(beside, 2 * error, error)  # extrapolated at the border
 

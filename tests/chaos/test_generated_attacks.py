@@ -246,7 +246,7 @@ def test_rig_survives_generated_requests_and_messages(tmp_path: Path, n: int) ->
     assert {name: pid for name, (pid, _) in after.items()} == {name: pid for name, (pid, _) in before.items()}
     grown = {name: (after[name][1] - before[name][1]) >> 20 for name in after}
     assert all(after[name][1] < before[name][1] + _MAX_GROWTH_BYTES for name in after), grown
-    assert refused["valid"] > n // 50, "some reach the nodes"
+    assert refused["valid"] > n // 100, "some reach the nodes"
     assert summary["restarts"] == 0
     assert_accounted_for(summary)
     assert json.dumps(summary)

@@ -245,7 +245,7 @@ def test_page_transport_works_by_mouse_and_keyboard(open_viewer, rig: RunningRig
     assert not page.is_visible("#video")
     page.keyboard.press("f")
     viewer.until("document.fullscreenElement !== null")
-    assert [page.is_visible(name) for name in ("#pause", "#state", "aside")] == [True, True, False]
+    assert [page.is_visible(name) for name in ("#pause", "#state", "[data-panel=histograms]")] == [True, True, False]
     viewer.until("getComputedStyle(document.querySelector('header')).display === 'none'", "the picture alone")
     assert [page.is_visible(name) for name in ("#coded", "#pause", "#state")] == [True, False, False]
     page.mouse.move(300, 300)
