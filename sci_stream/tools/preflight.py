@@ -145,7 +145,7 @@ class _Checks:
     def _check_masks(self) -> str:
         """Compare the masks with some snapshots: whether they are those of the camera, where they are, their order."""
         from sci_stream.calibration.monitor import CalibrationMonitor  # noqa: PLC0415 - a light host has no torch
-        from sci_stream.recon.backend.device import pick_device  # noqa: PLC0415
+        from sci_stream.recon.backend.device import pick_device  # noqa: PLC0415 - imports torch
 
         calibration = self._calibration
         if calibration is None:

@@ -217,7 +217,7 @@ class CalibrationStatistics:
 
         ``jitter_px`` and ``gain_error`` are corrected errors of single masks, root mean square; ``brightness_drift`` is
         relative to the first evaluation: 1 if light and scene are unchanged. ``frame_times``, of corrected gains, are
-        begin and duration of each frame as shares of the exposure; ``correction`` says what was corrected.
+        begin and duration of each frame as shares of the exposure; ``correction`` states the correction in words.
         """
         last = self.last
         if last is None:
