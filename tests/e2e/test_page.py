@@ -121,6 +121,8 @@ class Viewer:
         )
 
     def stop_recording(self) -> None:
+        # The rig records before the page has its next status; until then, its button starts.
+        self.until("document.querySelector('#record').getAttribute('aria-pressed') === 'true'", "it records")
         self.page.click("#record")
         self.page.click("#confirm-yes")
         self.until("document.querySelector('#recording-state').textContent === 'off'")
@@ -362,6 +364,7 @@ def test_refined_snapshot_and_recording_are_shown_as_such(open_viewer, rig: Runn
     page = viewer.page
     viewer.until("!document.querySelector('#record').disabled")
     page.keyboard.press("r")
+    viewer.until("document.querySelector('#record').getAttribute('aria-pressed') === 'true'", "it records")
     wait_for(lambda: status(rig)["recording"].get("rows", 0) >= 3, "three snapshots in the recording")
     viewer.stop_recording()
     page.keyboard.press("Space")
