@@ -19,8 +19,11 @@ Video = npt.NDArray[np.float32]
 """(B, H, W), 0–1."""
 Grey = npt.NDArray[np.uint8]
 
-# The others are photographs set moving: sharper than clips, and with motion that is known to be smooth.
-_CLIP_SHARE = 0.55
+# Most others are photographs set moving: sharper than clips, and with motion that is known to be smooth. The rest are
+# drawn: plain surfaces, which show false texture, and edges of high contrast that move fast, which clips hardly have.
+_CLIP_SHARE, _DRAWN_SHARE = 0.5, 0.2
+# Speeds of drawn shapes, in pixels a frame, and how many there are at most.
+_DRAWN_SPEED, _MAX_SHAPES = (0.1, 8.0), 8
 # Long side to which photographs are reduced, so that a window shows as much as one of a clip does.
 _PHOTOGRAPH_PX = 900
 # Of the layers of moving photographs: out of focus, as smooth things are that show false texture best; and how much, in
@@ -41,7 +44,10 @@ class Scenes:
     def draw(self, rng: np.random.Generator, n_frames: int, size: int) -> Video:
         """Draw a video of this many square frames: the same for the same state of ``rng``."""
         long_enough = [clip for clip in self._clips if len(clip) >= n_frames]
-        if long_enough and rng.random() < _CLIP_SHARE:
+        chance = rng.random()
+        if chance < _DRAWN_SHARE:
+            video = _drawn(rng, n_frames, size)
+        elif long_enough and chance < _DRAWN_SHARE + _CLIP_SHARE:
             video = _window(rng, long_enough, n_frames, size).astype(np.float32)
         else:
             video = self._moving_photographs(rng, n_frames, size)
@@ -164,6 +170,36 @@ def _window(rng: np.random.Generator, clips: Sequence[Clip], n_frames: int, size
     if span != size:
         window = np.stack([cv2.resize(frame, (size, size), interpolation=cv2.INTER_AREA) for frame in window])
     return np.asarray(window, dtype=np.uint8)
+
+
+def _drawn(rng: np.random.Generator, n_frames: int, size: int) -> npt.NDArray[np.float32]:
+    """Draw plain shapes that move and turn in front of a plain background, each frame exposed for all of its time."""
+    shades = rng.uniform(0, 255, 4).astype(np.float32).reshape(2, 2)
+    background = cv2.resize(shades, (size, size), interpolation=cv2.INTER_CUBIC).clip(0, 255)
+    shapes = []
+    for _ in range(rng.integers(1, _MAX_SHAPES + 1)):
+        angles = np.sort(rng.uniform(0, 2 * math.pi, rng.integers(3, 9)))
+        if rng.random() < 0.3:
+            angles = np.linspace(0, 2 * math.pi, 40, endpoint=False)
+        extent = math.exp(rng.uniform(*np.log((0.06, 0.5)))) * size
+        outline = extent * np.stack((np.cos(angles), rng.uniform(0.15, 1) * np.sin(angles)), 1)
+        speed = math.exp(rng.uniform(*np.log(_DRAWN_SPEED)))
+        middle, velocity = rng.uniform(0, size, 2), speed * rng.normal(0, 0.7, 2)
+        shapes.append(
+            (outline, middle, velocity, rng.uniform(0, 2 * math.pi), rng.normal(0, 0.05), rng.uniform(0, 255))
+        )
+    frames = np.empty((n_frames, size, size), np.float32)
+    for b in range(n_frames):
+        parts = []
+        for time in b - n_frames / 2 + np.array((0.0, 1 / 3, 2 / 3)):
+            image = background.astype(np.uint8)
+            for outline, middle, velocity, angle, turn, brightness in shapes:
+                cos, sin = math.cos(angle + turn * time), math.sin(angle + turn * time)
+                corners = outline @ np.array([[cos, sin], [-sin, cos]]) + middle + velocity * time
+                cv2.fillPoly(image, [np.rint(16 * corners).astype(np.int32)], brightness, cv2.LINE_AA, 4)
+            parts.append(image)
+        frames[b] = np.mean(parts, 0)
+    return frames
 
 
 def _blob(rng: np.random.Generator, n_frames: int, size: int, speed: float) -> npt.NDArray[np.float32]:
