@@ -29,9 +29,13 @@ _MAX_MS = 2**63 / 1e6
 
 @dataclass(slots=True)
 class ReportingPeer(Peer):
-    """A node that reports to the sink: its last status, its controls, and whether it has timed out."""
+    """A node that reports to the sink: its last status, its controls, and whether it has timed out.
+
+    A process that has ended is not ``reachable``; one that only waits for a processor is.
+    """
 
     lost: bool = False
+    reachable: bool = True
     status: dict[str, int | float | str] = field(default_factory=dict)
     parameters: list[Parameter] = field(default_factory=list)
     actions: list[str] = field(default_factory=list)
@@ -71,7 +75,7 @@ class ResultsServer(RouterServer[ReportingPeer]):
         """Update the register of peers; return whether the message is for the node."""
         peer = self.peers.get(identity)
         if peer is not None:
-            peer.lost = False
+            peer.lost, peer.reachable = False, True
         match message:
             case Hello():
                 self._register(identity, message, now_s)
@@ -139,5 +143,6 @@ class ResultsServer(RouterServer[ReportingPeer]):
             peer.lost = True
             log.warning("%s node %s lost: heartbeat timeout", peer.hello.kind_of_node, peer.hello.node)
         self._forget_lost(now_s, _FORGET_S)
-        self._send_heartbeats(now_s)
+        for identity in self._send_heartbeats(now_s):
+            self.peers[identity].reachable = False
         return lost

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -63,13 +64,19 @@ def test_nodes_stop_after_supervisor_is_killed(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("TMPDIR", str(temporary))
     with RunningRig(tmp_path, ENDLESS) as rig:
         rig.wait_for_count("reconstructed", 3)
+        acquire = rig.nodes()["acquire"]
         rig.process.kill()
         rig.process.wait()
+        # As on a busy machine: silent for longer than three heartbeats, it still has to drain.
+        acquire.suspend()
+        time.sleep(4 * rig.rig.network.heartbeat_s)
+        acquire.resume()
         wait_for(lambda: not rig.nodes(), "no node is left behind")
         # They drained: the recording is finished and its ledger is closed.
         with rig.recordings() as (recording,):
             assert recording.clean
             assert recording.ledger is not None
             assert recording.ledger["closed"]
+            assert recording.ledger["acquired"] == recording.ledger["reconstructed"]
     # Its files are in a run folder, which the next run deletes.
     assert not list(temporary.glob("sci-stream-*"))

@@ -78,7 +78,8 @@ class ReconstructNode:
             # After a stop request, held snapshots are worth finishing only while the acquire node is there.
             while leave_s is None or (self._held and self._dispatch.connected and time.monotonic() < leave_s):
                 self._step(self._network.wait())
-                needed = self._stop.gentle and self._dispatch.connected
+                # The sink stays for an acquire node that is silent for a moment, as on a busy machine.
+                needed = self._stop.gentle and (self._dispatch.connected or self._link.connection.connected)
                 if self._stop and leave_s is None and not needed:
                     # Credit 0: finish the snapshots in hand, receive no more.
                     self._dispatch.handshake(dataclasses.replace(self._hello, credit=0))

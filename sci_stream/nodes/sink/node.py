@@ -135,9 +135,9 @@ class SinkNode:
             while stopping_s is None or (self._series is not None and time.monotonic() < stopping_s):
                 full = self._series is not None and self._series.recorder.is_full
                 self._network.watch(self._server.socket, receiving=not full)
-                self._step(self._network.wait())
+                self._step(now_s := self._network.wait())
                 # Also after the series: the last messages are lost if the connection closes before they are read.
-                needed = self._stop.gentle and self._acquire_is_there()
+                needed = self._stop.gentle and (self._acquire_is_there() or self._acquire_may_return(now_s))
                 if self._stop and stopping_s is None and not needed:
                     stopping_s = time.monotonic() + _GOODBYE_S
             # Of a series that did not end here the saved ledger stays: a later run may resume it, and the snapshots
@@ -302,6 +302,14 @@ class SinkNode:
 
     def _acquire_is_there(self) -> bool:
         return any(peer.hello.kind_of_node == "acquire" and not peer.lost for peer in self._server.peers.values())
+
+    def _acquire_may_return(self, now_s: float) -> bool:
+        """Return whether an acquire node is only silent, as on a busy machine, and not for longer than it may drain."""
+        return any(
+            peer.reachable and now_s - peer.heard_s < self._rig.drain.timeout_s
+            for peer in self._server.peers.values()
+            if peer.hello.kind_of_node == "acquire"
+        )
 
     def _lost(self, peer: ReportingPeer) -> None:
         self._show_status_soon()  # report the change at once
