@@ -82,7 +82,7 @@ def test_noisy_entry_is_what_the_network_sees(scenes: Scenes, untrained: VideoFf
         assert entry.inputs[:, -1].max() <= drawn.sigma + 1e-4
         # The untrained network changes little: the error is the noise.
         mse = float(np.square(drawn.noisy - drawn.truth).mean())
-        assert 1 / entry.weight == pytest.approx(mse + 1e-5, rel=0.5)
+        assert 1 / entry.weight == pytest.approx(mse + 1e-5, rel=0.5, abs=5e-5)
 
 
 def test_solve_gives_the_iterations_to_keep(scenes: Scenes, untrained: VideoFfdnetDenoiser) -> None:
