@@ -62,17 +62,17 @@ def test_frozen_node_snapshots_are_redelivered(tmp_path: Path) -> None:
         **RUNS_ON,
         "camera": {"options": {"snapshot_rate_hz": 40.0}},
         "reconstruct": {**RUNS_ON["reconstruct"], **SLOW},
-        "network": {"heartbeat_s": 0.2},
         "policy": {"queue_snapshots": 4},
     }
     with RunningRig(tmp_path, changes) as rig:
         rig.wait_for_count("reconstructed", 4)
         # Its connections stay open and it is silent: only the missing heartbeats show it. Until they
         # do, it receives snapshots up to its credit.
-        hung = rig.nodes()["reconstruct-1"]
+        hung, said = rig.nodes()["reconstruct-1"], len(rig.output)
         hung.suspend()
         # Detected: the snapshots that it held go to the other node first.
-        wait_for(lambda: "lost: heartbeat timeout" in rig.output, "the loss is detected")
+        lost = re.compile(r"reconstruct-1@\w+ lost: heartbeat timeout")
+        wait_for(lambda: lost.search(rig.output[said:]), "the loss is detected")
         rig.wait_for_count("redelivered", 1)
         before = rig.wait_until("a report", bool)["ledger.duplicates"]
         # On its return it finishes them too and sends results that the ledger already has.
@@ -186,8 +186,9 @@ def test_series_left_without_sink_is_resumed_from_spool(tmp_path: Path) -> None:
     }
     with RunningRigSolvedHere(tmp_path, changes) as rig:
         rig.wait_for_count("reconstructed", 3)
-        rig.process.kill()  # first: it would start the sink again
+        rig.process.send_signal(signal.SIGSTOP)  # it would start the sink again
         rig.kill("sink")
+        rig.process.kill()
         wait_for(lambda: not rig.nodes(), "the nodes give up")
     assert list((tmp_path / "spool").glob("*.spool"))
     with RunningRigSolvedHere(tmp_path, {**changes, "drain": {"timeout_s": 600.0}}) as rig:

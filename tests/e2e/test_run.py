@@ -42,7 +42,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         path.parent.mkdir(exist_ok=True)
         path.write_text("raise SystemExit('imported from the working directory')\n")
     program = [Path(sys.executable).with_name("sci-stream")]
-    with RunningRig(folder, {}, "--snapshots", str(SNAPSHOTS), program=program) as rig:
+    patient = {"network": {"heartbeat_s": 5.0}}  # no node is lost on a busy machine
+    with RunningRig(folder, patient, "--snapshots", str(SNAPSHOTS), program=program) as rig:
         summary = rig.finish()
         options = SimulatedCamera.Options.model_validate(
             {**rig.rig.camera.options, "snapshot_rate_hz": 0.0}  # the same frames, without the pacing

@@ -112,7 +112,7 @@ def test_guesses_and_floods_are_limited_per_address(node: Node) -> None:
     # With a fake clock: a busy machine may take longer for the guesses than a loop may hang.
     server = HealthServer(Health(NodeMetrics("sink", "sink"), Clock()), "127.0.0.1", 0, token="hush")
     try:
-        with httpx.Client(base_url=server.url) as client:
+        with httpx.Client(base_url=server.url, timeout=60) as client:
             guesses = [client.get("/status", headers={"Authorization": f"Bearer {n}"}).status_code for n in range(40)]
             assert 401 in guesses
             assert 429 in guesses
@@ -180,7 +180,7 @@ def test_path_of_a_refused_request_does_not_forge_log_lines(caplog: pytest.LogCa
 def test_proxy_headers_do_not_evade_the_limit_on_guesses() -> None:
     server = HealthServer(Health(NodeMetrics("sink", "sink")), "127.0.0.1", 0, token="hush")
     try:
-        with httpx.Client(base_url=server.url) as client:
+        with httpx.Client(base_url=server.url, timeout=60) as client:
             guesses = [
                 client.get("/status", headers={"Authorization": f"Bearer {n}", "X-Forwarded-For": f"10.0.0.{n}"})
                 for n in range(40)

@@ -43,7 +43,7 @@ class Lab:
             self.context, self.endpoint, HELLO, heartbeat_s=0.2, limits=Limits(), configure=configure
         )
 
-    def until(self, dealer: ClientConnection, condition: Callable[[], object], timeout_s: float = 15.0) -> bool:
+    def until(self, dealer: ClientConnection, condition: Callable[[], object], timeout_s: float = 60.0) -> bool:
         """Poll both sides until a condition holds; return whether it did."""
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:

@@ -18,7 +18,7 @@ HEARTBEAT_S = 0.1
 SERIES = "series-1"
 
 
-def until(condition: Callable[[], object], poll: Callable[[], object], timeout_s: float = 10.0) -> None:
+def until(condition: Callable[[], object], poll: Callable[[], object], timeout_s: float = 60.0) -> None:
     """Poll until the condition holds; fail on timeout."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():

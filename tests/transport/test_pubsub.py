@@ -47,7 +47,7 @@ class Publishing:
 
 def test_subscribe_yields_video_in_three_lines(context: zmq.Context, endpoint: str) -> None:
     with Publishing(context, endpoint):
-        for got in sci_stream.subscribe(endpoint, timeout_s=10.0):
+        for got in sci_stream.subscribe(endpoint, timeout_s=60.0):
             assert got.video.shape == (2, 4, 6)
             break
 
@@ -55,7 +55,7 @@ def test_subscribe_yields_video_in_three_lines(context: zmq.Context, endpoint: s
 def test_slow_subscriber_gets_the_newest_in_order(context: zmq.Context, endpoint: str) -> None:
     with Publishing(context, endpoint):
         seqs = []
-        for got in sci_stream.subscribe(endpoint, timeout_s=10.0):
+        for got in sci_stream.subscribe(endpoint, timeout_s=60.0):
             seqs.append(got.id.seq)
             if len(seqs) == 4:
                 break
@@ -67,7 +67,7 @@ def test_slow_subscriber_gets_the_newest_in_order(context: zmq.Context, endpoint
 def test_every_keeps_all_for_a_slow_caller(context: zmq.Context, endpoint: str) -> None:
     with Publishing(context, endpoint):
         seqs = []
-        for got in sci_stream.subscribe(endpoint, timeout_s=10.0, every=True):
+        for got in sci_stream.subscribe(endpoint, timeout_s=60.0, every=True):
             seqs.append(got.id.seq)
             if len(seqs) == 10:
                 break
@@ -77,7 +77,7 @@ def test_every_keeps_all_for_a_slow_caller(context: zmq.Context, endpoint: str) 
 
 def test_status_is_published(context: zmq.Context, endpoint: str) -> None:
     with Publishing(context, endpoint):
-        report = next(subscribe_status(endpoint, timeout_s=10.0))
+        report = next(subscribe_status(endpoint, timeout_s=60.0))
     assert report.node == "sink"
 
 

@@ -83,7 +83,7 @@ def test_new_tone_is_shown_to_every_viewer_at_once(preview: WebPreview, series) 
     url = preview.start()
     preview.publish(grey(series))
     ws = f"ws://{urlsplit(url).netloc}/live"
-    with connect(ws) as one, connect(ws) as other:
+    with connect(ws, open_timeout=WAIT_S) as one, connect(ws, open_timeout=WAIT_S) as other:
         before = [next_picture(viewer) for viewer in (one, other)]
         answer = post(url, "tone", {"exposure_ev": -2.0})
         after = [next_other_picture(viewer, level) for viewer, (_, level) in zip((one, other), before, strict=True)]
@@ -119,7 +119,7 @@ def test_shown_snapshots_are_kept_in_bounded_memory(
 ) -> None:
     monkeypatch.setattr("sci_stream.web.display._SHOWN_BYTES", 2 * series.reconstruction(0).video.nbytes)
     url = preview.start()
-    with connect(f"ws://{urlsplit(url).netloc}/live") as viewer:
+    with connect(f"ws://{urlsplit(url).netloc}/live", open_timeout=WAIT_S) as viewer:
         for seq in range(5):
             preview.publish(series.reconstruction(seq))
             assert next_picture(viewer)[0]["seq"] == seq

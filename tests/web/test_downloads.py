@@ -48,7 +48,7 @@ def url_after_one_snapshot(tmp_path_factory: pytest.TempPathFactory, series) -> 
 
 
 def watch(url: str, codec: str) -> ClientConnection:
-    return connect(f"ws://{urlsplit(url).netloc}/live?codec={codec}", max_size=None)
+    return connect(f"ws://{urlsplit(url).netloc}/live?codec={codec}", max_size=None, open_timeout=WAIT_S)
 
 
 def show(preview: WebPreview, viewer: ClientConnection, series, seq: int) -> tuple[dict, list[bytes]]:

@@ -45,7 +45,7 @@ def preview() -> Iterator[WebPreview]:
 def watch(url: str, **options) -> ClientConnection:
     parts = urlsplit(url)
     query = f"?{parts.query}" if parts.query else ""
-    return connect(f"ws://{parts.netloc}/live{query}", max_size=None, **options)
+    return connect(f"ws://{parts.netloc}/live{query}", max_size=None, open_timeout=WAIT_S, **options)
 
 
 def next_picture(viewer: ClientConnection, timeout_s: float = WAIT_S) -> tuple[dict, list[bytes]]:
@@ -250,14 +250,14 @@ def test_missing_and_wrong_tokens_are_explained(guarded: str) -> None:
     assert "The token is wrong" in wrong.text
     assert plain_http.get(base + "/status?token=wrong").text.startswith("the token is wrong")
     assert plain_http.get(base + "/status").text.startswith("a token is required")
-    with httpx.Client(follow_redirects=True, headers=browser) as client:
+    with httpx.Client(timeout=WAIT_S, follow_redirects=True, headers=browser) as client:
         assert client.get(base + "/", params={"token": "s3cret&more"}).url.path == "/"
         assert 'id="video"' in client.get(base + "/").text
 
 
 def test_token_moves_from_the_address_into_a_cookie(guarded: str) -> None:
     base = f"http://{urlsplit(guarded).netloc}"
-    with httpx.Client(follow_redirects=True) as browser:
+    with httpx.Client(timeout=WAIT_S, follow_redirects=True) as browser:
         page = browser.get(guarded)
         assert page.status_code == 200
         assert "token" not in str(page.url)
@@ -270,7 +270,7 @@ def test_token_moves_from_the_address_into_a_cookie(guarded: str) -> None:
 
 def test_token_and_page_work_behind_a_proxy_with_a_path(guarded: str) -> None:
     parts = urlsplit(guarded)
-    with path_proxy(parts.port) as url, httpx.Client(follow_redirects=True) as browser:
+    with path_proxy(parts.port) as url, httpx.Client(timeout=WAIT_S, follow_redirects=True) as browser:
         refusal = browser.get(url, headers={"Accept": "text/html"})
         assert refusal.status_code == 403
         assert 'action="./"' in refusal.text
@@ -508,7 +508,9 @@ def test_page_is_transferred_in_at_most_110_kb(preview: WebPreview) -> None:
     url = preview.start()
     total = 0
     for name in ("", *(f"static/{path.name}" for path in WEB.iterdir())):
-        with httpx.stream("GET", url + name, headers={"Accept-Encoding": "gzip"}, verify=False) as answer:
+        with httpx.stream(
+            "GET", url + name, headers={"Accept-Encoding": "gzip"}, timeout=WAIT_S, verify=False
+        ) as answer:
             answer.read()
             total += answer.num_bytes_downloaded
     assert total <= 110_000

@@ -201,11 +201,11 @@ class ReconstructNode:
     def _ready(self, ready: Ready) -> None:
         for snapshot in self._awaiting_calibration.pop(ready.calibration_hash, ()):
             self._solver.submit(snapshot)
+        freeze_gc()  # before the first snapshot: on a busy machine it takes longer than three heartbeats
         self._hello = dataclasses.replace(self._hello, credit=self._rig.reconstruct.credit, device=ready.device)
         if not self._stop:
             self._dispatch.handshake(self._hello)
             self._link.connection.handshake(self._hello)
-        freeze_gc()
 
     def _solved(self, solved: Solved, now_s: float) -> None:
         snapshot = solved.snapshot

@@ -88,12 +88,12 @@ def reader() -> Iterator[MakeReader]:
     yield make
     for each in made:
         each.stop()
-        each.join(5.0)
+        each.join(60.0)
 
 
 def run_to_the_end(reader: CameraReader[Captured]) -> list[Captured]:
     reader.start()
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while not reader.finished:
         assert time.monotonic() < deadline_s
         time.sleep(0.002)
@@ -235,7 +235,7 @@ def test_stop_ends_wait_for_lost_camera(reader: MakeReader) -> None:
     new.start()
     time.sleep(0.05)
     new.stop()
-    new.join(5.0)
+    new.join(60.0)
     assert new.finished
     assert new.acquired == 1
 
@@ -287,7 +287,7 @@ def test_driver_counters_add_up_within_a_series(reader: MakeReader) -> None:
 
 def settled(reader: CameraReader[Captured]) -> tuple[str, SciStreamError | None]:
     """Wait for the only answer."""
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while not (answers := list(reader.answered())):
         assert time.monotonic() < deadline_s
         time.sleep(0.002)
@@ -317,7 +317,7 @@ def test_refused_setting_is_answered_and_frames_continue(reader: MakeReader) -> 
     request, error = settled(new)
     assert (request, isinstance(error, InputError)) == ("1", True)
     acquired = new.acquired
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while new.acquired < acquired + 3:
         assert time.monotonic() < deadline_s
         time.sleep(0.002)
@@ -337,7 +337,7 @@ def test_lost_camera_refuses_settings(reader: MakeReader) -> None:
     camera.fails_to_open = 1_000_000
     new = reader(camera)
     new.start()
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while not new.lost:
         assert time.monotonic() < deadline_s
         time.sleep(0.002)
@@ -346,7 +346,7 @@ def test_lost_camera_refuses_settings(reader: MakeReader) -> None:
 
 
 def wait_until_open(reader: CameraReader[Captured]) -> None:
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while reader.capabilities is None or not reader.settings:
         assert time.monotonic() < deadline_s
         time.sleep(0.002)
@@ -377,7 +377,7 @@ def test_resumed_series_retries_to_open_the_camera(reader: MakeReader) -> None:
     )
     new.open(retry=True)
     assert len(run_to_the_end(new)) == 2
-    new.join(5.0)
+    new.join(60.0)
     assert camera.calls[:4] == ["refused"] * 3 + ["open"]
 
 

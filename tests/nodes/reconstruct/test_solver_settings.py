@@ -65,7 +65,7 @@ def solver(series: Series) -> Iterator[SolverThread]:
 
 
 def next_result(solver: SolverThread) -> Result:
-    deadline_s = time.monotonic() + 30
+    deadline_s = time.monotonic() + 60
     while time.monotonic() < deadline_s:
         for result in solver.results():
             return result

@@ -127,7 +127,7 @@ def test_webhook_is_sent_each_alarm_when_it_begins_and_clears(webhook) -> None:
     alarms = Alarms("bench 3", address)
     alarms.update(status(node="lost"), 1 * S)
     alarms.update(status(), 2 * S)
-    began, cleared = received.get(timeout=20), received.get(timeout=20)
+    began, cleared = received.get(timeout=60), received.get(timeout=60)
     assert (began["rig"], began["text"], began["cleared"]) == ("bench 3", "reconstruct-0 does not answer", False)
     assert (cleared["number"], cleared["cleared"], cleared["cleared_ns"]) == (began["number"], True, 2 * S)
 

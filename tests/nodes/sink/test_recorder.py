@@ -54,7 +54,7 @@ def held(monkeypatch) -> threading.Event:
     flush: Callable[[RecordingWriter], None] = RecordingWriter.flush
 
     def slow(writer: RecordingWriter) -> None:
-        release.wait(10)
+        release.wait(60)
         flush(writer)
 
     monkeypatch.setattr(RecordingWriter, "flush", slow)
@@ -71,7 +71,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def wait_for_room(recorder: Recorder) -> None:
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while recorder.is_full:
         assert time.monotonic() < deadline_s
         time.sleep(0.001)
@@ -200,7 +200,7 @@ def test_recorder_stops_cleanly_at_disk_floor(tmp_path: Path, series, free: list
 
     for seq in range(1, 50):
         recorder.submit(series.snapshot(seq), on_durable)
-        assert done.wait(10)
+        assert done.wait(60)
         if recorder.status().state != "recording":
             break
         done.clear()
@@ -231,7 +231,7 @@ def test_low_disk_warning_comes_and_goes(tmp_path: Path, series, free: list[int]
         for part in (seq, seq + 1):
             written.clear()
             recorder.submit(series.snapshot(part), lambda _: written.set())
-            assert written.wait(10)
+            assert written.wait(60)
         return str(recorder.status().warning)
 
     assert "3.2 GB" in warning_after(0)
@@ -273,7 +273,7 @@ def test_write_error_is_reported_for_each_item(recorder: Recorder, tmp_path: Pat
     monkeypatch.setattr(RecordingWriter, "write_reconstruction", broken)
     failed = threading.Event()
     recorder.submit(series.reconstruction(1), lambda result: (results.append(result), failed.set())[0])
-    assert failed.wait(10)
+    assert failed.wait(60)
     recorder.close(LEDGER)
     assert results == [Written.LOST]
     assert recorder.status().state == "failed"
@@ -378,7 +378,7 @@ def test_segments_by_age_are_never_empty(tmp_path: Path, series) -> None:
     for seq in range(3):
         done.clear()
         recorder.submit(series.snapshot(seq), lambda _: done.set())
-        assert done.wait(10)
+        assert done.wait(60)
     recorder.close(LEDGER)
     paths = sorted(tmp_path.glob("run-1*.h5"), key=lambda path: (len(path.stem), path.stem))
     for path in paths[:-1]:

@@ -116,7 +116,7 @@ class Nodes:
         while self.later:
             self.deliver_oldest()
         self.sink.end(b"acquire", SeriesEnd("run-1", len(self.times), "finished"))
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + 60
         while not self.sink.may_end():
             self.take()
             assert time.monotonic() < deadline_s, self.sink.ledger.counts()
