@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from sci_stream.config.fields import network_location
 from sci_stream.health.report import Health
-from sci_stream.transport.http import AccessMiddleware, HttpAccessControl, HttpServer, LimitedConnection, listen
+from sci_stream.transport.http import AccessMiddleware, HttpServer, LimitedConnection, listen
 
 # Request limit per address: Prometheus and a supervisor together send a few per second.
 _VISITS_PER_S, _VISITS_BURST = 50.0, 200
@@ -37,7 +37,8 @@ class HealthServer:
     """
 
     def __init__(self, health: Health, host: str, port: int, token: str | None = None) -> None:
-        self._access = HttpAccessControl(token, per_s=_VISITS_PER_S, burst=_VISITS_BURST)
+        self.refused: Counter[str] = Counter()
+        """Refused requests by reason."""
         listener = listen(
             host,
             port,
@@ -45,13 +46,10 @@ class HealthServer:
             hint="Another rig may run on this machine: set other ports under [health], or 0 for a free one.",
         )
         self.url = f"http://{network_location(host, listener.getsockname()[1])}"
-        app = AccessMiddleware(_make_app(health), self._access, "health")
+        app = AccessMiddleware(
+            _make_app(health), "health", token, self.refused, per_s=_VISITS_PER_S, burst=_VISITS_BURST
+        )
         self._server = HttpServer(app, listener, "health", HealthConnection)
-
-    @property
-    def refused(self) -> Counter[str]:
-        """Refused requests by reason."""
-        return self._access.refused
 
     def close(self) -> None:
         """Stop serving."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from sci_stream.config import PreviewSection
 from sci_stream.config.fields import network_location
 from sci_stream.imaging.rendering import encode_jpeg, render_counts
 from sci_stream.model import Array
-from sci_stream.transport.http.access import AccessMiddleware, BrowserLogin, HttpAccessControl
+from sci_stream.transport.http.access import AccessMiddleware, BrowserLogin
 from sci_stream.transport.http.server import HttpServer, listen
 from sci_stream.web.app import token_page
 
@@ -58,7 +59,6 @@ class CalibrationPage:
             section.host, section.port, what="The page ([preview] port)", hint="Choose another port, 0 for any."
         )
         self.url = f"http://{network_location(section.host, listener.getsockname()[1])}/"
-        access = HttpAccessControl(section.token or None, per_s=_PER_S, burst=_BURST)
         routes = {
             "/": self._index,
             "/page.js": lambda _: FileResponse(_STATIC / "calibration.js"),
@@ -67,7 +67,8 @@ class CalibrationPage:
         }
         app = Starlette(routes=[Route(path, endpoint) for path, endpoint in routes.items()])
         login = BrowserLogin("sci_stream_calibration", token_page)
-        self._server = HttpServer(AccessMiddleware(app, access, "preview", login), listener, "calibration-page")
+        guarded = AccessMiddleware(app, "preview", section.token, Counter(), login, per_s=_PER_S, burst=_BURST)
+        self._server = HttpServer(guarded, listener, "calibration-page")
 
     def show(self, step: str, counts: Array, saturation_dn: float, dark_dn: float) -> None:
         """Show a frame, at most five per second."""

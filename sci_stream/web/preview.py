@@ -19,7 +19,7 @@ from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Json, Reconstruction, SeriesInfo
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.nexus import experiment_of
-from sci_stream.transport.http import AccessMiddleware, BrowserLogin, HttpAccessControl, HttpServer, listen
+from sci_stream.transport.http import AccessMiddleware, BrowserLogin, HttpServer, listen
 from sci_stream.web import h264
 from sci_stream.web.app import ViewerConnection, make_app, token_page
 from sci_stream.web.archive import PictureArchive
@@ -65,7 +65,8 @@ class WebPreview:
         self._rig_tone = rig_tone(section)
         wants_h264 = section.h264_mbit_per_s > 0 and h264.available()
         self._h264 = h264.SnapshotEncoder(section.h264_mbit_per_s) if wants_h264 else None
-        self._access = HttpAccessControl(section.token or None, per_s=_VISITS_PER_S, burst=_VISITS_BURST)
+        self.refused: Counter[str] = Counter()
+        """Numbers of refused requests by reason."""
         self.archive = PictureArchive(section.history_mib << 20)
         """The kept pictures."""
         self._hub = Hub(
@@ -105,17 +106,13 @@ class WebPreview:
         cookie = f"sci_stream_{port}"
         token = section.token or None
         app = make_app(self._hub, self.display, self._ask, self._replays, token=token, cookie=cookie)
-        guarded = AccessMiddleware(app, self._access, "preview", BrowserLogin(cookie, token_page))
+        login = BrowserLogin(cookie, token_page)
+        guarded = AccessMiddleware(app, "preview", token, self.refused, login, per_s=_VISITS_PER_S, burst=_VISITS_BURST)
         self._server = HttpServer(guarded, listener, "preview-server", websockets=ViewerConnection, trust_proxy=True)
         self._encoder = threading.Thread(target=self._encode, name="preview-encoder", daemon=True)
         self._encoder.start()
         self.url = address(section.host, port, None)
         return address(section.host, port, token)
-
-    @property
-    def refused(self) -> Counter[str]:
-        """Numbers of refused requests by reason."""
-        return self._access.refused
 
     def series_started(self, info: SeriesInfo, calibration: Calibration) -> None:
         """Set the description of the series."""

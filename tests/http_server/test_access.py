@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
+from starlette.applications import Starlette
 
-from sci_stream.transport.http.access import HttpAccessControl
+from sci_stream.transport.http.access import AccessMiddleware
 
 
-def access(token: str | None = "hush") -> HttpAccessControl:
-    return HttpAccessControl(token, per_s=10.0, burst=20)
+def access(token: str | None = "hush") -> AccessMiddleware:
+    return AccessMiddleware(Starlette(), "preview", token, Counter(), per_s=10.0, burst=20)
 
 
 @pytest.mark.parametrize(

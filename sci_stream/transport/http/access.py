@@ -41,55 +41,6 @@ _SECURITY_HEADERS = {
 }
 
 
-class HttpAccessControl:
-    """Admit requests by address and token; count refused ones by reason.
-
-    Without a ``token`` every request is admitted. ``per_s`` and ``burst`` limit the rate of one address.
-    """
-
-    def __init__(self, token: str | None, *, per_s: float, burst: float) -> None:
-        self._token = None if token is None else token.encode()
-        self._visits: KeyedRateLimiter[str] = KeyedRateLimiter(per_s, burst)
-        self._guesses: KeyedRateLimiter[str] = KeyedRateLimiter(_GUESSES_PER_S, _GUESSES_BURST)
-        self.refused: Counter[str] = Counter()
-
-    @property
-    def needs_token(self) -> bool:
-        """Whether a token is set."""
-        return self._token is not None
-
-    def within_rate(self, address: str, now_s: float) -> bool:
-        """Count a request against the rate limit; return whether it is within it."""
-        within = self._visits.take(address, now_s)
-        if not within:
-            self.count("rate")
-        return within
-
-    def admit(self, address: str, tokens: Iterable[str], now_s: float) -> str:
-        """Check the tokens given with a request; return the reason of a refusal, ``""`` if it is accepted.
-
-        ``token``: no token, or a wrong one; ``rate``: too many wrong ones from this address, whose tokens are not even
-        compared for a while.
-        """
-        if self._token is None:
-            return ""
-        words = [word.encode() for word in tokens if word]
-        reason = "token"
-        if not self._guesses.has(address, now_s):
-            reason = "rate"
-        elif any(hmac.compare_digest(word, self._token) for word in words):
-            reason = ""
-        elif words:
-            self._guesses.take(address, now_s)
-        if reason:
-            self.count(reason)
-        return reason
-
-    def count(self, reason: str) -> None:
-        """Count a refused request."""
-        self.refused[reason] += 1
-
-
 class _Refusal(NamedTuple):
     status: int
     reason: str
@@ -115,16 +66,28 @@ class AccessMiddleware:
     own name to 127.0.0.1 (DNS rebinding). WebSockets and requests that change something need the page's own origin.
 
     The token, which ``section`` of the rig file sets, is given as ``Authorization: Bearer`` or, unless ``browser`` is
-    None, as browsers can.
+    None, as browsers can. ``per_s`` and ``burst`` limit the rate of one address. ``refused`` counts refused requests by
+    reason.
     """
 
     def __init__(
-        self, app: ASGIApp, access: HttpAccessControl, section: str, browser: BrowserLogin | None = None
+        self,
+        app: ASGIApp,
+        section: str,
+        token: str | None,
+        refused: Counter[str],
+        browser: BrowserLogin | None = None,
+        *,
+        per_s: float,
+        burst: float,
     ) -> None:
         self._app = app
-        self._access = access
         self._section = section
+        self._token = token.encode() if token else None
+        self.refused = refused
         self._browser = browser
+        self._visits: KeyedRateLimiter[str] = KeyedRateLimiter(per_s, burst)
+        self._guesses: KeyedRateLimiter[str] = KeyedRateLimiter(_GUESSES_PER_S, _GUESSES_BURST)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Accept or refuse a request (the ASGI interface)."""
@@ -142,26 +105,53 @@ class AccessMiddleware:
         else:
             await self._answer(scope, refusal)(scope, receive, _with_headers(send))
 
+    def within_rate(self, address: str, now_s: float) -> bool:
+        """Count a request against the rate limit; return whether it is within it."""
+        within = self._visits.take(address, now_s)
+        if not within:
+            self.refused["rate"] += 1
+        return within
+
+    def admit(self, address: str, tokens: Iterable[str], now_s: float) -> str:
+        """Check the tokens given with a request; return the reason of a refusal, ``""`` if it is accepted.
+
+        ``token``: no token, or a wrong one; ``rate``: too many wrong ones from this address, whose tokens are not even
+        compared for a while.
+        """
+        if self._token is None:
+            return ""
+        words = [word.encode() for word in tokens if word]
+        reason = "token"
+        if not self._guesses.has(address, now_s):
+            reason = "rate"
+        elif any(hmac.compare_digest(word, self._token) for word in words):
+            reason = ""
+        elif words:
+            self._guesses.take(address, now_s)
+        if reason:
+            self.refused[reason] += 1
+        return reason
+
     def _refusal(self, scope: Scope) -> _Refusal | None:
         now_s = time.monotonic()
-        if not self._access.within_rate(_address(scope), now_s):
+        if not self.within_rate(_address(scope), now_s):
             return _Refusal(429, "too many requests from this address: wait a moment")
         request = HTTPConnection(scope)
         host = request.headers.get("host", "")
-        if not self._access.needs_token and not is_loopback(_host_name(host)):
-            self._access.count("host")
+        if self._token is None and not is_loopback(_host_name(host)):
+            self.refused["host"] += 1
             return _Refusal(403, "without a token, open it on this machine as http://localhost or http://127.0.0.1")
         origin = request.headers.get("origin")
         # Browsers let pages of other sites open WebSockets and send forms here; the Origin header names the site.
         acts = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
         if acts and origin is not None and _network_location(origin) != host.lower():
-            self._access.count("origin")
+            self.refused["origin"] += 1
             return _Refusal(403, "a page of another origin may not connect")
         tokens = self._tokens(request)
         is_open = scope["path"] in _OPEN_PATHS
-        if is_open and self._access.needs_token and not tokens:
+        if is_open and self._token is not None and not tokens:
             return None
-        reason = self._access.admit(_address(scope), tokens, now_s)
+        reason = self.admit(_address(scope), tokens, now_s)
         request.state.has_access = not reason
         return None if is_open or not reason else self._token_refusal(reason, sent=bool(tokens))
 
