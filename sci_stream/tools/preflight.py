@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -20,7 +20,7 @@ from sci_stream.calibration.evidence import inspect
 from sci_stream.config import Rig, load_rig
 from sci_stream.config.fields import is_loopback, tcp_address
 from sci_stream.errors import CalibrationError, ConfigError, DeviceError, SciStreamError, StorageError, missing_library
-from sci_stream.model import CameraCapabilities, CameraFrame, Json, Policy, Snapshot, SnapshotId
+from sci_stream.model import CameraCapabilities, CameraFrame, Json, Policy, Snapshot
 from sci_stream.modulation.patterns import sparser_masks_hint
 from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.nodes.runtime.process import limit_threads
@@ -319,15 +319,7 @@ def _take_snapshots(rig: Rig, calibration: Calibration) -> list[Snapshot]:
         camera.stop()
         camera.close()
     return [
-        Snapshot(
-            id=SnapshotId("check", 0, seq),
-            counts=frame.counts,
-            calibration_hash=calibration.hash,
-            n_frames=calibration.n_frames,
-            host_time_ns=frame.host_time_ns,
-            bayer=calibration.bayer,
-            chunks=frame.chunks,
-        )
+        replace(calibration.snapshot("check", seq, frame.counts), chunks=frame.chunks)
         for seq, frame in enumerate(frames)
     ]
 

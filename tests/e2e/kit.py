@@ -27,9 +27,9 @@ from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "sci_stream")
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """Timeout of every wait, for a busy machine. Only a broken rig reaches it."""
-COMMAND_S = 150.0
+COMMAND_S = 240.0
 """Timeout of a command, which may start a whole rig and measure the machine first."""
 
 ITERATIONS = 2
