@@ -28,8 +28,10 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the folder.")] = False,
     start_from: Annotated[Path | None, typer.Option(help="Weights that a new run starts from.")] = None,
     variant: Annotated[str, typer.Option(help="ffdnet, ffdnet-lite, video, video-lite or unrolled.")] = "ffdnet-lite",
-    clips: Annotated[Path | None, typer.Option(help="Folder of clips, for video, video-lite and unrolled.")] = None,
-    masks: Annotated[list[Path], typer.Option(help="Measured masks, for unrolled; repeatable.")] = [],  # noqa: B006  # typer copies it
+    clips: Annotated[
+        Path | None, typer.Option(help="Folder of clips; ffdnet and ffdnet-lite then learn in the loop.")
+    ] = None,
+    masks: Annotated[list[Path], typer.Option(help="Measured masks, for solves; repeatable.")] = [],  # noqa: B006  # typer copies it
     stages: Annotated[int, typer.Option(help="Stages of unrolled.")] = 6,
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     batch: Annotated[int | None, typer.Option(help="Patches per step; 16 or, from clips, 32 if unset.")] = None,

@@ -81,6 +81,10 @@ class ModelCard:
             "a plug-and-play reconstruction, trained on noise and on what iterations of the solver leave, with random "
             "masks."
             if self._sees_neighbours
+            else "It takes a grey image, 0–1, with the errors of an iteration of GAP and their standard deviation, and "
+            "gives these errors. It is the prior of a plug-and-play reconstruction, trained in the loop: on the error "
+            "of whole solves behind masks of each class."
+            if self._in_loop
             else "It takes a grey image, 0–1, with white Gaussian noise and the noise's standard deviation, and gives "
             "the noise to be subtracted. It is the prior of a plug-and-play reconstruction and not trained for other "
             "kinds of noise."
@@ -120,6 +124,8 @@ class ModelCard:
         unused = {"bayer_share"} if self._sees_neighbours else {"clip_px", "pool", "noise_steps"}
         if isinstance(self.shape, UnrolledShape):
             unused = {"bayer_share", "pool", "noise_steps", "sigma_most"}
+        if self._in_loop:
+            unused |= {"bayer_share", "sigma_most"}
         settings = "\n".join(
             f"| {name} | {_value(value)} |" for name, value in self.settings.items() if name not in unused
         )
@@ -134,7 +140,7 @@ class ModelCard:
             if self._sees_neighbours
             else "Mean absolute error; new noise in every step; patches turned and mirrored"
         )
-        if isinstance(self.shape, UnrolledShape):
+        if isinstance(self.shape, UnrolledShape) or self._in_loop:
             error = "Logarithm of the mean squared error, and a part of the error itself; new masks in every step"
         return (
             f"## Training\n\n{begun}{self.step} steps in {self.minutes:.1f} minutes, {state}. {error}. "
@@ -156,17 +162,19 @@ class ModelCard:
         head = f"| step | minutes | loss | {' | '.join(f'σ {n}' if n.isdigit() else n for n in levels)} |"
         rule = "|---" * (len(levels) + 3) + "|"
         held_out = "clips, with white noise and of a solve of 8 iterations" if self._sees_neighbours else "photographs"
-        if isinstance(self.shape, UnrolledShape):
+        if isinstance(self.shape, UnrolledShape) or self._in_loop:
             held_out = "clips, behind masks of each class"
         return f"## Validation curve\n\nPSNR in dB on held-out {held_out}.\n\n{head}\n{rule}\n{rows}"
 
     def _again(self) -> str:
         s = self.settings
         whole = isinstance(self.shape, UnrolledShape)
-        clips = " --clips CLIPS" if self._sees_neighbours or whole else ""
+        clips = " --clips CLIPS" if self.clips else ""
         for_clips = f" --noise-steps {s['noise_steps']} --clip-size {s['clip_px']} --pool {s['pool']}" if clips else ""
         if whole:
             for_clips = f" --masks MASKS --clip-size {s['clip_px']} --stages {s['stages']}"
+        if self._in_loop:
+            for_clips = " --masks MASKS"
         options = (
             f"--variant {self.variant}{clips} --seed {s['seed']} --batch {s['batch']} --patch {s['patch_px']} "
             f"--learning-rate {s['learning_rate']} --kernel-rate {s['kernel_rate']} "
@@ -184,6 +192,10 @@ class ModelCard:
     @property
     def _sees_neighbours(self) -> bool:
         return isinstance(self.shape, NetworkShape) and self.shape.inputs == VIDEO_INPUTS
+
+    @property
+    def _in_loop(self) -> bool:
+        return isinstance(self.shape, NetworkShape) and not self._sees_neighbours and bool(self.clips)
 
 
 def _listed(lines: Sequence[str]) -> str:

@@ -31,6 +31,7 @@ from sci_stream_lab.training.checkpoint import (
 from sci_stream_lab.training.curve import CurvePoint, read_curve, write_curve
 from sci_stream_lab.training.data import SamplesT, TrainingData, WeightsT
 from sci_stream_lab.training.images import load_images
+from sci_stream_lab.training.in_loop import LoopData, LoopLearner
 from sci_stream_lab.training.learner import FfdnetLearner, Learner, LearnerState, initial_weights
 from sci_stream_lab.training.patches import PhotographData, least_image_px
 from sci_stream_lab.training.settings import DEFAULTS, TrainingSettings, Until
@@ -84,10 +85,11 @@ def train(
     settings, until
         Settings that determine the result and the end.
     clips
-        Folder of clips, for a network that sees neighbouring frames.
+        Folder of clips, for a network that sees neighbouring frames. A network of single frames is trained on them in
+        the loop, see `sci_stream_lab.training.in_loop`.
     masks
-        Files with measured masks, as `sci_stream.files.calibration_import.import_masks` reads them, for an unrolled
-        network: it learns behind parts of them too.
+        Files with measured masks, as `sci_stream.files.calibration_import.import_masks` reads them: solves learn behind
+        parts of them too.
     resume
         Resume the run in the folder; its settings must be these.
     start_from
@@ -135,6 +137,12 @@ def train(
             stacks = [import_masks(path, ImportOptions()).phi for path in masks]
             coded = UnrolledData(videos, images, stacks, settings, device, held_out=held_out)
             session = _Session(run, settings, until, coded, partial(unrolled_learner, settings, device), device)
+        elif not settings.for_video:
+            if start_from is None and not resume:
+                raise ConfigError("A network of frames is trained on clips once it denoises", expected="--start-from")
+            stacks = [import_masks(path, ImportOptions()).phi for path in masks]
+            loop = LoopData(videos, images, stacks, settings, device, held_out=held_out)
+            session = _Session(run, settings, until, loop, partial(loop_learner, settings, device), device)
         else:
             data_of_video = VideoData(videos, images, run, settings, device, held_out=held_out)
             session = _Session(run, settings, until, data_of_video, partial(ffdnet_learner, settings, device), device)
@@ -158,13 +166,6 @@ def _require_clips_if_needed(settings: TrainingSettings, clips: Path | None) -> 
             expected="a folder of clips (--clips)",
             got="photographs only",
         )
-    if clips is not None and not settings.for_video:
-        raise ConfigError(
-            f"The network {settings.variant!r} sees single frames and is trained on photographs",
-            expected="no clips",
-            got=clips,
-            hint="Leave out --clips, or choose --variant video-lite.",
-        )
 
 
 def ffdnet_learner(settings: TrainingSettings, device: torch.device, start_from: Path | None) -> FfdnetLearner:
@@ -172,6 +173,13 @@ def ffdnet_learner(settings: TrainingSettings, device: torch.device, start_from:
     shape = variant_shape(settings.variant)
     start = initial_weights(shape, settings.seed) if start_from is None else _start(start_from, shape)
     return FfdnetLearner(start, device, settings.ema_decay)
+
+
+def loop_learner(settings: TrainingSettings, device: torch.device, start_from: Path | None) -> LoopLearner:
+    """Return an FFDNet in training in the loop; ``start_from`` as of `ffdnet_learner`."""
+    shape = variant_shape(settings.variant)
+    start = initial_weights(shape, settings.seed) if start_from is None else _start(start_from, shape)
+    return LoopLearner(start, device, settings.ema_decay)
 
 
 def unrolled_learner(settings: TrainingSettings, device: torch.device, start_from: Path | None) -> UnrolledLearner:

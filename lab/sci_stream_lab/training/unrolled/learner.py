@@ -8,14 +8,11 @@ import torch
 
 from sci_stream.recon.algorithms.unrolled import estimates
 from sci_stream.recon.denoisers.weights import Stage
-from sci_stream_lab.training.learner import Learner
+from sci_stream_lab.training.learner import Learner, error_of_solves
 from sci_stream_lab.training.unrolled.samples import CodedSamples
 
 # Weight of the estimates before the last one, which are results too where time is short.
 _EARLY = 0.15
-# A mean PSNR is the mean of the logarithm of the mean squared error, here up to 45 dB; the error itself, in units of 27
-# dB, keeps the samples that go wrong from counting for little.
-_LEAST_MSE, _MSE_UNIT, _MSE_WEIGHT = 3e-5, 2e-3, 0.3
 
 
 class UnrolledLearner(Learner[CodedSamples, list[Stage]]):
@@ -37,7 +34,7 @@ class UnrolledLearner(Learner[CodedSamples, list[Stage]]):
         dtype = torch.bfloat16 if self._bfloat16 else torch.float32
         results = estimates(coded, self._as_stages(self._parameters), dtype)
         errors = torch.stack([(x - truth).square().mean((1, 2, 3)) for x in results])
-        losses = (torch.log(errors + _LEAST_MSE) + _MSE_WEIGHT / _MSE_UNIT * errors).mean(1)
+        losses = error_of_solves(errors).mean(1)
         return losses[-1] + _EARLY * losses[:-1].sum()
 
     def weights(self) -> list[Stage]:

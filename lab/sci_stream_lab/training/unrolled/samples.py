@@ -57,17 +57,17 @@ def draw_sample(
     masks = draw_pair(rng, n_frames, size, measured)
     past = _past(rng, video[:n_frames], masks) if warm else None
     truth = video[-n_frames:]
-    y, clipped = _exposed(rng, truth, masks)
+    y, clipped = exposed(rng, truth, masks)
     return CodedSamples(started(y, masks.known, clipped=clipped, past=past), torch.from_numpy(truth).unsqueeze(0))
 
 
 def _past(rng: np.random.Generator, truth: Video, masks: MaskPair) -> Video:
     """Return a possible result of the preceding snapshot's solve: errors as its start has, but smaller."""
-    start = started(_exposed(rng, truth, masks)[0], masks.known).start[0].numpy()
+    start = started(exposed(rng, truth, masks)[0], masks.known).start[0].numpy()
     return np.asarray(truth + np.float32(rng.uniform(*_PAST_ERROR)) * (start - truth), dtype=np.float32)
 
 
-def _exposed(rng: np.random.Generator, truth: Video, masks: MaskPair) -> tuple[Video, npt.NDArray[np.bool_] | None]:
+def exposed(rng: np.random.Generator, truth: Video, masks: MaskPair) -> tuple[Video, npt.NDArray[np.bool_] | None]:
     """Return y, (H, W), and which of its pixels are saturated; None if none are."""
     y = np.asarray((masks.true * truth).sum(0), dtype=np.float32)
     chance = rng.random()

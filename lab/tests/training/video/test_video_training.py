@@ -225,12 +225,12 @@ def test_exported_network_loads_as_prior_and_card_names_clips(
     assert "bayer_share" not in card
 
 
-def test_video_network_needs_clips_and_others_refuse_them(
+def test_video_network_needs_clips_and_others_a_start(
     go: Train, tmp_path: Path, small: TrainingSettings, small_video: TrainingSettings
 ) -> None:
     with pytest.raises(ConfigError, match=r"'video-lite' sees neighbouring frames.*--clips"):
         go(tmp_path / "run", small_video, clips=None)
-    with pytest.raises(ConfigError, match=r"'ffdnet-lite' sees single frames.*Leave out --clips"):
+    with pytest.raises(ConfigError, match=r"trained on clips once it denoises; expected --start-from"):
         go(tmp_path / "run", small)
     with pytest.raises(ConfigError, match="no usable clip"):
         go(tmp_path / "run", dataclasses.replace(small_video, clip_px=64))

@@ -1,0 +1,125 @@
+"""Training of a network of frames in the loop: through all iterations of the solve that will use it.
+
+As a denoiser of white noise, a network learns the look of images. In a solve it removes other errors: motion in the
+wrong frames, patterns of the masks, rests of the iterations before. Here it is trained on the error of the result,
+behind masks of each class. Gradients pass through `sci_stream.recon.engine.Engine` as it is; nothing of the solve is
+written a second time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.algorithms.noise_level import Sigma, on_device
+from sci_stream.recon.backend.half_precision import Precision
+from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser, Stack, frame_input, in_layers, network_sigma, run_network
+from sci_stream.recon.denoisers.weights import FfdnetWeights
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.initialization.initializer import InitialState
+from sci_stream.recon.measurement import Measurement
+from sci_stream.recon.settings import SolverSettings, default_settings
+from sci_stream_lab.training.learner import FrameLearner, error_of_solves
+from sci_stream_lab.training.unrolled.data import CodedScenes
+from sci_stream_lab.training.unrolled.masks import draw_pair
+from sci_stream_lab.training.unrolled.samples import exposed
+from sci_stream_lab.training.video.scenes import Video
+
+# Iterations of the solves, and how likely they are: any may be the last where time is short. Chosen, not tuned.
+_ITERATIONS, _LIKELY = (4, 8, 12, 16, 24), (0.1, 0.2, 0.45, 0.15, 0.1)
+# Weight of the estimates after a third and two thirds of them.
+_EARLY = 0.1
+
+
+class LearningDenoiser:
+    """FFDNet whose layers are replaced in every step; see `sci_stream.ports.LocalDenoiser`."""
+
+    name, takes_relative = "in training", True
+
+    def __init__(self) -> None:
+        self.stack: Stack | None = None
+        self.gives_noise, self.dtype = True, torch.float32
+
+    def __call__(self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None) -> torch.Tensor:
+        """Denoise (N, H, W), H and W even. Gradients pass."""
+        assert self.stack is not None
+        level = network_sigma(on_device(sigma, x), relative, len(x))
+        inputs = frame_input(x.unsqueeze(1), level)
+        return run_network(inputs, self.stack, gives_noise=self.gives_noise, dtype=self.dtype)[:, 0]
+
+
+class StartedSolve(NamedTuple):
+    """A snapshot whose solve can begin, and the truth, (1, B, H, W)."""
+
+    engine: Engine
+    measurement: Measurement
+    start: InitialState
+    truth: torch.Tensor
+
+
+class SolvesToLearnFrom(NamedTuple):
+    """Solves of this many iterations with a denoiser in training."""
+
+    solves: list[StartedSolve]
+    iterations: int
+    denoiser: LearningDenoiser
+
+
+class LoopData(CodedScenes[SolvesToLearnFrom]):
+    """Solves that can begin, of scenes of ``settings.patch_px``."""
+
+    @torch.no_grad()
+    def _draw(self, rng: np.random.Generator, number: int, n_frames: int) -> SolvesToLearnFrom:
+        iterations, denoiser = int(rng.choice(_ITERATIONS, p=_LIKELY)), LearningDenoiser()
+        settings, size = self._solver(iterations), self._settings.patch_px
+        solves = []
+        for _ in range(number):
+            truth = self._scenes.draw(rng, n_frames, size)
+            masks = draw_pair(rng, n_frames, size, self._measured)
+            y, clipped = exposed(rng, truth, masks)
+            engine = Engine(Calibration(phi=masks.known), denoiser, self._device, settings)
+            saturated = None if clipped is None else torch.from_numpy(clipped).to(self._device)
+            measurement = engine.prepare(torch.from_numpy(y).to(self._device), saturated)
+            frames = torch.from_numpy(truth).unsqueeze(0).to(self._device)
+            solves.append(StartedSolve(engine, measurement, engine.initialize(measurement), frames))
+        return SolvesToLearnFrom(solves, iterations, denoiser)
+
+    def _solver(self, iterations: int) -> SolverSettings:
+        settings = default_settings(self._device, self._settings.variant)
+        return dataclasses.replace(settings, iterations=iterations, min_iterations=min(4, iterations))
+
+    def psnr_db(self, weights: FfdnetWeights) -> dict[str, float]:
+        """Return the mean PSNR behind masks of each class on held-out clips, after 12 iterations."""
+        denoiser, settings = FfdnetDenoiser(weights, self._device, Precision.AUTO), self._solver(12)
+        found: dict[str, list[float]] = {}
+        for kind, truth, masks in self._validation():
+            calibration = Calibration(phi=masks)
+            engine = Engine(calibration, denoiser, self._device, settings)
+            y = np.asarray((masks * truth).sum(0), np.float32)
+            video: Video = engine.reconstruct(calibration.snapshot("validation", 0, y))[0]
+            found.setdefault(kind, []).append(float(-10 * np.log10(np.square(video - truth).mean((1, 2))).mean()))
+        return {kind: float(np.mean(values)) for kind, values in found.items()}
+
+
+class LoopLearner(FrameLearner[SolvesToLearnFrom]):
+    """Train on the errors of solves."""
+
+    def _loss(self, samples: SolvesToLearnFrom) -> torch.Tensor:
+        solves, iterations, denoiser = samples
+        denoiser.dtype = torch.bfloat16 if self._bfloat16 else torch.float32
+        denoiser.gives_noise = self._gives_noise
+        first, last = self._outer
+        kernels = [kernel.to(denoiser.dtype) for kernel in (first, *self._inner, last)]
+        denoiser.stack = in_layers(kernels, [bias.to(denoiser.dtype) for bias in self._biases])
+        early = {iterations // 3, 2 * iterations // 3}
+        losses = []
+        for engine, measurement, start, truth in solves:
+            for k, video in enumerate(engine.solve(measurement, start, iterations), 1):
+                if k in early or k == iterations:
+                    loss = error_of_solves((video - truth).square().mean())
+                    losses.append(loss if k == iterations else _EARLY * loss)
+        return torch.stack(losses).sum() / len(solves)
