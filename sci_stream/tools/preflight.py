@@ -189,7 +189,6 @@ class _Checks:
 
     def _check_denoiser(self) -> str:
         from sci_stream.nodes.reconstruct.solver_settings import make_prior  # noqa: PLC0415 - a light host has no torch
-
         from sci_stream.recon.algorithms.unrolled import UnrolledSolver  # noqa: PLC0415 - a light host has no torch
 
         self._solver = prior, settings = make_prior(self._rig.reconstruct, _first_device(self._rig))
