@@ -98,6 +98,10 @@ def weights_export(
     photographs: Annotated[list[str], typer.Option(help="Source and licence of the photographs; repeatable.")] = [],  # noqa: B006  # typer copies it
     clips: Annotated[list[str], typer.Option(help="Source and licence of the clips; repeatable.")] = [],  # noqa: B006  # typer copies it
     licence: Annotated[str, typer.Option(help="Licence of the weights.")] = "not stated",
+    mixed_with: Annotated[
+        Path | None, typer.Option(help="Weights that the run began with, to mix with its own.")
+    ] = None,
+    share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the run's own in a mixture.")] = 0.5,
     test_on: Annotated[list[Path], typer.Option(help="Folder of test images for the card; repeatable.")] = [],  # noqa: B006  # typer copies it
     beside: Annotated[list[Path], typer.Option(help="Checkpoint to compare with on the card; repeatable.")] = [],  # noqa: B006  # typer copies it
     device: Device = "auto",
@@ -107,7 +111,17 @@ def weights_export(
     from sci_stream_lab.training.export import TestPlan, export_weights
 
     plan = TestPlan(test_on, beside, pick_device(device))
-    export_weights(run, path, data=photographs, clip_data=clips, licence=licence, plan=plan, progress=echo)
+    export_weights(
+        run,
+        path,
+        data=photographs,
+        clip_data=clips,
+        licence=licence,
+        mixed_with=mixed_with,
+        share=share,
+        plan=plan,
+        progress=echo,
+    )
     typer.echo(f"wrote {path} and {path.with_suffix('.md')}")
 
 

@@ -40,6 +40,8 @@ class ModelCard:
         Points of the validation curve.
     scores
         PSNR in dB by image set, network and noise level; this network's name is the variant's.
+    mixed_with
+        Shares of these weights and of those that the run began with; empty for the weights of the run.
     """
 
     variant: str
@@ -58,6 +60,7 @@ class ModelCard:
     scores: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     clip_data: Sequence[str] = ()
     clips: Sequence[str] = ()
+    mixed_with: str = ""
 
     def markdown(self) -> str:
         """Return the card."""
@@ -145,7 +148,8 @@ class ModelCard:
         return (
             f"## Training\n\n{begun}{self.step} steps in {self.minutes:.1f} minutes, {state}. {error}. "
             "Muon for the kernels between the first layer and the last, Adam for all else; constant learning rates "
-            "with a linear warm-up and a linear decay at the end; the weights are the running average.\n\n"
+            "with a linear warm-up and a linear decay at the end; the weights are the running average"
+            f"{f', {self.mixed_with}' if self.mixed_with else ''}.\n\n"
             f"| setting | value |\n|---|---|\n{settings}\n\n"
             f"| device | torch | steps | minutes |\n|---|---|---|---|\n{sessions}"
         )

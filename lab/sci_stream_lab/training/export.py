@@ -11,7 +11,7 @@ import torch
 
 from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.file_guard import reading
-from sci_stream.recon.denoisers.weights import FfdnetWeights, Stage
+from sci_stream.recon.denoisers.weights import FfdnetWeights, Stage, load_ffdnet
 from sci_stream_lab.training.card import ModelCard
 from sci_stream_lab.training.checkpoint import Checkpoint, checkpoint_path, load_checkpoint, write_atomically
 from sci_stream_lab.training.convert import file_sha256, read_any, write_own
@@ -46,6 +46,8 @@ def export_weights(
     data: Sequence[str],
     licence: str,
     clip_data: Sequence[str] = (),
+    mixed_with: Path | None = None,
+    share: float = 0.5,
     plan: TestPlan | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> ModelCard:
@@ -64,6 +66,9 @@ def export_weights(
         Source and licence of the photographs, one line each, and the licence of the weights.
     clip_data
         Source and licence of the clips, one line each.
+    mixed_with, share
+        Weights that the run began with: those written have this share of the run's, and the rest of these. Halfway a
+        network learns the new task and forgets little of the old one (`sci_stream_lab.training.in_loop`).
     plan
         Evaluation for the card; None to skip it.
 
@@ -84,6 +89,8 @@ def export_weights(
         raise ConfigError("Weights are exported as safetensors", expected="a name ending in .safetensors", got=path)
     saved = load_checkpoint(run)
     weights = _averaged(saved, run)
+    if mixed_with is not None:
+        weights = _mixed(load_ffdnet(mixed_with), weights, share)
     settings = saved["settings"]
     step = saved["learner"]["step"]
     trained_on = "; ".join((*data, *clip_data))
@@ -115,6 +122,7 @@ def export_weights(
         minutes=saved["elapsed_s"] / 60,
         curve=[point for point in read_curve(run) if point["step"] <= step],
         scores=scores,
+        mixed_with="" if mixed_with is None else f"{share:g} of them and {1 - share:g} of `{file_sha256(mixed_with)}`",
     )
     write_atomically(path.with_suffix(".md"), lambda file: file.write(card.markdown().encode()))
     return card
@@ -134,6 +142,17 @@ def _averaged(saved: Checkpoint, run: Path) -> FfdnetWeights | list[Stage]:
     if isinstance(weights, FfdnetWeights):
         return dataclasses.replace(weights, kernels=_rounded(weights.kernels))
     return [stage._replace(kernels=_rounded(stage.kernels)) for stage in weights]
+
+
+def _mixed(start: FfdnetWeights, end: FfdnetWeights | list[Stage], share: float) -> FfdnetWeights:
+    same = isinstance(end, FfdnetWeights) and NetworkShape.of(start) == NetworkShape.of(end)
+    if not (isinstance(end, FfdnetWeights) and same and start.gives_noise == end.gives_noise):
+        raise ConfigError("Weights are mixed with those that their run began with", got="those of another network")
+    kernels, biases = (
+        tuple(one.lerp(other, share) for one, other in zip(*pair, strict=True))
+        for pair in ((start.kernels, end.kernels), (start.biases, end.biases))
+    )
+    return dataclasses.replace(end, kernels=_rounded(kernels), biases=biases)
 
 
 def _rounded(kernels: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:

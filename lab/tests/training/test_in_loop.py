@@ -95,3 +95,9 @@ def test_run_is_the_same_in_parts_and_exports_its_weights(photographs: Path, cli
         assert said in card
     assert "sigma_most" not in card
     assert load_ffdnet(path).channels == 32
+    half = tmp_path / "half.safetensors"
+    start = shipped_weights("ffdnet-lite")
+    card = export_weights(whole, half, data=[], licence="MIT", mixed_with=start).markdown()
+    assert "0.5 of them and 0.5 of `" in card
+    begun, ended, mixed = (load_ffdnet(weights).kernels[3] for weights in (start, path, half))
+    torch.testing.assert_close(mixed, (begun + ended) / 2, rtol=0, atol=1e-3)
