@@ -11,10 +11,10 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, TypeGuard
+from typing import Any, TypeGuard
 
 import h5py
 import numpy as np
@@ -58,7 +58,7 @@ _lock = threading.RLock()
 _open: Recording | None = None
 
 
-class Recording:
+class Recording(AbstractContextManager["Recording"]):
     """One segment of a recording, open for reading; a context manager.
 
     `refresh` makes flushed rows of a live writer visible. Not thread-safe, but any number of recordings, in any
@@ -337,9 +337,6 @@ class Recording:
         """Close the file. May be called again."""
         self._closed = True
         self._suspend()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

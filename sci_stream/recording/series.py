@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -95,7 +95,7 @@ class FrameStack(Sequence[Array]):
         return f"<{type(self).__name__} {self.shape} {self.dtype}, {self.nbytes / 1e6:.1f} MB, on disk>"
 
 
-class RecordedSeries:
+class RecordedSeries(AbstractContextManager["RecordedSeries"]):
     """A recorded series, open for reading; a context manager.
 
     Only its table is in memory: `raw` and `video` are read when indexed. For a recording in several segments, name
@@ -301,9 +301,6 @@ class RecordedSeries:
     def close(self) -> None:
         """Close the files. May be called again."""
         self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -7,9 +7,9 @@ import dataclasses
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import h5py
 import numpy as np
@@ -52,7 +52,7 @@ MAX_EMPTY_ROWS = 1 << 20
 flight leave such rows; a row far beyond all others is that of a snapshot that does not exist."""
 
 
-class RecordingWriter:
+class RecordingWriter(AbstractContextManager["RecordingWriter"]):
     """Write one segment of a series. Not thread-safe: HDF5 is used from one thread.
 
     After `flush` the data is in the operating system's page cache: it survives the death of this process, not a power
@@ -352,9 +352,6 @@ class RecordingWriter:
             _LOG.warning("Recording %s not closed cleanly, readable up to its last flush: %s", self.path, error)
             if self._failure is None:
                 raise StorageError(f"The recording {self.path} cannot be closed", got=error) from error
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

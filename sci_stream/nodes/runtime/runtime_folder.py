@@ -89,7 +89,7 @@ _RUN = "run-"
 _LOCK = "lock"
 
 
-class RunFolder:
+class RunFolder(contextlib.AbstractContextManager["RunFolder"]):
     """A new folder that lives as long as a run, within this user's folder ``place``, which is created if missing.
 
     It is locked while its process lives, so that a later run recognises the folder of one that was killed.
@@ -105,9 +105,6 @@ class RunFolder:
     def in_memory(cls) -> Self:
         """Create a folder on the memory file system: its files never reach a disk."""
         return cls(private_folder(memory_folder()))
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.delete()
