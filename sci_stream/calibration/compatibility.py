@@ -69,33 +69,20 @@ def require_matching_snapshot(snapshot: Snapshot, calibration: Calibration) -> N
     Raises `CalibrationError` with the mismatch.
     """
     what = f"Snapshot {snapshot.id.seq} of series {snapshot.id.series!r} does not fit the calibration"
-    if snapshot.counts.shape != calibration.shape:
-        raise CalibrationError(
-            what, expected=f"{calibration.shape} pixels, as its masks have", got=snapshot.counts.shape
-        )
-    if snapshot.n_frames != calibration.n_frames:
-        raise CalibrationError(
-            what,
-            expected=f"{calibration.n_frames} frames per snapshot, one for each of its masks",
-            got=f"{snapshot.n_frames} frames",
-        )
-    if snapshot.calibration_hash != calibration.hash:
-        raise CalibrationError(
-            what,
-            expected=f"hash {calibration.hash} (the engine's)",
-            got=f"hash {snapshot.calibration_hash} (the snapshot's)",
-            hint="Give the reconstruct node the calibration with which the snapshot was acquired.",
-        )
-    if snapshot.bayer is not None and snapshot.bayer is not calibration.bayer:
-        raise CalibrationError(
-            what,
-            expected=f"Bayer phase {calibration.bayer or 'none'} (the calibration's)",
-            got=f"{snapshot.bayer} (the snapshot's)",
-        )
-    video_shape = (calibration.n_frames, *calibration.shape)
-    if snapshot.truth is not None and snapshot.truth.shape != video_shape:
-        raise CalibrationError(
-            f"The truth of snapshot {snapshot.id.seq} has a wrong shape",
-            expected=video_shape,
-            got=snapshot.truth.shape,
-        )
+    shape, video_shape = calibration.shape, calibration.phi.shape
+    truth_shape = video_shape if snapshot.truth is None else snapshot.truth.shape
+    checks = (
+        (snapshot.counts.shape, shape, f"{shape} pixels, as its masks have", None),
+        (snapshot.n_frames, calibration.n_frames, f"{len(calibration.phi)} frames per snapshot, one per mask", None),
+        (
+            snapshot.calibration_hash,
+            calibration.hash,
+            f"hash {calibration.hash} (the engine's)",
+            "Give the reconstruct node the calibration with which the snapshot was acquired.",
+        ),
+        (snapshot.bayer or calibration.bayer, calibration.bayer, f"Bayer phase {calibration.bayer or 'none'}", None),
+        (truth_shape, video_shape, f"a truth of shape {video_shape}", None),
+    )
+    for got, expected, text, hint in checks:
+        if got != expected:
+            raise CalibrationError(what, expected=text, got=got, hint=hint)

@@ -67,34 +67,24 @@ def _by_limits(value: float, warn: float, bad: float) -> Verdict:
 
 def _bad_pixels(good: npt.NDArray[np.bool_]) -> QualityFigure:
     share = float(np.mean(~good))
-    count = int((~good).sum())
-    return QualityFigure(
-        "bad_pixels", share, _by_limits(share, 0.01, 0.3), f"{count} pixels ({share:.3%}) are excluded as bad"
-    )
+    text = f"{int((~good).sum())} pixels ({share:.3%}) are excluded as bad"
+    return QualityFigure("bad_pixels", share, _by_limits(share, 0.01, 0.3), text)
 
 
 def _blind(calibration: Calibration, good: npt.NDArray[np.bool_]) -> QualityFigure:
     blind = (calibration.gram_diag <= R_FLOOR) & good
     share = float(np.mean(blind))
-    return QualityFigure(
-        "blind",
-        share,
-        _by_limits(share, 0.01, 0.3),
-        f"{int(blind.sum())} pixels ({share:.3%}) are opened by no mask (Σφ² = 0): the prior fills them in",
-    )
+    text = f"{int(blind.sum())} pixels ({share:.3%}) are opened by no mask (Σφ² = 0): the prior fills them in"
+    return QualityFigure("blind", share, _by_limits(share, 0.01, 0.3), text)
 
 
 def _contrast(masks: npt.NDArray[np.float64]) -> QualityFigure:
     mean = masks.mean(0)
     seen = mean > 1e-3
     value = float(np.median(masks.std(0)[seen] / mean[seen])) if seen.any() else 0.0
-    verdict = Verdict.BAD if value < 0.02 else Verdict.WARN if value < 0.2 else Verdict.OK
-    return QualityFigure(
-        "contrast",
-        value,
-        verdict if len(masks) > 1 else Verdict.OK,
-        f"masks modulate a pixel by {value:.2f} of its mean (1 for random binary masks half open)",
-    )
+    verdict = _by_limits(-value, -0.2, -0.02) if len(masks) > 1 else Verdict.OK
+    text = f"masks modulate a pixel by {value:.2f} of its mean (1 for random binary masks half open)"
+    return QualityFigure("contrast", value, verdict, text)
 
 
 def _transmission(masks: npt.NDArray[np.float64]) -> QualityFigure:
@@ -121,25 +111,19 @@ def _likeness(masks: npt.NDArray[np.float64]) -> list[QualityFigure]:
     eigenvalues = np.linalg.eigvalsh(alike)
     condition = float(eigenvalues[-1] / max(eigenvalues[0], 1e-9))
     same = "are duplicates" if top > _DUPLICATE else "are the most similar"
+    text = f"masks {a} and {b} {same}: correlation {top:.2f}"
+    of_all = f"condition number {condition:.3g} of the masks' correlations (1 if all are independent)"
     return [
-        QualityFigure(
-            "likeness", top, _by_limits(top, _SIMILAR, _DUPLICATE), f"masks {a} and {b} {same}: correlation {top:.2f}"
-        ),
-        QualityFigure(
-            "condition",
-            condition,
-            _by_limits(condition, 30, 1e4),
-            f"condition number {condition:.3g} of the masks' correlations (1 if all are independent)",
-        ),
+        QualityFigure("likeness", top, _by_limits(top, _SIMILAR, _DUPLICATE), text),
+        QualityFigure("condition", condition, _by_limits(condition, 30, 1e4), of_all),
     ]
 
 
 def _dark(calibration: Calibration) -> QualityFigure:
     level = float(np.median(calibration.dark))
     if not calibration.dark.any():
-        return QualityFigure(
-            "black_level_dn", 0.0, Verdict.WARN, "no dark frame: the black level is assumed to be 0 DN"
-        )
+        text = "no dark frame: the black level is assumed to be 0 DN"
+        return QualityFigure("black_level_dn", 0.0, Verdict.WARN, text)
     return QualityFigure("black_level_dn", level, Verdict.OK, f"black level {level:.1f} DN")
 
 
@@ -152,9 +136,7 @@ def _saturation(calibration: Calibration) -> QualityFigure:
     brightest = float(np.percentile(calibration.phi.sum(0), 99.9)) * calibration.full_scale_dn
     share = brightest / headroom if headroom > 0 else np.inf
     text = f"saturates at {level:g} DN; a white scene fills {share:.0%} of the range above black"
-    return QualityFigure(
-        "saturation_dn", float(level), Verdict.WARN if share > 1.5 or share < 0.02 else Verdict.OK, text
-    )
+    return QualityFigure("saturation_dn", float(level), Verdict.OK if 0.02 <= share <= 1.5 else Verdict.WARN, text)
 
 
 def _noise(calibration: Calibration) -> list[QualityFigure]:
@@ -162,26 +144,19 @@ def _noise(calibration: Calibration) -> list[QualityFigure]:
     if calibration.noise is None:
         text = "the noise is unknown: every count will be treated as exact"
         return [QualityFigure("read_noise_dn", None, Verdict.OK, text)]
-    figures = []
-    if calibration.read_noise_dn is not None:
-        text = f"read noise {calibration.read_noise_dn:.2f} DN"
-        figures.append(QualityFigure("read_noise_dn", calibration.read_noise_dn, Verdict.OK, text))
-    if calibration.gain_e_per_dn is not None:
-        text = f"{calibration.gain_e_per_dn:.2f} electrons per DN"
-        figures.append(QualityFigure("gain_e_per_dn", calibration.gain_e_per_dn, Verdict.OK, text))
-    return figures
+    known = (
+        ("read_noise_dn", calibration.read_noise_dn, "read noise {:.2f} DN"),
+        ("gain_e_per_dn", calibration.gain_e_per_dn, "{:.2f} electrons per DN"),
+    )
+    return [
+        QualityFigure(name, value, Verdict.OK, text.format(value)) for name, value, text in known if value is not None
+    ]
 
 
 def _evidence(calibration: Calibration, measured: Measured) -> list[QualityFigure]:
     clipped = measured.clipped_fraction
-    figures = [
-        QualityFigure(
-            "clipped",
-            clipped,
-            _by_limits(clipped, 0.01, 0.2),
-            f"{clipped:.3%} of the values were outside 0–1 before clipping",
-        )
-    ]
+    text = f"{clipped:.3%} of the values were outside 0–1 before clipping"
+    figures = [QualityFigure("clipped", clipped, _by_limits(clipped, 0.01, 0.2), text)]
     light = measured.white - calibration.dark
     unevenness = float(np.percentile(light, 1) / max(float(np.percentile(light, 99)), 1e-6))
     text = f"the darkest corner of the white field has {unevenness:.0%} of its peak ({measured.field.value} field)"
