@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from sci_stream.calibration.mask_errors import F64, Flags
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics import bayer as mosaics
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
+from sci_stream.optics.mask_shift import corrected_masks
 from sci_stream.optics.white import fit_white
 
-F64 = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
 
 _BLUR_PX = 3.0
@@ -30,6 +33,8 @@ _BLUR_PX = 3.0
 _MIN_VARIATION = 0.02
 MATCH = 0.3
 """Correlation from which masks belong to y: between that of wrong masks, 0.15, and of right ones, 0.49."""
+OF_RIGHT_MASKS = {"black_level", "gamma"}
+"""Defects that masks with errors show, too: looked for with corrected ones."""
 _WRONG = 0.15
 _MAX_SHIFT_PX = 6
 # How much better a displaced mask must fit: neighbours of masks with large features fit nearly as well.
@@ -98,8 +103,14 @@ _ORIENTATIONS: dict[str, tuple[str, Callable[[F64], F64]]] = {
 }
 
 
-def inspect(counts: Array, calibration: Calibration) -> tuple[list[Defect], npt.NDArray[np.bool_]]:
+def inspect(
+    counts: Array, calibration: Calibration, correction: MaskCorrection = NO_CORRECTION
+) -> tuple[list[Defect], Flags]:
     """Return the defects of a snapshot, (H, W) DN, and its stuck pixels, besides the bad ones of its calibration."""
+    if not correction.is_none:
+        phi = corrected_masks(torch.from_numpy(calibration.phi.copy()), correction).numpy().clip(0, 1)
+        dark = calibration.dark + np.float32(correction.black * calibration.full_scale_dn)
+        calibration = replace(calibration, phi=phi, dark=dark)
     phi, bayer = calibration.phi, calibration.bayer
     y = calibration.measurement(counts).astype(np.float64)
     if calibration.bad_pixels is not None:
@@ -230,9 +241,7 @@ def truth_defects(y: Array, calibration: Calibration, truth: Array) -> list[Defe
     return []
 
 
-def mask_fit(
-    y: Array, phi: Array, bayer: BayerPhase | None = None, *, where: npt.NDArray[np.bool_] | None = None
-) -> float:
+def mask_fit(y: Array, phi: Array, bayer: BayerPhase | None = None, *, where: Flags | None = None) -> float:
     """Return the correlation of y, (H, W), with the light of masks (B, H, W) on any scale, both without local means."""
     y, light = np.asarray(y, np.float64), np.asarray(phi, np.float64).sum(0)
     valid = np.isfinite(y)
@@ -242,7 +251,7 @@ def mask_fit(
     return _correlation(r, t, usable) if usable.any() else 0.0
 
 
-def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> npt.NDArray[np.bool_]:
+def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> Flags:
     """Return the pixels, (H, W), that the frames of their neighbours of one colour cannot make so bright, or so dark.
 
     Lines of such pixels count as well.
@@ -274,12 +283,8 @@ def stuck_pixels(y: Array, phi: Array, bayer: BayerPhase | None = None) -> npt.N
         padded = np.pad(line.ravel(), 1, mode="edge")
         darker, brighter = np.sort([padded[:-2], padded[2:]], 0).reshape(2, *line.shape)
         dead = (line < _DEAD_LINE * darker) & (darker > _LIT_LINE * level.mean())
-        stuck = (
-            stuck
-            | (singles.mean(axis, keepdims=True) > _OF_LINE)
-            | dead
-            | (line > _HOT_LINE * np.maximum(brighter, level.mean()))
-        )
+        hot = line > _HOT_LINE * np.maximum(brighter, level.mean())
+        stuck = stuck | (singles.mean(axis, keepdims=True) > _OF_LINE) | dead | hot
     return stuck
 
 
@@ -309,9 +314,7 @@ def _expected(y: F64, phi: F64, rows: Places, columns: Places) -> tuple[F64, F64
     return (phi[:, rows, columns].T * frames).sum(1), np.where(beside, 2 * error, error)  # extrapolated at the border
 
 
-def _modulation(
-    image: F64, valid: npt.NDArray[np.bool_], bayer: BayerPhase | None
-) -> tuple[F64, F64, npt.NDArray[np.bool_]]:
+def _modulation(image: F64, valid: Flags, bayer: BayerPhase | None) -> tuple[F64, F64, Flags]:
     """Return an image over its local mean, minus 1, clipped to ±3; the local mean; and where this is large enough."""
     mean = _local_mean(image, bayer)
     usable = valid & (mean > 0.05 * mean.mean())
@@ -333,15 +336,13 @@ def _blurred(image: F64, sigma: float) -> F64:
     return np.asarray(sum(shifted), np.float64)
 
 
-def _correlation(a: F64, b: F64, where: npt.NDArray[np.bool_]) -> float:
+def _correlation(a: F64, b: F64, where: Flags) -> float:
     a, b = a[where] - a[where].mean(), b[where] - b[where].mean()
     scale = float(np.sqrt((a * a).sum() * (b * b).sum()))
     return float((a * b).sum()) / scale if scale > 0 else 0.0
 
 
-def _orientation(
-    r: F64, light: F64, usable: npt.NDArray[np.bool_], fit: float, bayer: BayerPhase | None
-) -> list[Defect]:
+def _orientation(r: F64, light: F64, usable: Flags, fit: float, bayer: BayerPhase | None) -> list[Defect]:
     """Return in which other orientation the masks fit, or that they fit in none."""
     best, name, remedy, sign = abs(fit), "", "", 1.0
     for orientation, (text, turn) in _ORIENTATIONS.items():
@@ -361,7 +362,7 @@ def _orientation(
     return [Defect("mask_orientation", text, fatal=True)]
 
 
-def _shift(r: F64, t: F64, usable: npt.NDArray[np.bool_], fit: float) -> Defect | None:
+def _shift(r: F64, t: F64, usable: Flags, fit: float) -> Defect | None:
     """Return by how many whole pixels the masks are displaced, if they fit clearly better there."""
     a, b = np.where(usable, r - r[usable].mean(), 0), np.where(usable, t - t[usable].mean(), 0)
     product = np.fft.irfft2(np.fft.rfft2(a) * np.conj(np.fft.rfft2(b)), a.shape)
@@ -375,9 +376,7 @@ def _shift(r: F64, t: F64, usable: npt.NDArray[np.bool_], fit: float) -> Defect 
     return Defect("mask_shift", text, corrected=True, shift_px=(dx, dy))
 
 
-def _response(
-    y: F64, r: F64, t: F64, level: F64, usable: npt.NDArray[np.bool_], *, bayer: BayerPhase | None
-) -> list[Defect]:
+def _response(y: F64, r: F64, t: F64, level: F64, usable: Flags, *, bayer: BayerPhase | None) -> list[Defect]:
     """Return the defects that the slope of r over t shows: a camera's gamma, a black level, masks of less contrast.
 
     Gamma g bends r ≈ g t + g(g − 1)/2 t². A black level β divides the slope by 1 + β/ȳ: most where the scene is dark.

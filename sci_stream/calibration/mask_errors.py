@@ -34,6 +34,8 @@ import numpy.typing as npt
 from sci_stream.optics.mask_errors import MaskCorrection, MaskError
 
 F64 = npt.NDArray[np.float64]
+F32 = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.bool_]
 
 # Standard deviations of the errors of a rig that was calibrated with care and has since warmed up: shift of a mask,
 # pixels; blur; gain of a frame; black level relative to the brightest y there is. The priors are multiples of them.
@@ -103,14 +105,19 @@ class MaskErrorEstimator:
         ends[gains] = np.eye(B)
         # Roots of the covariance of each kind of error, of which each counts by a factor.
         self._roots = each[:, : 3 * B], each[:, gains], GAIN * ends[:, [0, -1]], sd[-1] * np.eye(len(sd))[:, -1:]
-        self._information: F64 = np.zeros((len(sd), len(sd)))
-        self._score: F64 = np.zeros(len(sd))
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all snapshots."""
+        count = len(self._sd)
+        self._information: F64 = np.zeros((count, count))
+        self._score: F64 = np.zeros(count)
         self._scatter = 0.0
         self._before: Brightness | None = None
         self._trends: deque[tuple[float, float]] = deque(maxlen=_PAIRS)
         self.snapshots = 0
         """Number of snapshots so far."""
-        self.theta: F64 = np.zeros(len(sd))
+        self.theta: F64 = np.zeros(count)
         self.log_odds = 0.0
         """Natural logarithm of the odds for errors against none, ≥ 0."""
 
@@ -133,6 +140,10 @@ class MaskErrorEstimator:
         """Return θ as it would be with one more snapshot."""
         return self._estimate(*self._mean_with(snapshot))[0]
 
+    def of_one(self, snapshot: MaskInformation) -> F64:
+        """Return θ as a snapshot alone shows it, however uncertain."""
+        return self._estimate(snapshot.information, snapshot.score, 0.0)[0]
+
     def _mean_with(self, snapshot: MaskInformation) -> tuple[F64, F64]:
         weight = max(_NEWEST, 1 / (self.snapshots + 1))
         return (
@@ -140,7 +151,7 @@ class MaskErrorEstimator:
             self._score + weight * (snapshot.score - self._score),
         )
 
-    def _estimate(self, information: F64, score: F64) -> tuple[F64, float]:
+    def _estimate(self, information: F64, score: F64, least: float = _LEAST_LOG_ODDS) -> tuple[F64, float]:
         """Return θ, 0 without strong evidence, and the logarithm of the odds.
 
         The scale that adds most evidence first: in a fixed order, shifts were taken for gains of a pattern that moves.
@@ -160,7 +171,7 @@ class MaskErrorEstimator:
             estimates = (self._posterior(information, score, trial) for trial in trials)
             (better, odds), trial = max(zip(estimates, trials, strict=True), key=lambda one: one[0][1])
             if odds <= log_odds:
-                return (theta if log_odds > _LEAST_LOG_ODDS else np.zeros(len(score))), log_odds
+                return (theta if log_odds > least else np.zeros(len(score))), log_odds
             scales, theta, log_odds = trial, better, odds
 
     def _posterior(self, information: F64, score: F64, scales: Sequence[float]) -> tuple[F64, float]:

@@ -18,6 +18,7 @@ separate", SIAM J. Numer. Anal. 10 (1973); each step below is Kaufman's form of 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sci_stream.calibration.mask_errors import F64, Brightness, MaskInformation, trend_of
+from sci_stream.calibration.mask_errors import F32, F64, Brightness, Flags, MaskInformation, trend_of
 from sci_stream.model import Array
 from sci_stream.optics import bayer
 from sci_stream.optics.calibration import Calibration
@@ -216,14 +217,33 @@ class MaskFitter:
         """Whether the blocks are enough for a correction that costs less than it gains."""
         return self._planes * len(self._rows) >= _ENOUGH_BLOCKS
 
+    def halves(self) -> list[tuple[MaskFitter, MaskFitter]]:
+        """Return fitters of the left and the right half of the picture, and of its upper and lower half."""
+        places = (self._columns[:, 0, 0], self._rows[:, 0, 0])
+        return [(self._part(place < np.median(place)), self._part(place >= np.median(place))) for place in places]
+
+    def _part(self, blocks: Flags) -> MaskFitter:
+        part = copy.copy(self)
+        part._rows, part._columns = self._rows[blocks], self._columns[blocks]
+        part._calibrated, part._phi = (phi[torch.from_numpy(blocks)] for phi in (self._calibrated, self._phi))
+        return part
+
+    def gain(self, y: F32, valid: Flags, correction: MaskCorrection) -> float:
+        """Return by how much errors of each mask explain more of a snapshot than a displacement alone does."""
+        misfits = []
+        for trial in (MaskCorrection(correction.displacement), correction):
+            fitter = copy.copy(self)
+            fitter.correct(trial)
+            masks = fitter._displaced(fitter._phi, trial.displacement)
+            misfits.append(fitter._fit_scene(masks, fitter._take(y, valid)).misfit)
+        return misfits[0] - misfits[1]
+
     def correct(self, correction: MaskCorrection) -> None:
         """Take the masks with these errors of each, and this black level, from now on."""
         masks = reshaped_masks(self._calibrated, correction)
         self._phi, self._black = masks.mul_(mask_gains(masks, correction)), correction.black
 
-    def fit(
-        self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], start: Displacement = NO_DISPLACEMENT
-    ) -> MaskFit:
+    def fit(self, y: F32, valid: Flags, start: Displacement = NO_DISPLACEMENT) -> MaskFit:
         """Fit the displacement, starting at ``start``, which must be correct to about a pixel.
 
         Parameters
@@ -256,14 +276,12 @@ class MaskFitter:
             gain=rest.misfit - scene_fit.misfit,
         )
 
-    def match(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], at: Displacement) -> float:
+    def match(self, y: F32, valid: Flags, at: Displacement) -> float:
         """Return the match of masks at a displacement, see `MaskFit`."""
         pixels = self._take(y, valid)
         return self._match(self._fit_scene(self._displaced(self._phi, at), pixels), at, pixels)
 
-    def order_gain(
-        self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], at: Displacement, order: Sequence[int]
-    ) -> float:
+    def order_gain(self, y: F32, valid: Flags, at: Displacement, order: Sequence[int]) -> float:
         """Return by how much masks in another order explain more of a snapshot, as `MaskFit.gain` does.
 
         Gains are free in either order: wrong ones look like motion that another order explains.
@@ -283,7 +301,7 @@ class MaskFitter:
         variance = _variance(scene_fit.residual - changes @ gains, pixels)
         return dataclasses.replace(scene_fit, variance=variance).misfit
 
-    def search(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> Displacement:
+    def search(self, y: F32, valid: Flags) -> Displacement:
         """Return the whole-pixel displacement, up to `SEARCH_PX`, with which the masks explain y best."""
         pixels = self._take(y, valid)
         every = max(1, len(self._phi) // (_SEARCH_BLOCKS // self._planes))
@@ -297,7 +315,7 @@ class MaskFitter:
         return candidates[best]
 
     def blocks(
-        self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], at: Displacement, most: int
+        self, y: F32, valid: Flags, at: Displacement, most: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return y, (N, p), and the masks, (N, B, p), of at most ``most`` blocks, and the functions of a plane, (3, p).
 
@@ -313,9 +331,7 @@ class MaskFitter:
         masks = self._displaced(self._phi, at)[some] * pixels.valid[some].unsqueeze(1)
         return pixels.y[some], masks, self._space
 
-    def information(
-        self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], at: MaskCorrection
-    ) -> MaskInformation:
+    def information(self, y: F32, valid: Flags, at: MaskCorrection) -> MaskInformation:
         """Return the information of a snapshot on the errors of each mask and the black level.
 
         Stray light is eliminated as the scene is. A displacement of all masks is not: the masks' own add up to one.
@@ -352,7 +368,7 @@ class MaskFitter:
 
     # --- blocks
 
-    def _take(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> _Pixels:
+    def _take(self, y: F32, valid: Flags) -> _Pixels:
         """Return the pixels of the blocks, less the black level."""
         known = torch.from_numpy((valid & self._good)[self._rows, self._columns]).to(self._device, torch.float32)
         blocks = torch.from_numpy(y[self._rows, self._columns] - np.float32(self._black)).to(self._device)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sci_stream.calibration.mask_errors import MaskErrorEstimator, MaskInformation
+from sci_stream.calibration.mask_errors import F32, Flags, MaskErrorEstimator, MaskInformation
 from sci_stream.calibration.mask_order import SHUFFLED, UNKNOWN, MaskOrderDetector, is_cycle, thumbnails
 from sci_stream.calibration.mask_registration import MaskFit, MaskFitter
 from sci_stream.calibration.mask_shuffle import ShuffleDetector
@@ -162,7 +162,12 @@ class CalibrationMonitor:
                     self._order_gains.append(self._fitter.order_gain(y, valid, self._displacement, better))
         shift = self._displacement.shift_px if trusted and self._displacement is not None else (None, None)
         self._until_assessment = (self._every if self._calm >= _CALM else max(1, self._every // _OFTEN)) - 1
-        learning = trusted and self.errors is not None and self.errors.snapshots < LEARNING_SNAPSHOTS
+        learning = (
+            self._displacement is not None
+            and trusted
+            and self.errors is not None
+            and self.errors.snapshots < LEARNING_SNAPSHOTS
+        )
         if learning or (fit is not None and fit.match == 0.0):
             self._until_assessment = 0
         return CalibrationHealth(
@@ -178,7 +183,7 @@ class CalibrationMonitor:
             error_log_odds=None if self.errors is None else self.errors.log_odds,
         )
 
-    def _fit(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> MaskFit:
+    def _fit(self, y: F32, valid: Flags) -> MaskFit:
         assert self._fitter is not None
         known = self._displacement
         if known is not None:
@@ -214,9 +219,7 @@ class CalibrationMonitor:
                 new = known.blended(new, _NEWEST if moving else max(_NEWEST_AT_REST, 1 / (self._calm + 1)))
         self._displacement = new
 
-    def _update_correction(
-        self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], fit: MaskFit, snapshot: Snapshot
-    ) -> None:
+    def _update_correction(self, y: F32, valid: Flags, fit: MaskFit, snapshot: Snapshot) -> None:
         """Update the correction by a snapshot whose fit was followed."""
         assert self._fitter is not None
         assert self._displacement is not None
@@ -228,13 +231,40 @@ class CalibrationMonitor:
         if self.errors is None:
             self.correction = MaskCorrection(displacement).rounded()
             return
+        at = replace(self.correction, displacement=self._displacement)
+        learnt = bool(self.errors.snapshots and at.masks)
+        holds = not learnt or self._fitter.gain(y, valid, at) >= -_STEP_LOSS
         information = self._learn(y, valid, self._displacement, displacement)
+        if not holds or (self.correction.masks and not learnt and not self._halves_agree(y, valid)):
+            self._forget()
+            return
         self.errors.add(information, continues=_continues(snapshot, self._last_added))
         self._last_added = snapshot.id
 
-    def _learn(
-        self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], at: Displacement, used: Displacement
-    ) -> MaskInformation:
+    def _halves_agree(self, y: F32, valid: Flags) -> bool:
+        """Return whether the errors that each half of the picture shows explain the other half, too.
+
+        Errors of the masks are the same everywhere; a cut, or a light that changes within an exposure, is not.
+        """
+        assert self._fitter is not None
+        assert self.errors is not None
+        assert self._displacement is not None
+        at = replace(self.correction, displacement=self._displacement)
+        for halves in self._fitter.halves():
+            for one, other in (halves, halves[::-1]):
+                errors = self.errors.errors(self.errors.of_one(one.information(y, valid, at)))
+                if other.gain(y, valid, MaskCorrection(at.displacement, *errors)) < -_STEP_LOSS:
+                    return False
+        return True
+
+    def _forget(self) -> None:
+        """Begin again with the next snapshot, as if it were the first."""
+        self._displacement = None
+        self._correct_masks(NO_CORRECTION)
+        if self.errors is not None:
+            self.errors.forget()
+
+    def _learn(self, y: F32, valid: Flags, at: Displacement, used: Displacement) -> MaskInformation:
         """Correct the errors that a snapshot shows besides the earlier ones, with the masks at this displacement.
 
         Linearised again at the estimate until that settles: gains of a stage that dwells are no small errors.
@@ -242,7 +272,7 @@ class CalibrationMonitor:
         assert self._fitter is not None
         assert self.errors is not None
         information = self._information(y, valid, at)
-        first = self.errors.snapshots == 0
+        first = not self.correction.masks
         self.correction = replace(self.correction, displacement=used).rounded()
         for _ in range(_MAX_STEPS if first else 1):
             before = self.correction
@@ -261,9 +291,7 @@ class CalibrationMonitor:
             information = trial
         return information
 
-    def _information(
-        self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_], at: Displacement
-    ) -> MaskInformation:
+    def _information(self, y: F32, valid: Flags, at: Displacement) -> MaskInformation:
         """Return the information of a snapshot with the masks as corrected, at this displacement."""
         assert self._fitter is not None
         return self._fitter.information(y, valid, replace(self.correction, displacement=at))
@@ -306,7 +334,7 @@ class CalibrationMonitor:
         tolerance_dn = max(_BELOW_BLACK_DN, _BELOW_BLACK * self._calibration.full_scale_dn)
         return float(np.mean(counts < self._calibration.dark - np.float32(tolerance_dn)))
 
-    def _brightness(self, y: npt.NDArray[np.float32], valid: npt.NDArray[np.bool_]) -> float | None:
+    def _brightness(self, y: F32, valid: Flags) -> float | None:
         """Return the mean of the video, 0–1, from the measurement alone: Σy/ΣΣφ over the valid pixels."""
         light = self._light * valid
         total = float(light.sum(dtype=np.float64))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from sci_stream.calibration.diagnosis import findings, is_withheld, withhold
-from sci_stream.calibration.evidence import MATCH, Defect, inspect, mask_fit, truth_defects
+from sci_stream.calibration.evidence import MATCH, OF_RIGHT_MASKS, Defect, inspect, mask_fit, truth_defects
 from sci_stream.calibration.monitor import LEARNING_SNAPSHOTS, CalibrationMonitor
 from sci_stream.errors import InputError, require_optional
 from sci_stream.file_guard import complete_output
@@ -515,6 +515,12 @@ class ArraySolver:
             self._monitor.measure(snapshot)
             if self._monitor.correction != used:
                 self._engine.correct_masks(self._monitor.correction)
+            if used.is_none and not self._monitor.correction.is_none:
+                shown = {
+                    defect.name for defect in inspect(snapshot.counts, self.calibration, self._monitor.correction)[0]
+                }
+                errors = OF_RIGHT_MASKS - shown
+                self.defects = [defect for defect in self.defects if defect.name not in errors or defect.fatal]
 
     def result(
         self, video: Any, reports: tuple[SolveReport, ...], psnr_db: float | None, snapshots: Array

@@ -11,14 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import sci_stream
+from sci_stream.files.measurement_file import load_measurement
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import load_calibration, save_calibration
 from sci_stream.recording.inspection import inspect_recording
 from sci_stream.recording.series import open_recording
 from sci_stream.tools.replay.replay import ReplayPlan, replay
+from sci_stream.tools.solve import SolveOptions, solve_file
 from tests.conftest import RigMaker
 from tests.e2e.conftest import CommandHere
-from tests.e2e.kit import COMMAND, PATIENCE_S, environment, wait_for, write_rig
+from tests.e2e.kit import COMMAND, ITERATIONS, PATIENCE_S, environment, wait_for, write_rig
 from tests.rig_in_process import RigInProcess
 from tests.tools.modulated import masks
 from tests.tools.replay_kit import differences
@@ -142,6 +145,22 @@ def test_run_corrects_single_masks_and_states_the_evidence(rig_in_process: RigMa
     assert health["last_error_log_odds"] > 5
     with open_recording(recorded) as recording:
         assert recording.table["mismatch"].max() < 0.03, "corrected errors are no noise any more: as calibrated 0.10"
+        live = [recording.video_of(seq).astype(np.float32) for seq in range(8)]
+        masks_at = [text.decode() for text in recording.table["masks_at"].tolist()]
+    # Every other door gives the same video and the same correction.
+    data, options = load_measurement(recorded), {"denoiser": "tv", "iterations": ITERATIONS, "device": "cpu"}
+    counts = np.stack(list(data.y))
+    assert isinstance(data.masks, Calibration)
+    streamed = list(sci_stream.reconstruct_stream(counts, data.masks, **options))
+    assert [solved.report.masks_at for solved in streamed] == masks_at
+    np.testing.assert_allclose([solved.video for solved in streamed], live, atol=2**-10)
+    assert max(differences(recorded, replay(recorded, ReplayPlan()).path).values()) <= 2**-10
+    # These know all snapshots from the beginning.
+    series, solved = (
+        sci_stream.reconstruct(counts, data.masks, **options),
+        solve_file(data, None, SolveOptions(**options)),
+    )
+    assert {report.masks_at for report in (*series.reports, *solved.reports)} == {masks_at[-1]}
 
 
 def test_run_with_other_cameras_masks_warns_and_shows_snapshots(

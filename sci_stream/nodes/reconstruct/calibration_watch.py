@@ -7,11 +7,10 @@ import logging
 import time
 
 import numpy as np
-import torch
 
 from sci_stream.calibration.cycle_phase import CyclePhase
 from sci_stream.calibration.diagnosis import findings, is_withheld
-from sci_stream.calibration.evidence import Defect, inspect
+from sci_stream.calibration.evidence import OF_RIGHT_MASKS, Defect, inspect
 from sci_stream.calibration.monitor import CalibrationMonitor
 from sci_stream.config import CalibrationSection
 from sci_stream.model import Array, Snapshot
@@ -27,7 +26,6 @@ from sci_stream.modulation.feedback import (
     STATE,
 )
 from sci_stream.optics.mask_errors import NO_CORRECTION
-from sci_stream.optics.mask_shift import corrected_masks
 from sci_stream.parameters import Value
 from sci_stream.quantities import quantities_of
 from sci_stream.recon.engine import Engine
@@ -39,7 +37,6 @@ log = logging.getLogger(__name__)
 _PAUSES = 100
 # The monitor measures these better, and shifted masks change the slopes that show the others.
 _OF_MONITOR = {"mask_match", "mask_shift", "mask_contrast", "mask_number"}
-_OF_RIGHT_MASKS = {"black_level", "gamma"}
 _MOVED_PX = 0.1
 # Dead pixels and dark corners are normal; more means that masks and sensor do not fit together.
 _MAX_UNMEASURED = 0.01
@@ -90,16 +87,12 @@ class CalibrationWatch:
         started_s = time.monotonic()
         if self._monitor is None or health is None or started_s < self._inspect_at_s:
             return
-        calibration, correction = self.engine.calibration, self._monitor.correction
-        if not correction.is_none:
-            phi = corrected_masks(torch.from_numpy(calibration.phi.copy()), correction).numpy().clip(0, 1)
-            dark = calibration.dark + np.float32(correction.black * calibration.full_scale_dn)
-            calibration = dataclasses.replace(calibration, phi=phi, dark=dark)
-        defects, stuck = inspect(snapshot.counts, calibration)
+        calibration = self.engine.calibration
+        defects, stuck = inspect(snapshot.counts, calibration, self._monitor.correction)
         self.engine.left_out = stuck if stuck.any() else None
         others = set(_OF_MONITOR)
         if not health.corrected and (health.shift_px or 0.0) > _MOVED_PX:
-            others |= _OF_RIGHT_MASKS
+            others |= OF_RIGHT_MASKS
         if calibration.saturation_dn is not None:
             others.add("saturation")  # such pixels are known, and left out
         self._defects = [defect for defect in defects if defect.name not in others]
