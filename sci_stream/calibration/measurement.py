@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from sci_stream.calibration.mask_errors import F64, Flags
 from sci_stream.errors import CalibrationError
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics.bayer import colour_sites
@@ -50,8 +51,8 @@ class FrameMean:
 
     def __init__(self) -> None:
         self.n = 0
-        self._mean: npt.NDArray[np.float64] = np.zeros(())
-        self._squares: npt.NDArray[np.float64] = np.zeros(())
+        self._mean: F64 = np.zeros(())
+        self._squares: F64 = np.zeros(())
         self._saturated: npt.NDArray[np.int64] = np.zeros((), np.int64)
 
     def add(self, counts: Array, saturation_dn: float | None = None) -> None:
@@ -68,13 +69,7 @@ class FrameMean:
             self._saturated += counts >= saturation_dn
 
     @classmethod
-    def of(
-        cls,
-        mean: npt.NDArray[np.float64],
-        saturated: npt.NDArray[np.bool_] | None = None,
-        variance: npt.NDArray[np.float64] | None = None,
-        n: int = 1,
-    ) -> FrameMean:
+    def of(cls, mean: F64, saturated: Flags | None = None, variance: F64 | None = None, n: int = 1) -> FrameMean:
         """Return the mean and variance of ``n`` frames that were averaged before; the variance of one is unknown."""
         made = cls()
         made.n, made._mean = n, mean
@@ -83,17 +78,17 @@ class FrameMean:
         return made
 
     @property
-    def mean(self) -> npt.NDArray[np.float64]:
+    def mean(self) -> F64:
         """(H, W), DN."""
         return self._mean
 
     @property
-    def variance(self) -> npt.NDArray[np.float64]:
+    def variance(self) -> F64:
         """(H, W), DN², unbiased; zeros from a single frame."""
         return self._squares / max(1, self.n - 1)
 
     @property
-    def saturated(self) -> npt.NDArray[np.bool_]:
+    def saturated(self) -> Flags:
         """(H, W), pixels that were saturated in any of the frames."""
         return np.asarray(self._saturated > 0)
 
@@ -249,9 +244,7 @@ def _cells(bayer: BayerPhase | None) -> list[tuple[slice, slice]]:
     return [(slice(None), slice(None))] if bayer is None else [site for _, site in colour_sites(bayer)]
 
 
-def _reference(
-    light: npt.NDArray[np.float64], conditions: MeasurementConditions
-) -> tuple[npt.NDArray[np.float64], float]:
+def _reference(light: F64, conditions: MeasurementConditions) -> tuple[F64, float]:
     """Return the signal of an open mask at each pixel, DN, and its maximum over the colours."""
     peaks = [float(np.percentile(_surroundings(light[cell]), _PEAK_PERCENTILE)) for cell in _cells(conditions.bayer)]
     if conditions.field is Field.UNEVEN:
@@ -262,7 +255,7 @@ def _reference(
     return reference, max(peaks)
 
 
-def _flag_defects(dark: FrameMean, light: npt.NDArray[np.float64], bayer: BayerPhase | None) -> npt.NDArray[np.uint8]:
+def _flag_defects(dark: FrameMean, light: F64, bayer: BayerPhase | None) -> npt.NDArray[np.uint8]:
     flags = np.zeros(light.shape, np.uint8)
     level = np.median(dark.mean)
     spread = 1.4826 * np.median(np.abs(dark.mean - level))
@@ -276,7 +269,7 @@ def _flag_defects(dark: FrameMean, light: npt.NDArray[np.float64], bayer: BayerP
     return flags
 
 
-def _surroundings(image: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _surroundings(image: F64) -> F64:
     """Return the mean of 15 × 15 pixels around each, robust to a few bad pixels, from sums along the axes."""
     out = image
     for axis in (0, 1):
@@ -291,7 +284,7 @@ def _surroundings(image: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return out
 
 
-def _photon_transfer(dark: FrameMean, lit: Sequence[FrameMean], good: npt.NDArray[np.bool_]) -> float | None:
+def _photon_transfer(dark: FrameMean, lit: Sequence[FrameMean], good: Flags) -> float | None:
     """Return electrons per DN: the inverse of the slope of a pixel's variance over its signal.
 
     After Janesick, *Photon Transfer* (2007): σ² = σ_read² + S/K in DN, from all lit frames together.

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from sci_stream.calibration.mask_errors import F32, Flags, MaskErrorEstimator, MaskInformation
@@ -99,7 +98,7 @@ class CalibrationMonitor:
         self._videos = 0
         self._until_assessment = 0
         self._calm = 0
-        self._previous: tuple[str, int, int, npt.NDArray[np.float32]] | None = None
+        self._previous: tuple[SnapshotId, F32] | None = None
         good = True if calibration.bad_pixels is None else ~calibration.bad_pixels
         self._light = np.where(good, calibration.phi.sum(axis=0), np.float32(0))
         brightest = float(self._light.max())
@@ -160,14 +159,10 @@ class CalibrationMonitor:
                 self.shuffle.add(*self._fitter.blocks(y, valid, self._displacement, _ORDER_BLOCKS))
                 if (better := self.shuffle.order) is not None:
                     self._order_gains.append(self._fitter.order_gain(y, valid, self._displacement, better))
-        shift = self._displacement.shift_px if trusted and self._displacement is not None else (None, None)
+        followed, errors = self._displacement if trusted else None, self.errors
+        shift = (None, None) if followed is None else followed.shift_px
         self._until_assessment = (self._every if self._calm >= _CALM else max(1, self._every // _OFTEN)) - 1
-        learning = (
-            self._displacement is not None
-            and trusted
-            and self.errors is not None
-            and self.errors.snapshots < LEARNING_SNAPSHOTS
-        )
+        learning = followed is not None and errors is not None and errors.snapshots < LEARNING_SNAPSHOTS
         if learning or (fit is not None and fit.match == 0.0):
             self._until_assessment = 0
         return CalibrationHealth(
@@ -180,7 +175,7 @@ class CalibrationMonitor:
             below_black_fraction=self._below_black(snapshot.counts),
             brightness=self._brightness(y, valid),
             gain=relative_gain(snapshot.chunks, self._calibration),
-            error_log_odds=None if self.errors is None else self.errors.log_odds,
+            error_log_odds=None if errors is None else errors.log_odds,
         )
 
     def _fit(self, y: F32, valid: Flags) -> MaskFit:
@@ -322,12 +317,9 @@ class CalibrationMonitor:
             self._previous = None
             return
         small = thumbnails(video)
-        id_ = snapshot.id
-        if self._previous is not None and snapshot.dropped_before == 0:
-            series, epoch, seq, before = self._previous
-            if (series, epoch, seq + 1) == (id_.series, id_.epoch, id_.seq):
-                self._order.add(before, small)
-        self._previous = (id_.series, id_.epoch, id_.seq, small)
+        if self._previous is not None and _continues(snapshot, self._previous[0]):
+            self._order.add(self._previous[1], small)
+        self._previous = (snapshot.id, small)
 
     def _below_black(self, counts: Array) -> float:
         """Return the fraction of pixels darker than the dark frame by more than the noise."""

@@ -6,8 +6,8 @@ import enum
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from sci_stream.calibration.mask_errors import F64, Flags
 from sci_stream.calibration.measurement import Measured
 from sci_stream.optics.calibration import R_FLOOR, Calibration
 
@@ -65,20 +65,20 @@ def _by_limits(value: float, warn: float, bad: float) -> Verdict:
     return Verdict.BAD if value > bad else Verdict.WARN if value > warn else Verdict.OK
 
 
-def _bad_pixels(good: npt.NDArray[np.bool_]) -> QualityFigure:
+def _bad_pixels(good: Flags) -> QualityFigure:
     share = float(np.mean(~good))
     text = f"{int((~good).sum())} pixels ({share:.3%}) are excluded as bad"
     return QualityFigure("bad_pixels", share, _by_limits(share, 0.01, 0.3), text)
 
 
-def _blind(calibration: Calibration, good: npt.NDArray[np.bool_]) -> QualityFigure:
+def _blind(calibration: Calibration, good: Flags) -> QualityFigure:
     blind = (calibration.gram_diag <= R_FLOOR) & good
     share = float(np.mean(blind))
     text = f"{int(blind.sum())} pixels ({share:.3%}) are opened by no mask (Σφ² = 0): the prior fills them in"
     return QualityFigure("blind", share, _by_limits(share, 0.01, 0.3), text)
 
 
-def _contrast(masks: npt.NDArray[np.float64]) -> QualityFigure:
+def _contrast(masks: F64) -> QualityFigure:
     mean = masks.mean(0)
     seen = mean > 1e-3
     value = float(np.median(masks.std(0)[seen] / mean[seen])) if seen.any() else 0.0
@@ -87,13 +87,13 @@ def _contrast(masks: npt.NDArray[np.float64]) -> QualityFigure:
     return QualityFigure("contrast", value, verdict, text)
 
 
-def _transmission(masks: npt.NDArray[np.float64]) -> QualityFigure:
+def _transmission(masks: F64) -> QualityFigure:
     value = float(masks.mean())
     verdict = Verdict.WARN if not 0.05 <= value <= 0.95 else Verdict.OK
     return QualityFigure("transmission", value, verdict, f"the masks transmit {value:.0%} of the light on average")
 
 
-def _likeness(masks: npt.NDArray[np.float64]) -> list[QualityFigure]:
+def _likeness(masks: F64) -> list[QualityFigure]:
     """Compare the masks with each other: frames of similar masks cannot be separated."""
     if len(masks) == 1:
         return []
