@@ -14,7 +14,7 @@ from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.recording.reader import Recording
 from sci_stream_drivers.simulated import SimulatedCamera
 from sci_stream_drivers.simulated.options import SimulatedOptions
-from tests.e2e.kit import RunningRig, assert_accounted_for, small_rig, wait_for
+from tests.e2e.kit import PATIENCE_S, RunningRig, assert_accounted_for, small_rig, wait_for
 from tests.rig_in_process import RunningRigSolvedHere
 from tests.slow_denoiser import SLOW
 
@@ -117,7 +117,7 @@ def test_killed_sink_and_acquire_node_resume_the_series(tmp_path: Path) -> None:
 
         wait_for(is_set, "the operator's value holds")
         rig.process.send_signal(signal.SIGTERM)
-        summary = rig.finish()
+        summary = rig.finish(2 * PATIENCE_S)
 
         ledger = assert_accounted_for(summary)
         acquired = ledger["acquired"]
