@@ -98,8 +98,10 @@ class RunFolder(contextlib.AbstractContextManager["RunFolder"]):
     def __init__(self, place: Path) -> None:
         make_private_folder(place)
         self.path = Path(tempfile.mkdtemp(prefix=_RUN, dir=place))
-        self._number = open_own(self.path / _LOCK, os.O_RDWR | os.O_CREAT)
+        new = self.path / f"{_LOCK}.new"
+        self._number = open_own(new, os.O_RDWR | os.O_CREAT)
         fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        new.rename(self.path / _LOCK)  # now: a run that starts meanwhile would find it unlocked and delete the folder
 
     @classmethod
     def in_memory(cls) -> Self:
