@@ -37,7 +37,7 @@ def test_first_signal_drains_and_exits_cleanly(tmp_path: Path, number: signal.Si
 
 
 def test_drain_timeout_drops_and_counts(rig_in_process: RigMaker) -> None:
-    rig = rig_in_process({**STUCK, "drain": {"timeout_s": 0.5}})
+    rig = rig_in_process({**STUCK, "drain": {"timeout_s": 2.0}})
     rig.expose(5)
     rig.wait_for(lambda: rig.counts()["acquired"] == 5, "all are acquired")
     assert assert_accounted_for(rig.finish())["dropped"] == {"drain_timeout": 5}
