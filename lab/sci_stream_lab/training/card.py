@@ -128,7 +128,7 @@ class ModelCard:
         if isinstance(self.shape, UnrolledShape):
             unused = {"bayer_share", "pool", "noise_steps", "sigma_most"}
         if self._in_loop:
-            unused |= {"bayer_share", "sigma_most"}
+            unused |= {"bayer_share", "sigma_most", "stages", "layers", "channels"}
         settings = "\n".join(
             f"| {name} | {_value(value)} |" for name, value in self.settings.items() if name not in unused
         )

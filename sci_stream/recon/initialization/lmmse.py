@@ -183,7 +183,8 @@ class LeaveOneOutError:
         rest.
         """
         weight = _weight(guess.error, self._still_error)
-        return (2 * weight - 1).clamp_(0.0, 1.0).lerp_(weight, self._unseen)
+        degree = (2 * weight - 1).clamp_(0.0, 1.0)
+        return degree.lerp_(weight, self._unseen) if self._unseen else degree
 
     def start_error(self, guess: InitialGuess, moves: torch.Tensor) -> InitialErrorMap:
         """Return the estimated error of a guess.

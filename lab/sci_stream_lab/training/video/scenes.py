@@ -21,7 +21,7 @@ Grey = npt.NDArray[np.uint8]
 
 # Most others are photographs set moving: sharper than clips, and with motion that is known to be smooth. The rest are
 # drawn: plain surfaces, which show false texture, and edges of high contrast that move fast, which clips hardly have.
-_CLIP_SHARE, _DRAWN_SHARE = 0.5, 0.2
+_CLIP_SHARE, _DRAWN_SHARE = 0.4, 0.15
 # Speeds of drawn shapes, in pixels a frame, and how many there are at most.
 _DRAWN_SPEED, _MAX_SHAPES = (0.1, 8.0), 8
 # Long side to which photographs are reduced, so that a window shows as much as one of a clip does.
@@ -56,7 +56,7 @@ class Scenes:
     def _moving_photographs(self, rng: np.random.Generator, n_frames: int, size: int) -> npt.NDArray[np.float32]:
         """Draw a moving background with up to two blobs of other photographs that pass in front of it."""
         speed = math.exp(rng.uniform(math.log(0.05), math.log(3.0)))  # pixels a frame
-        video = self._layer(rng, n_frames, size, 0.0 if rng.random() < 0.25 else speed)
+        video = self._layer(rng, n_frames, size, 0.0 if rng.random() < 0.5 else speed)
         for _ in range(rng.integers(3)):
             layer = self._layer(rng, n_frames, size, speed)
             alpha = _blob(rng, n_frames, size, speed)
