@@ -37,11 +37,6 @@ from sci_stream.recon.initialization.optical_flow import WINDOW_PX, box_mean
 # 0.1 dB in the mean of the tuning half of `bench reality`: 6 gains without errors of the masks and loses with jitter.
 _DECISION = 5.0
 
-# Fineness of masks from which prediction errors show where something moves, and down to which they do not. Random masks
-# with blur, six clips, 12 iterations: to take everything for moving changes the mean by -0.2 dB at a fineness of 0.9,
-# 0.0 at 0.7, +0.6 at 0.6, +0.7 at 0.4, +0.4 at 0.3 and +0.1 at 0.2; grey ones of 0.7 in low light lose 0.7.
-_SHOWS_ALL, _SHOWS_NONE = 0.7, 0.5
-
 _TINY = 1e-20
 
 
@@ -80,7 +75,7 @@ class LmmseEstimator:
         noise
             n², (P, H, W), the variance of y's noise; None if unknown.
         """
-        return LeaveOneOutError(y, self._phi, r_inv, noise, self._models, unseen=_unseen_motion(self._fineness))
+        return LeaveOneOutError(y, self._phi, r_inv, noise, self._models)
 
     @functools.cached_property
     def first_iterations(self) -> GaussianPrior:
@@ -108,15 +103,12 @@ class LeaveOneOutError:
         r_inv: torch.Tensor,
         noise: torch.Tensor | None,
         models: tuple[GaussianPrior, GaussianPrior],
-        *,
-        unseen: float,
     ) -> None:
         self._measured = (r_inv > 0).to(y.dtype)
         self._y = y * self._measured
         self._phi = phi
         self._noise = noise
         self._moving, self._still = models
-        self._unseen = unseen
         # Σφ where something valid was measured, else 0, (P, H, W).
         self._transmission = self._still.masks[:, 0] * self._measured
         # Σφ² − (Σφ)²/B, likewise: B times the variance of the masks over the frames.
@@ -177,14 +169,8 @@ class LeaveOneOutError:
         return InitialGuess(guess.video, noise.lerp(guess.error, moves))
 
     def moving(self, guess: InitialGuess) -> torch.Tensor:
-        """Return the degree of motion, (P, H, W), 0–1: 2w − 1, w ≥ ½ the weight of the guess against equal frames.
-
-        Behind coarse masks it is w: there, equal frames predict moving ones too, and no evidence of motion is none of
-        rest.
-        """
-        weight = _weight(guess.error, self._still_error)
-        degree = (2 * weight - 1).clamp_(0.0, 1.0)
-        return degree.lerp_(weight, self._unseen) if self._unseen else degree
+        """Return the degree of motion, (P, H, W), 0–1: 2w − 1, w ≥ ½ the weight of the guess against equal frames."""
+        return (2 * _weight(guess.error, self._still_error) - 1).clamp_(0.0, 1.0)
 
     def start_error(self, guess: InitialGuess, moves: torch.Tensor) -> InitialErrorMap:
         """Return the estimated error of a guess.
@@ -209,11 +195,6 @@ class LeaveOneOutError:
 def _weight(error: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Return the weight of a guess against another one by their squared prediction errors."""
     return 1 / (1 + (error / other.clamp_min(_TINY)).pow(_DECISION))
-
-
-def _unseen_motion(fineness: float) -> float:
-    """Return how much of the motion behind masks of this fineness the prediction errors do not show, 0–1."""
-    return min(1.0, max(0.0, (_SHOWS_ALL - fineness) / (_SHOWS_ALL - _SHOWS_NONE)))
 
 
 def _local_mean(y: torch.Tensor, transmission: torch.Tensor) -> torch.Tensor:
