@@ -81,7 +81,7 @@ def test_twelve_ffdnet_iterations_on_crop_beat_gap_tv(data_dir: Path) -> None:
 
 
 def test_denoising_along_time_gains_on_real_video(data_dir: Path) -> None:
-    benchmark = Benchmark(data_dir / "benchmark" / "crash32_cacti.mat", crop=64)
+    benchmark = Benchmark(data_dir / "benchmark" / "crash32_cacti.mat", crop=128)
     along_time, frames = (
         _mean_db(_solve(benchmark, "ffdnet-lite", None, 12, [0], along_time=on)) for on in (True, False)
     )
