@@ -16,14 +16,12 @@ from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from sci_stream.calibration.mask_errors import F64, Flags
 from sci_stream.model import Array, BayerPhase
 from sci_stream.optics import bayer as mosaics
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import NO_CORRECTION, MaskCorrection
-from sci_stream.optics.mask_shift import corrected_masks
 from sci_stream.optics.white import fit_white
 
 Places = npt.NDArray[np.intp]
@@ -108,6 +106,10 @@ def inspect(
 ) -> tuple[list[Defect], Flags]:
     """Return the defects of a snapshot, (H, W) DN, and its stuck pixels, besides the bad ones of its calibration."""
     if not correction.is_none:
+        import torch  # noqa: PLC0415 - a light host has no torch, and no correction
+
+        from sci_stream.optics.mask_shift import corrected_masks  # noqa: PLC0415 - it imports torch
+
         phi = corrected_masks(torch.from_numpy(calibration.phi.copy()), correction).numpy().clip(0, 1)
         dark = calibration.dark + np.float32(correction.black * calibration.full_scale_dn)
         calibration = replace(calibration, phi=phi, dark=dark)
