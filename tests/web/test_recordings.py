@@ -85,7 +85,9 @@ def test_refined_snapshot_is_that_of_a_replay(preview: WebPreview, recorded: Ser
         writer.close({"acquired": 1, "closed": True})
     done = replay_recording(tmp_path / "one.h5", iterations=9)
     with Recording(done.path) as replayed:
-        assert np.array_equal(preview.display.find_shown("run-1 refined", 1).video, replayed.video(1))
+        refined = preview.display.find_shown("run-1 refined", 1).video
+        # Equal but for the rounding to float16: sums depend on where memory lies.
+        np.testing.assert_allclose(refined, replayed.video(1), rtol=2e-3, atol=2e-3)
     other = plain_http.get(f"{preview.url}refined", params={"series": "run.h5", "seq": 2})
     assert (other.status_code, "cannot be refined" in other.text) == (400, True)
 
