@@ -145,8 +145,10 @@ def _averaged(saved: Checkpoint, run: Path) -> FfdnetWeights | list[Stage]:
 
 
 def _mixed(start: FfdnetWeights, end: FfdnetWeights | list[Stage], share: float) -> FfdnetWeights:
-    same = isinstance(end, FfdnetWeights) and NetworkShape.of(start) == NetworkShape.of(end)
-    if not (isinstance(end, FfdnetWeights) and same and start.gives_noise == end.gives_noise):
+    if not isinstance(end, FfdnetWeights) or (NetworkShape.of(start), start.gives_noise) != (
+        NetworkShape.of(end),
+        end.gives_noise,
+    ):
         raise ConfigError("Weights are mixed with those that their run began with", got="those of another network")
     kernels, biases = (
         tuple(one.lerp(other, share) for one, other in zip(*pair, strict=True))

@@ -133,14 +133,15 @@ def train(
     else:
         videos = load_clips(clips, least_px=least_px, memory_bytes=memory_mib * 2**20)
         unreadable, too_small = unreadable + len(videos.unreadable), too_small + len(videos.too_small)
+        stacks = [import_masks(path, ImportOptions()).phi for path in masks]
         if settings.is_unrolled:
-            stacks = [import_masks(path, ImportOptions()).phi for path in masks]
             coded = UnrolledData(videos, images, stacks, settings, device, held_out=held_out)
             session = _Session(run, settings, until, coded, partial(unrolled_learner, settings, device), device)
         elif not settings.for_video:
             if start_from is None and not resume:
-                raise ConfigError("A network of frames is trained on clips once it denoises", expected="--start-from")
-            stacks = [import_masks(path, ImportOptions()).phi for path in masks]
+                raise ConfigError(
+                    "Training in the loop needs the weights of a denoiser", expected="--start-from WEIGHTS"
+                )
             loop = LoopData(videos, images, stacks, settings, device, held_out=held_out)
             session = _Session(run, settings, until, loop, partial(loop_learner, settings, device), device)
         else:
@@ -170,16 +171,17 @@ def _require_clips_if_needed(settings: TrainingSettings, clips: Path | None) -> 
 
 def ffdnet_learner(settings: TrainingSettings, device: torch.device, start_from: Path | None) -> FfdnetLearner:
     """Return an FFDNet in training, from weights or, for None, from random ones."""
-    shape = variant_shape(settings.variant)
-    start = initial_weights(shape, settings.seed) if start_from is None else _start(start_from, shape)
-    return FfdnetLearner(start, device, settings.ema_decay)
+    return FfdnetLearner(_frame_network(settings, start_from), device, settings.ema_decay)
 
 
 def loop_learner(settings: TrainingSettings, device: torch.device, start_from: Path | None) -> LoopLearner:
     """Return an FFDNet in training in the loop; ``start_from`` as of `ffdnet_learner`."""
+    return LoopLearner(_frame_network(settings, start_from), device, settings.ema_decay)
+
+
+def _frame_network(settings: TrainingSettings, start_from: Path | None) -> FfdnetWeights:
     shape = variant_shape(settings.variant)
-    start = initial_weights(shape, settings.seed) if start_from is None else _start(start_from, shape)
-    return LoopLearner(start, device, settings.ema_decay)
+    return initial_weights(shape, settings.seed) if start_from is None else _start(start_from, shape)
 
 
 def unrolled_learner(settings: TrainingSettings, device: torch.device, start_from: Path | None) -> UnrolledLearner:

@@ -230,7 +230,7 @@ def test_video_network_needs_clips_and_others_a_start(
 ) -> None:
     with pytest.raises(ConfigError, match=r"'video-lite' sees neighbouring frames.*--clips"):
         go(tmp_path / "run", small_video, clips=None)
-    with pytest.raises(ConfigError, match=r"trained on clips once it denoises; expected --start-from"):
+    with pytest.raises(ConfigError, match=r"needs the weights of a denoiser; expected --start-from"):
         go(tmp_path / "run", small)
     with pytest.raises(ConfigError, match="no usable clip"):
         go(tmp_path / "run", dataclasses.replace(small_video, clip_px=64))
