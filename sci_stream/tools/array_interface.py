@@ -516,10 +516,8 @@ class ArraySolver:
             if self._monitor.correction != used:
                 self._engine.correct_masks(self._monitor.correction)
             if used.is_none and not self._monitor.correction.is_none:
-                shown = {
-                    defect.name for defect in inspect(snapshot.counts, self.calibration, self._monitor.correction)[0]
-                }
-                errors = OF_RIGHT_MASKS - shown
+                found, _ = inspect(snapshot.counts, self.calibration, self._monitor.correction)
+                errors = OF_RIGHT_MASKS - {defect.name for defect in found}
                 self.defects = [defect for defect in self.defects if defect.name not in errors or defect.fatal]
 
     def result(
