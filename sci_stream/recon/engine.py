@@ -38,7 +38,7 @@ from sci_stream.recon.initialization.initializer import REASONS, Initializer, In
 from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.noise_estimation import estimate_noise
-from sci_stream.recon.settings import SolverSettings, limited
+from sci_stream.recon.settings import SolverSettings
 from sci_stream.reports import SolveReport
 
 Watch = Callable[[torch.Tensor], None]
@@ -111,9 +111,10 @@ class Engine:
         cuda_graphs: bool = True,
     ) -> None:
         self.calibration = calibration
-        self.settings = limited(settings, denoiser)
+        self.settings = settings
         self.device = device
-        self._denoiser = denoiser
+        self._stages = denoiser if isinstance(denoiser, UnrolledSolver) else None
+        self._denoiser = denoiser.before if isinstance(denoiser, UnrolledSolver) else denoiser
         self._recordable = is_recordable(denoiser)
         if recorder is None and device.type == "cuda":
             recorder, compiler = record_cuda_graph(device), compiler or compile_on_gpu
@@ -163,8 +164,6 @@ class Engine:
 
     def _cycle(self) -> tuple[IterationDenoiser, ...]:
         """Return the denoisers of the iterations in turn, for as many frames as the masks have."""
-        if isinstance(self._denoiser, UnrolledSolver):
-            return ()
         frames, along_time = self._masks.phi.shape[1], self.settings.along_time
         return cycled_denoisers(self._denoiser, frames, self.device, along_time=along_time)
 
@@ -173,7 +172,6 @@ class Engine:
 
         Solves are recorded again when the next one is due.
         """
-        settings = limited(settings, self._denoiser)
         if settings != self.settings:
             self._graphs.clear()
         self.settings = settings
@@ -187,8 +185,8 @@ class Engine:
         """
         released = self._initializer.forget("memory")
         released |= self._graphs.give_up("memory ran out")
-        if isinstance(self._denoiser, MemoryReducible):
-            released |= self._denoiser.reduce_memory()
+        for part in (self._denoiser, self._stages):
+            released |= isinstance(part, MemoryReducible) and part.reduce_memory()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         return released
@@ -219,7 +217,7 @@ class Engine:
         `costs`, measured when everything is prepared.
         """
         # Where solves are recorded, each number again: the first time, the solve is recorded.
-        counts = self._rungs * 2 or (self.settings.min_iterations,)
+        counts = self._rungs * 2 or self._cost_known_at
         if self._rungs and self._fusion.possible:
             plain_s = [self._warmed(counts[0]) for _ in range(2)][-1]
             self._fusion.on = True
@@ -316,6 +314,15 @@ class Engine:
         """Numbers of iterations of which whole solves are recorded, from low to high; empty if none are."""
         return rungs(self.settings.iterations, self.settings.min_iterations) if self._graphs.active else ()
 
+    @property
+    def _cost_known_at(self) -> tuple[int, ...]:
+        """Numbers of iterations whose costs give those of all others: iterations take as long each, stages do not."""
+        least, full = self.settings.min_iterations, self.settings.iterations
+        if self._stages is None or not self._stages.among(full):
+            return (least,)
+        first = max(least, self._stages.least_iterations)
+        return tuple(sorted({least, max(least, first - 1), first, full}))
+
     def _recorded(self, iterations: int) -> int:
         """Return the largest number of iterations, at most this one, that is recorded; itself if none is."""
         return max((rung for rung in self._rungs if rung <= iterations), default=iterations)
@@ -402,9 +409,12 @@ class Engine:
         iterations: int,
         between: Callable[[], None] = lambda: None,
     ) -> Iterator[torch.Tensor]:
-        """Return the estimates, (P, B, h, w), of some iterations from the start; ``between`` is called before each."""
-        if isinstance(self._denoiser, UnrolledSolver):
-            return self._denoiser.solve(coded(measurement, start), iterations, between)
+        """Return the estimates, (P, B, h, w), of some iterations from the start; ``between`` is called before each.
+
+        If the prior has trained stages, these are the last of the iterations.
+        """
+        stages = 0 if self._stages is None else self._stages.among(iterations)
+        iterations -= stages
         # Where the denoiser reads each level, the host waits once for the first.
         levels = levels_from(self.settings, start.first if self._recordable else start.first.cpu(), iterations)
 
@@ -414,7 +424,10 @@ class Engine:
                 yield sigma
 
         problem = self._problem(measurement, start.error, ending_on_frames(self._priors, iterations))
-        return gap(start.v, problem, sigmas(), self._data_step)
+        estimates = gap(start.v, problem, sigmas(), self._data_step)
+        if self._stages is None or not stages:
+            return estimates
+        return self._stages.finish(estimates, partial(coded, measurement, start), between)
 
     def _problem(
         self, measurement: Measurement, error: InitialErrorMap | None, priors: tuple[Callable[..., torch.Tensor], ...]

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 
 from sci_stream.errors import ConfigError
-from sci_stream.recon.algorithms.unrolled import Prior, UnrolledSolver
 from sci_stream.recon.denoisers.external import DenoiserDefaults
 from sci_stream.recon.denoisers.registry import denoiser_spec
 
@@ -115,13 +114,6 @@ def settings_for(
         correlated=_CORRELATED_ITERATIONS,
         local_sigma=True,
     )
-
-
-def limited(settings: SolverSettings, prior: Prior) -> SolverSettings:
-    """Return settings with at most as many iterations as the prior has stages."""
-    if not isinstance(prior, UnrolledSolver) or settings.iterations <= (stages := len(prior.stages)):
-        return settings
-    return dataclasses.replace(settings, iterations=stages, min_iterations=min(settings.min_iterations, stages))
 
 
 def suited_to_masks(settings: SolverSettings, fineness: float) -> SolverSettings:

@@ -32,7 +32,7 @@ from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaults
 from sci_stream.recon.denoisers.registry import chosen_denoiser, named_prior
 from sci_stream.recon.engine import Engine
-from sci_stream.recon.settings import SolverSettings, default_settings, limited, settings_for, suited_to_masks
+from sci_stream.recon.settings import SolverSettings, default_settings, settings_for, suited_to_masks
 from sci_stream.reports import SolveReport
 
 AnyArray = Array | torch.Tensor
@@ -347,7 +347,7 @@ class ArraySolver:
         self.device = pick_device(options.device)
         self.denoiser, settings = _prior(options.denoiser, options.weights, self.device)
         settings = _adjusted(suited_to_masks(settings, self.calibration.fineness), options)
-        self.settings = limited(settings, self.denoiser)
+        self.settings = settings
         self._engine: Engine | None = None
         self._checks = options.check_masks
         self._monitor: CalibrationMonitor | None = None

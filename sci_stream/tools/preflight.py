@@ -189,14 +189,9 @@ class _Checks:
 
     def _check_denoiser(self) -> str:
         from sci_stream.nodes.reconstruct.solver_settings import make_prior  # noqa: PLC0415 - a light host has no torch
-        from sci_stream.recon.algorithms.unrolled import UnrolledSolver  # noqa: PLC0415 - a light host has no torch
-        from sci_stream.recon.settings import limited  # noqa: PLC0415 - it imports torch
 
         prior, settings = make_prior(self._rig.reconstruct, _first_device(self._rig))
-        settings = limited(settings, prior)
         self._solver = prior, settings
-        if isinstance(prior, UnrolledSolver):
-            return f"{prior.name}, up to {settings.iterations} stages"
         sigmas = f"σ {settings.sigma_first:.3f} → {settings.sigma_last:.3f}"
         return f"{prior.name}, up to {settings.iterations} iterations, {sigmas}"
 

@@ -14,20 +14,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.noise_level import Sigma, on_device
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser, Stack, frame_input, in_layers, network_sigma, run_network
 from sci_stream.recon.denoisers.weights import FfdnetWeights
-from sci_stream.recon.engine import Engine
-from sci_stream.recon.initialization.initializer import InitialState
-from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.settings import SolverSettings, default_settings
 from sci_stream_lab.training.learner import FrameLearner, error_of_solves
 from sci_stream_lab.training.unrolled.data import CodedScenes
-from sci_stream_lab.training.unrolled.masks import draw_pair
-from sci_stream_lab.training.unrolled.samples import exposed
-from sci_stream_lab.training.video.scenes import Video
+from sci_stream_lab.training.unrolled.samples import StartedSolve, StartOf, draw_solve
 
 # Iterations of the solves, and how likely they are: any may be the last where time is short. Chosen, not tuned.
 _ITERATIONS, _LIKELY = (4, 8, 12, 16, 24), (0.1, 0.2, 0.45, 0.15, 0.1)
@@ -52,15 +46,6 @@ class LearningDenoiser:
         return run_network(inputs, self.stack, gives_noise=self.gives_noise, dtype=self.dtype)[:, 0]
 
 
-class StartedSolve(NamedTuple):
-    """A snapshot whose solve can begin, and the truth, (1, B, H, W)."""
-
-    engine: Engine
-    measurement: Measurement
-    start: InitialState
-    truth: torch.Tensor
-
-
 class SolvesToLearnFrom(NamedTuple):
     """Solves of this many iterations with a denoiser in training."""
 
@@ -69,24 +54,19 @@ class SolvesToLearnFrom(NamedTuple):
     denoiser: LearningDenoiser
 
 
-class LoopData(CodedScenes[SolvesToLearnFrom]):
+class LoopData(CodedScenes[SolvesToLearnFrom, SolvesToLearnFrom]):
     """Solves that can begin, of scenes of ``settings.patch_px``."""
 
-    @torch.no_grad()
     def _draw(self, rng: np.random.Generator, number: int, n_frames: int) -> SolvesToLearnFrom:
         iterations, denoiser = int(rng.choice(_ITERATIONS, p=_LIKELY)), LearningDenoiser()
-        settings, size = self._solver(iterations), self._settings.patch_px
-        solves = []
-        for _ in range(number):
-            truth = self._scenes.draw(rng, n_frames, size)
-            masks = draw_pair(rng, n_frames, size, self._measured)
-            y, clipped = exposed(rng, truth, masks)
-            engine = Engine(Calibration(phi=masks.known), denoiser, self._device, settings)
-            saturated = None if clipped is None else torch.from_numpy(clipped).to(self._device)
-            measurement = engine.prepare(torch.from_numpy(y).to(self._device), saturated)
-            frames = torch.from_numpy(truth).unsqueeze(0).to(self._device)
-            solves.append(StartedSolve(engine, measurement, engine.initialize(measurement), frames))
+        start_of, size = StartOf(denoiser, self._solver(iterations), self._device), self._settings.patch_px
+        solves = [
+            draw_solve(rng, self._scenes, self._measured, start_of, n_frames=n_frames, size=size) for _ in range(number)
+        ]
         return SolvesToLearnFrom(solves, iterations, denoiser)
+
+    def _batch(self, _rng: np.random.Generator, drawn: SolvesToLearnFrom) -> SolvesToLearnFrom:
+        return drawn
 
     def _solver(self, iterations: int) -> SolverSettings:
         settings = default_settings(self._device, self._settings.variant)
@@ -95,14 +75,7 @@ class LoopData(CodedScenes[SolvesToLearnFrom]):
     def psnr_db(self, weights: FfdnetWeights) -> dict[str, float]:
         """Return the mean PSNR behind masks of each class on held-out clips, after 12 iterations."""
         denoiser, settings = FfdnetDenoiser(weights, self._device, Precision.AUTO), self._solver(12)
-        found: dict[str, list[float]] = {}
-        for kind, truth, masks in self._validation():
-            calibration = Calibration(phi=masks)
-            engine = Engine(calibration, denoiser, self._device, settings)
-            y = np.asarray((masks * truth).sum(0), np.float32)
-            video: Video = engine.reconstruct(calibration.snapshot("validation", 0, y))[0]
-            found.setdefault(kind, []).append(float(-10 * np.log10(np.square(video - truth).mean((1, 2))).mean()))
-        return {kind: float(np.mean(values)) for kind, values in found.items()}
+        return self._psnr_db(denoiser, settings)
 
 
 class LoopLearner(FrameLearner[SolvesToLearnFrom]):

@@ -20,7 +20,7 @@ from sci_stream.recon.algorithms.unrolled import Prior
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.registry import DENOISERS, chosen_denoiser, named_prior
 from sci_stream.recon.denoisers.variants import has_weights
-from sci_stream.recon.settings import SolverSettings, default_settings, limited, suited_to_masks
+from sci_stream.recon.settings import SolverSettings, default_settings, suited_to_masks
 
 _ID_DIGITS = 12
 # The identity denoiser, for tests.
@@ -54,7 +54,7 @@ def make_prior(section: ReconstructSection, device: torch.device) -> tuple[Prior
             hint="Convert them, with sci-stream-lab: sci-stream weights import FILE.mat FILE.safetensors",
         )
     prior = named_prior(name, device, weights, Precision(section.precision))
-    return prior, limited(settings, prior)
+    return prior, settings
 
 
 def suited(section: ReconstructSection, settings: SolverSettings, calibration: Calibration) -> SolverSettings:

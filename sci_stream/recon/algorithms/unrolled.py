@@ -1,6 +1,7 @@
-r"""A solve of a few stages that is trained as a whole, for any masks, any number of frames and any size.
+r"""The last iterations of a solve, trained as a whole, for any masks, any number of frames and any size.
 
-Each stage is an iteration of GAP (`sci_stream.recon.algorithms.gap`) with a network of its own::
+Iterations with a denoiser come first. Each stage then is an iteration of GAP (`sci_stream.recon.algorithms.gap`) with a
+network of its own::
 
     v, e² ← network(x, σ, change of the last data step, masks, noise, error of the start; memory)
     y_acc ← y + w (y_acc − y + α (y − Φv)),   w = Σe²φ² / (Σe²φ² + n²)
@@ -45,13 +46,15 @@ _LOG_RANGE = 5.5
 # Scales of changes in units of the error, and of the maps, among the inputs; where the maps end.
 _CHANGE_SCALE, _MAP_SCALE, _MAP_LIMIT = 0.3, 4.0, 0.5
 _TINY = 1e-12
+_LEAST_BEFORE = 4
 
 
 class Coded(NamedTuple):
-    """Measurements of N videos of B frames each, with the starts of their solves; the planes of a mosaic are videos.
+    """Measurements of N videos of B frames each, with estimates of them; the planes of a mosaic are videos.
 
     ``y`` (N, H, W); ``phi`` (N, B, H, W); ``r_inv`` (N, H, W), 1/Σφ², 0 where nothing valid was measured; ``noise`` and
-    ``error``, n² and e_p² of the start, (N, H, W); ``still`` ȳ, (N, H, W); ``start`` x⁰, (N, B, H, W).
+    ``error``, n² and e_p² of the start of the solve, (N, H, W); ``still`` ȳ, (N, H, W); ``start``, the estimate that
+    the stages begin with, (N, B, H, W).
     """
 
     y: torch.Tensor
@@ -64,10 +67,12 @@ class Coded(NamedTuple):
 
 
 class UnrolledSolver:
-    """Stages on a device, in place of a denoiser and the iterations with it.
+    """Stages on a device, and the denoiser of the iterations before them.
 
     Parameters
     ----------
+    before
+        The denoiser.
     stages
         From `sci_stream.recon.denoisers.weights.load_unrolled`. Copied to the device.
     precision
@@ -77,8 +82,9 @@ class UnrolledSolver:
 
     name, recordable = "unrolled", True
 
-    def __init__(self, stages: Sequence[Stage], device: torch.device, precision: Precision) -> None:
+    def __init__(self, before: Denoiser, stages: Sequence[Stage], device: torch.device, precision: Precision) -> None:
         prepare_libraries(device)
+        self.before = before
         half = precision is Precision.HALF or (precision is Precision.AUTO and computes_bfloat16(device))
         self._dtype = torch.bfloat16 if half else torch.float32
         self.pixels_per_chunk = PIXELS_PER_CHUNK[device.type]
@@ -93,10 +99,37 @@ class UnrolledSolver:
             for stage in stages
         ]
 
-    def solve(self, problem: Coded, number: int, between: Callable[[], None]) -> Iterator[torch.Tensor]:
-        """Return the results, (N, B, H, W), of this many stages; ``between`` is called before each."""
-        self._frame_pixels = problem.y.numel()
-        return estimates(problem, self.stages[:number], self._dtype, self.pixels_per_chunk, between)
+    @property
+    def least_iterations(self) -> int:
+        """The fewest iterations of a solve that ends with the stages: they were trained to begin after four."""
+        return _LEAST_BEFORE + len(self.stages)
+
+    def among(self, iterations: int) -> int:
+        """Return how many of some iterations are stages: all of them, or none."""
+        return len(self.stages) if iterations >= self.least_iterations else 0
+
+    def finish(
+        self,
+        iterations: Iterable[torch.Tensor],
+        problem: Callable[[torch.Tensor], Coded],
+        between: Callable[[], None],
+    ) -> Iterator[torch.Tensor]:
+        """Yield the estimates of iterations, (N, B, H, W), at least one, and then those of the stages after them.
+
+        Parameters
+        ----------
+        iterations
+            The estimates.
+        problem
+            The stages' problem, given the last of the estimates.
+        between
+            Called before each stage.
+        """
+        for v in iterations:
+            yield v
+        begun = problem(v)
+        self._frame_pixels = begun.y.numel()
+        yield from estimates(begun, self.stages, self._dtype, self.pixels_per_chunk, between)
 
     def reduce_memory(self) -> bool:
         """Take chunks of half the size, down to a frame each; see `sci_stream.ports.MemoryReducible`."""
@@ -107,7 +140,7 @@ class UnrolledSolver:
 
 
 Prior = Denoiser | UnrolledSolver
-"""Solves are iterations of GAP with the one, or the stages of the other."""
+"""Solves are iterations of GAP with the one, which the stages of the other may finish."""
 
 
 def estimates(

@@ -59,6 +59,11 @@ def _network(name: str) -> Callable[[torch.device, Path | None, Precision], Deno
     return make
 
 
+def _unrolled(device: torch.device, weights: Path | None, precision: Precision) -> UnrolledSolver:
+    stages = load_unrolled(weights or shipped_weights("unrolled"))
+    return UnrolledSolver(_network("ffdnet-lite")(device, None, precision), stages, device, precision)
+
+
 _FFDNET = DenoiserDefaults(relaxation=1.5)
 
 DENOISERS: dict[str, DenoiserSpec] = {
@@ -71,14 +76,8 @@ DENOISERS: dict[str, DenoiserSpec] = {
     "ffdnet": DenoiserSpec(_network("ffdnet"), replace(_FFDNET, gpu_iterations=40), takes_weights=True),
     "ffdnet-lite": DenoiserSpec(_network("ffdnet-lite"), _FFDNET, takes_weights=True),
     "video-lite": DenoiserSpec(_network("video-lite"), replace(_FFDNET, iterations=12), takes_weights=True),
-    # As many iterations as there are stages.
-    "unrolled": DenoiserSpec(
-        lambda device, weights, precision: UnrolledSolver(
-            load_unrolled(weights or shipped_weights("unrolled")), device, precision
-        ),
-        DenoiserDefaults(iterations=64, min_iterations=1, along_time=False),
-        takes_weights=True,
-    ),
+    # Twelve iterations and then four stages.
+    "unrolled": DenoiserSpec(_unrolled, replace(_FFDNET, iterations=16), takes_weights=True),
     "identity": DenoiserSpec(
         lambda *_: IdentityDenoiser(),
         DenoiserDefaults(

@@ -157,8 +157,8 @@ def levels_from(settings: SolverSettings, first: torch.Tensor, iterations: int) 
     return sigma_levels(first, first.clamp_max(last), iterations)
 
 
-def coded(measurement: Measurement, start: InitialState) -> Coded:
-    """Return a measurement with its start as the stages take them."""
+def coded(measurement: Measurement, start: InitialState, v: torch.Tensor) -> Coded:
+    """Return a measurement and the estimate v, (P, B, h, w), that a solve has come to, as the stages take them."""
     y, r_inv, noise, error = measurement.y, measurement.r_inv, measurement.noise, start.error
     if error is not None and noise is not None and measurement.mismatch is not None:
         noise, error = error.with_noise(noise, measurement.mismatch * y, r_inv)
@@ -166,4 +166,4 @@ def coded(measurement: Measurement, start: InitialState) -> Coded:
     if error is not None:
         around = torch.where(error.around.isfinite(), error.around, error.where_wrong).clamp(0.0, 1.0)
     noise = torch.zeros_like(y) if noise is None else noise.clamp_min(0.0)
-    return Coded(y, measurement.phi, r_inv, noise, around, start.still[:, 0], start.v)
+    return Coded(y, measurement.phi, r_inv, noise, around, start.still[:, 0], v)

@@ -1,11 +1,12 @@
-"""Solves by stages that were trained as a whole: in the engine, by file and by name."""
+"""Solves whose last iterations were trained as a whole: in the engine, by file and by name."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.nodes.reconstruct.solver_settings import make_prior, offered_priors
 from sci_stream.optics.bayer import BayerPhase
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.unrolled import Coded, UnrolledSolver, estimates
+from sci_stream.recon.algorithms.unrolled import Coded, estimates
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.registry import make_denoiser, named_prior
 from sci_stream.recon.denoisers.variants import shipped_weights
@@ -88,27 +89,36 @@ def _engine(calibration: Calibration, weights: Path, precision: Precision = Prec
     ("n_frames", "height", "width", "bayer"),
     [(1, 20, 22, None), (2, 16, 16, None), (50, 15, 7, None), (5, 33, 21, None), (3, 24, 26, BayerPhase.GRBG)],
 )
-def test_engine_returns_the_result_of_the_last_stage(
+def test_stages_are_the_last_iterations_of_a_solve(
     weights: Path, n_frames: int, height: int, width: int, bayer: BayerPhase | None
 ) -> None:
     calibration = _calibration(n_frames, height, width, bayer)
     y = (calibration.phi * _scene(n_frames, height, width)).sum(0)
     engine, snapshot = _engine(calibration, weights), calibration.snapshot("s", 0, np.asarray(y, np.float32))
     after_each: list[torch.Tensor] = []
-    video, report = engine.reconstruct(snapshot, watch=lambda estimate: after_each.append(estimate.clone()))
-    assert (report.iterations, len(after_each)) == (3, 3)
+    video, report = engine.reconstruct(snapshot, 7, watch=lambda estimate: after_each.append(estimate.clone()))
+    assert (report.iterations, len(after_each)) == (7, 7)
     assert report.residual < 0.05
     assert report.noise is not None
+    frames = Engine(calibration, make_denoiser("ffdnet-lite", CPU), CPU, engine.settings)
     with torch.inference_mode():
-        measurement = engine.prepare(torch.from_numpy(calibration.measurement(snapshot.counts)))
-        problem = coded(measurement, engine.initialize(measurement))
-        expected = [*estimates(problem, random_stages(), torch.float32)]
-    for result, of_stage in zip(after_each, expected, strict=True):
-        torch.testing.assert_close(result, engine._masks.merged(of_stage))
-    few, limited = engine.reconstruct(snapshot, 1)
-    assert (limited.iterations, limited.budget_limited) == (1, True)
-    np.testing.assert_array_equal(few, after_each[0].numpy())
-    assert not np.array_equal(few, video)
+        measurement = frames.prepare(torch.from_numpy(calibration.measurement(snapshot.counts)))
+        start = frames.initialize(measurement)
+        before = [*frames.solve(measurement, start, 4)]
+        expected = [*before, *estimates(coded(measurement, start, before[-1]), random_stages(), torch.float32)]
+    for result, of_iteration in zip(after_each, expected, strict=True):
+        torch.testing.assert_close(result, engine._masks.merged(of_iteration))
+    np.testing.assert_array_equal(video, after_each[-1].numpy())
+
+
+def test_solve_of_few_iterations_has_no_stages(weights: Path) -> None:
+    calibration = _calibration(4, 16, 16)
+    snapshot = calibration.snapshot("s", 0, np.asarray((calibration.phi * _scene(4, 16, 16)).sum(0), np.float32))
+    engine = _engine(calibration, weights)
+    frames = Engine(calibration, make_denoiser("ffdnet-lite", CPU), CPU, engine.settings)
+    video, report = engine.reconstruct(snapshot, 6)
+    assert (report.iterations, report.budget_limited) == (6, True)
+    np.testing.assert_array_equal(video, frames.reconstruct(snapshot, 6)[0])
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 5])
@@ -131,8 +141,8 @@ def test_memory_is_reduced_down_to_single_frames(weights: Path) -> None:
     video, _ = engine.reconstruct(snapshot)
     while engine.reduce_memory():
         pass
-    assert isinstance(engine._denoiser, UnrolledSolver)
-    assert engine._denoiser.pixels_per_chunk < 2 * 32 * 32
+    assert engine._stages is not None
+    assert engine._stages.pixels_per_chunk < 2 * 32 * 32
     np.testing.assert_allclose(engine.reconstruct(snapshot)[0], video, atol=1e-5)
 
 
@@ -143,17 +153,31 @@ def test_convolutions_in_16_bits_differ_little(weights: Path) -> None:
     assert 0 < np.abs(exact - half).max() < 0.02
 
 
+def test_costs_of_solves_are_known_with_and_without_stages(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = _engine(_calibration(4, 16, 16), weights)
+    solved: list[int] = []
+    solve = engine.solve
+
+    def count(*arguments: Any) -> Iterator[torch.Tensor]:
+        solved.append(arguments[2])
+        return solve(*arguments)
+
+    monkeypatch.setattr(engine, "solve", count)
+    engine.warm_up()
+    assert solved == [4, 4, 6, 6, 7, 7, 16, 16]  # stages from 7 on, twice each
+
+
 def test_arrays_and_rig_take_the_solver_from_its_weights(weights: Path) -> None:
     masks = np.random.default_rng(0).integers(0, 2, (4, 32, 32))
     ys = np.stack([(masks * _scene(4, 32, 32)).sum(0)] * 2)
     result = sci_stream.reconstruct(ys, masks, weights=weights, white=1.0, device="cpu")
-    assert [report.iterations for report in result.reports] == [3, 3]
+    assert [report.iterations for report in result.reports] == [16, 16]
     assert result.reports[1].start_reason in ("warm", "no_gain")  # the preceding video was tried
     section = ReconstructSection(weights=weights)
     prior, settings = make_prior(section, CPU)
-    assert (prior.name, settings.iterations, settings.min_iterations) == ("unrolled", 3, 1)
+    assert (prior.name, settings.iterations, settings.min_iterations) == ("unrolled", 16, 4)
     assert "unrolled" in offered_priors(section, "unrolled")
-    assert make_prior(section.model_copy(update={"iterations": 2}), CPU)[1].iterations == 2
+    assert make_prior(section.model_copy(update={"iterations": 12}), CPU)[1].iterations == 12
 
 
 def test_name_without_weights_says_where_to_get_them() -> None:

@@ -2,32 +2,54 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 
-from sci_stream.recon.algorithms.unrolled import Coded, estimates
-from sci_stream.recon.backend.device import computes_bfloat16
+from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.algorithms.unrolled import Prior, UnrolledSolver
+from sci_stream.recon.backend.half_precision import Precision
+from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.denoisers.weights import Stage
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.settings import SolverSettings, default_settings
 from sci_stream_lab.training.data import DRAWING_THREADS, SamplesT, drawn_ahead
 from sci_stream_lab.training.media import MediaSet
 from sci_stream_lab.training.settings import TrainingSettings
 from sci_stream_lab.training.unrolled.masks import moving_masks
-from sci_stream_lab.training.unrolled.samples import CodedSamples, cut, draw_n_frames, draw_sample, started
+from sci_stream_lab.training.unrolled.samples import (
+    CodedSamples,
+    StartOf,
+    cut,
+    draw_n_frames,
+    draw_solve,
+    finish_iterations,
+)
 from sci_stream_lab.training.video.data import centre
 from sci_stream_lab.training.video.scenes import Scenes, Video
 
+DrawnT = TypeVar("DrawnT")
+# Beside the number of a step in its seed: what a batch takes of the snapshots that were drawn.
+_BATCHES = 1
+# The denoiser of the iterations before the stages, their numbers, how likely these are, and the number in validations.
+# Chosen, not tuned.
+_BEFORE, _ITERATIONS, _LIKELY, _VALIDATED = "ffdnet-lite", (4, 8, 12, 20), (0.15, 0.2, 0.55, 0.1), 12
 
-class CodedScenes(ABC, Generic[SamplesT]):
+
+class CodedScenes(ABC, Generic[DrawnT, SamplesT]):
     """Scenes behind masks; see `sci_stream_lab.training.data.TrainingData`.
 
     A batch depends on the seed and on the number of its step alone. Its snapshots have as many frames each, and
     ``settings.batch`` frames together.
+
+    ``steps_per_draw`` steps learn from the same snapshots.
 
     ``held_out`` of the clips only validate; ``measured`` are stacks of measured masks, which are cut from.
 
@@ -36,6 +58,8 @@ class CodedScenes(ABC, Generic[SamplesT]):
     ConfigError
         If too few clips are left to train on.
     """
+
+    steps_per_draw = 1
 
     def __init__(
         self,
@@ -59,23 +83,43 @@ class CodedScenes(ABC, Generic[SamplesT]):
     @contextmanager
     def batches(self, step: int, _weights: Callable[[], object]) -> Iterator[Iterator[SamplesT]]:
         """Yield the batches of all steps from this one on; see `sci_stream_lab.training.data.TrainingData`."""
-        with drawn_ahead(self._batch, step, DRAWING_THREADS[self._device.type]) as batches:
-            yield (self._on_device(batch) for batch in batches)
+        with drawn_ahead(self._drawn, step // self.steps_per_draw, DRAWING_THREADS[self._device.type]) as drawn:
+            yield self._in_order(drawn, step)
 
-    def _batch(self, step: int) -> SamplesT:
-        rng = np.random.default_rng((self._settings.seed, step))
+    def _drawn(self, number: int) -> DrawnT:
+        rng = np.random.default_rng((self._settings.seed, number))
         n_frames = draw_n_frames(rng)
         return self._draw(rng, max(1, round(self._settings.batch / n_frames)), n_frames)
 
+    def _in_order(self, drawn: Iterator[DrawnT], first: int) -> Iterator[SamplesT]:
+        """Yield the batch of each step from this one on."""
+        snapshots = next(drawn)
+        for step in itertools.count(first):
+            if step > first and step % self.steps_per_draw == 0:
+                snapshots = next(drawn)
+            yield self._batch(np.random.default_rng((self._settings.seed, step, _BATCHES)), snapshots)
+
     @abstractmethod
-    def _draw(self, rng: np.random.Generator, number: int, n_frames: int) -> SamplesT:
+    def _draw(self, rng: np.random.Generator, number: int, n_frames: int) -> DrawnT:
         """Draw snapshots of as many frames each."""
 
-    def _on_device(self, batch: SamplesT) -> SamplesT:
-        return batch
+    @abstractmethod
+    def _batch(self, rng: np.random.Generator, drawn: DrawnT) -> SamplesT:
+        """Return what a step learns from, which need not be all of what was drawn."""
 
     def save(self) -> None:
         """Nothing: batches are drawn again; see `sci_stream_lab.training.data.TrainingData`."""
+
+    def _psnr_db(self, prior: Prior, settings: SolverSettings) -> dict[str, float]:
+        """Return the mean PSNR behind masks of each class on held-out clips."""
+        found: dict[str, list[float]] = {}
+        for kind, truth, masks in self._validation():
+            calibration = Calibration(phi=masks)
+            engine = Engine(calibration, prior, self._device, settings)
+            y = np.asarray((masks * truth).sum(0), np.float32)
+            video: Video = engine.reconstruct(calibration.snapshot("validation", 0, y))[0]
+            found.setdefault(kind, []).append(float(-10 * np.log10(np.square(video - truth).mean((1, 2))).mean()))
+        return {kind: float(np.mean(values)) for kind, values in found.items()}
 
     def _validation(self) -> Iterator[tuple[str, Video, Video]]:
         """Yield kinds of masks, the held-out scenes and masks of that kind, (B, H, W)."""
@@ -86,37 +130,30 @@ class CodedScenes(ABC, Generic[SamplesT]):
                 yield kind, truth, masks_of(np.random.default_rng(number), len(truth), size)
 
 
-class UnrolledData(CodedScenes[CodedSamples]):
-    """Squares of ``settings.patch_px`` are cut out of scenes of ``settings.clip_px``.
+class UnrolledData(CodedScenes[list[CodedSamples], CodedSamples]):
+    """Squares of ``settings.patch_px``, cut out of scenes of ``settings.clip_px`` after iterations with a denoiser."""
 
-    So noise and start are those of a larger image.
-    """
+    steps_per_draw = 4
 
-    def _draw(self, rng: np.random.Generator, number: int, n_frames: int) -> CodedSamples:
-        settings = self._settings
-        samples = [draw_sample(rng, self._scenes, n_frames, settings.clip_px, self._measured) for _ in range(number)]
-        return cut(rng, samples, settings.patch_px)
+    def __init__(self, *args: Any, held_out: int) -> None:
+        super().__init__(*args, held_out=held_out)
+        self._before = make_denoiser(_BEFORE, self._device, precision=Precision.AUTO)
+        self._solver = dataclasses.replace(default_settings(self._device, "unrolled"), warm_start=True)
 
-    def _on_device(self, batch: CodedSamples) -> CodedSamples:
-        return _on(batch, self._device)
+    def _draw(self, rng: np.random.Generator, number: int, n_frames: int) -> list[CodedSamples]:
+        start_of, size = StartOf(self._before, self._solver, self._device), self._settings.clip_px
+        solves = (
+            draw_solve(rng, self._scenes, self._measured, start_of, n_frames=n_frames, size=size) for _ in range(number)
+        )
+        return [finish_iterations(solve, int(rng.choice(_ITERATIONS, p=_LIKELY))) for solve in solves]
+
+    def _batch(self, rng: np.random.Generator, drawn: list[CodedSamples]) -> CodedSamples:
+        return cut(rng, drawn, self._settings.patch_px)
 
     def psnr_db(self, weights: list[Stage]) -> dict[str, float]:
         """Return the mean PSNR behind masks of each class on held-out clips."""
-        dtype = torch.bfloat16 if computes_bfloat16(self._device) else torch.float32
-        stages = [
-            Stage(
-                [k.to(self._device) for k in s.kernels], [b.to(self._device) for b in s.biases], s.step.to(self._device)
-            )
-            for s in weights
-        ]
-        found: dict[str, list[torch.Tensor]] = {}
-        with torch.inference_mode():
-            for kind, truth, masks in self._validation():
-                coded = started(np.asarray((masks * truth).sum(0), np.float32), masks)
-                s = _on(CodedSamples(coded, torch.from_numpy(truth).unsqueeze(0)), self._device)
-                mse = ([*estimates(s.coded, stages, dtype)][-1] - s.truth).square().mean((-2, -1))
-                found.setdefault(kind, []).append(-10 * mse.log10().mean())
-        return {kind: float(torch.stack(values).mean()) for kind, values in found.items()}
+        solver = UnrolledSolver(self._before, weights, self._device, Precision.AUTO)
+        return self._psnr_db(solver, dataclasses.replace(self._solver, iterations=_VALIDATED + len(weights)))
 
 
 def _binary(rng: np.random.Generator, n_frames: int, size: int, opened: float = 0.5) -> Video:
@@ -128,7 +165,3 @@ _VALIDATION: dict[str, Callable[[np.random.Generator, int, int], Video]] = {
     "open 30 %": lambda rng, n, size: _binary(rng, n, size, 0.3),
     "moving": lambda rng, n, size: moving_masks(rng, n, size)(0.0),
 }
-
-
-def _on(samples: CodedSamples, device: torch.device) -> CodedSamples:
-    return CodedSamples(Coded(*(field.to(device) for field in samples.coded)), samples.truth.to(device))

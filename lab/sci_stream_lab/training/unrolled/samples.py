@@ -1,4 +1,4 @@
-"""Snapshots to learn from: a scene behind masks of a class, as a sensor records it, with the start of its solve.
+"""Snapshots to learn from: a scene behind masks of a class, as a sensor records it, and its solve up to the stages.
 
 All shares and ranges were chosen, not tuned.
 """
@@ -13,12 +13,11 @@ import numpy.typing as npt
 import torch
 
 from sci_stream.optics.calibration import Calibration
-from sci_stream.optics.forward import gram_diag, inverse_gram
+from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.unrolled import Coded
-from sci_stream.recon.initialization.initializer import Initializer, Past, coded
-from sci_stream.recon.initialization.lmmse import LmmseEstimator
+from sci_stream.recon.engine import Engine
+from sci_stream.recon.initialization.initializer import InitialState, Past, coded
 from sci_stream.recon.measurement import Measurement
-from sci_stream.recon.noise_estimation import coded_windows, estimate_noise
 from sci_stream.recon.settings import SolverSettings
 from sci_stream_lab.training.unrolled.masks import MaskPair, draw_pair
 from sci_stream_lab.training.video.entries import sensed
@@ -33,11 +32,19 @@ _DIM_SHARE, _DIM = 0.12, ((0.005, 0.03), (1e2, 3e3))
 _BRIGHT_SHARE, _BRIGHT = 0.48, ((0.0005, 0.01), (3e3, 1e5))
 # Part of the error of its start that the preceding video still has.
 _PAST_ERROR = (0.15, 0.7)
-_STARTS = Initializer(SolverSettings(linear_start=True, warm_start=True))
+
+
+class StartedSolve(NamedTuple):
+    """A snapshot whose solve can begin, and the truth, (1, B, H, W)."""
+
+    engine: Engine
+    measurement: Measurement
+    start: InitialState
+    truth: torch.Tensor
 
 
 class CodedSamples(NamedTuple):
-    """Snapshots of as many frames each, with the truth, (N, B, H, W)."""
+    """Snapshots of as many frames each as stages meet them, with the truth, (N, B, H, W)."""
 
     coded: Coded
     truth: torch.Tensor
@@ -48,23 +55,21 @@ def draw_n_frames(rng: np.random.Generator) -> int:
     return int(rng.choice(_FRAMES, p=_LIKELY))
 
 
-def draw_sample(
-    rng: np.random.Generator, scenes: Scenes, n_frames: int, size: int, measured: Sequence[Video]
-) -> CodedSamples:
+@torch.no_grad()
+def draw_solve(
+    rng: np.random.Generator, scenes: Scenes, measured: Sequence[Video], start_of: StartOf, *, n_frames: int, size: int
+) -> StartedSolve:
     """Draw a snapshot of a scene and find its start: the same for the same state of ``rng``."""
     warm = rng.random() < _WARM_SHARE
     video = scenes.draw(rng, 2 * n_frames if warm else n_frames, size)
     masks = draw_pair(rng, n_frames, size, measured)
-    past = _past(rng, video[:n_frames], masks) if warm else None
     truth = video[-n_frames:]
-    y, clipped = exposed(rng, truth, masks)
-    return CodedSamples(started(y, masks.known, clipped=clipped, past=past), torch.from_numpy(truth).unsqueeze(0))
-
-
-def _past(rng: np.random.Generator, truth: Video, masks: MaskPair) -> Video:
-    """Return a possible result of the preceding snapshot's solve: errors as its start has, but smaller."""
-    start = started(exposed(rng, truth, masks)[0], masks.known).start[0].numpy()
-    return np.asarray(truth + np.float32(rng.uniform(*_PAST_ERROR)) * (start - truth), dtype=np.float32)
+    if not warm:
+        return start_of(masks.known, *exposed(rng, truth, masks), truth=truth)
+    before = start_of(masks.known, *exposed(rng, video[:n_frames], masks), truth=video[:n_frames])
+    # A possible result of the preceding snapshot's solve: errors as its start has, but smaller.
+    past = before.truth + rng.uniform(*_PAST_ERROR) * (before.start.v - before.truth)
+    return start_of(masks.known, *exposed(rng, truth, masks), truth=truth, past=past)
 
 
 def exposed(rng: np.random.Generator, truth: Video, masks: MaskPair) -> tuple[Video, npt.NDArray[np.bool_] | None]:
@@ -79,30 +84,53 @@ def exposed(rng: np.random.Generator, truth: Video, masks: MaskPair) -> tuple[Vi
     return np.minimum(y, limit), y >= limit
 
 
-@torch.no_grad()
-def started(
-    y: Video, masks: Video, *, clipped: npt.NDArray[np.bool_] | None = None, past: Video | None = None
-) -> Coded:
-    """Return a snapshot with its noise and its start, as the engine finds them.
+class StartOf:
+    """Finds the starts of solves with a denoiser, on a device.
 
-    Parameters
-    ----------
-    y, masks
-        (H, W) and (B, H, W).
-    clipped
-        Which pixels are saturated.
-    past
-        The preceding video, (B, H, W), which the start continues if that predicts y.
+    ``settings`` are those of the solves.
     """
-    image, phi = torch.from_numpy(y).unsqueeze(0), torch.from_numpy(masks).unsqueeze(0)
-    r_inv_clipped = r_inv = inverse_gram(gram_diag(phi))
-    if clipped is not None:
-        r_inv = r_inv * torch.from_numpy(~clipped)
-    noise, mismatch = estimate_noise(image, coded_windows(phi), r_inv)
-    measurement = Measurement(image, phi, r_inv, noise, mismatch, r_inv_clipped)
-    before = None if past is None else Past(torch.from_numpy(past).unsqueeze(0), torch.tensor(True))
-    linear = LmmseEstimator(phi, r_inv_clipped, Calibration(phi=masks / max(1.0, float(masks.max()))).fineness)
-    return coded(measurement, _STARTS.begin(measurement, linear, before))
+
+    def __init__(self, denoiser: Denoiser, settings: SolverSettings, device: torch.device) -> None:
+        self._denoiser, self._settings, self._device = denoiser, settings, device
+
+    def __call__(
+        self,
+        masks: Video,
+        y: Video,
+        clipped: npt.NDArray[np.bool_] | None = None,
+        *,
+        truth: Video,
+        past: torch.Tensor | None = None,
+    ) -> StartedSolve:
+        """Return a snapshot whose solve can begin.
+
+        Parameters
+        ----------
+        masks, y
+            (B, H, W) and (H, W).
+        clipped
+            Which pixels are saturated.
+        truth
+            (B, H, W).
+        past
+            The preceding video, (1, B, H, W), which the start continues if that predicts y.
+        """
+        engine = Engine(Calibration(phi=masks), self._denoiser, self._device, self._settings)
+        saturated = None if clipped is None else torch.from_numpy(clipped).to(self._device)
+        measurement = engine.prepare(torch.from_numpy(y).to(self._device), saturated)
+        before = None if past is None else Past(past, torch.ones((), dtype=torch.bool, device=self._device))
+        frames = torch.from_numpy(truth).unsqueeze(0).to(self._device)
+        return StartedSolve(engine, measurement, engine.initialize(measurement, before), frames)
+
+
+@torch.no_grad()
+def finish_iterations(solve: StartedSolve, iterations: int) -> CodedSamples:
+    """Return a snapshot as the stages meet it, after this many iterations."""
+    engine, measurement, start, truth = solve
+    v = start.v
+    for v in engine.solve(measurement, start, iterations):  # noqa: B007 - the last one is wanted
+        pass
+    return CodedSamples(coded(measurement, start, v), truth)
 
 
 def cut(rng: np.random.Generator, samples: Sequence[CodedSamples], size: int) -> CodedSamples:

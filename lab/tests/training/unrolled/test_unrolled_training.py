@@ -20,7 +20,7 @@ from sci_stream.optics.forward import accumulate_and_project, forward
 from sci_stream.recon.algorithms.unrolled import Coded, estimates
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.denoisers.registry import named_prior
+from sci_stream.recon.denoisers.registry import make_denoiser, named_prior
 from sci_stream.recon.denoisers.weights import Stage, load_unrolled
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
@@ -34,11 +34,12 @@ from sci_stream_lab.training.train import TrainingResult, train
 from sci_stream_lab.training.unrolled.learner import UnrolledLearner
 from sci_stream_lab.training.unrolled.masks import draw_pair, moving_masks
 from sci_stream_lab.training.unrolled.network import UnrolledShape, grown, initial_stages
-from sci_stream_lab.training.unrolled.samples import CodedSamples, cut, draw_sample, started
+from sci_stream_lab.training.unrolled.samples import CodedSamples, StartOf, cut, draw_solve, finish_iterations
 from sci_stream_lab.training.variants import NetworkShape
 from sci_stream_lab.training.video.scenes import Scenes
 
 SHAPE = UnrolledShape(stages=2, layers=3, channels=16)
+START_OF = StartOf(make_denoiser("ffdnet-lite", CPU), default_settings(CPU, "unrolled"), CPU)
 
 
 def _scene(n_frames: int, height: int, width: int) -> np.ndarray:
@@ -50,7 +51,7 @@ def _sample(n_frames: int = 4, height: int = 32, width: int = 32, seed: int = 0)
     truth = _scene(n_frames, height, width)
     masks = (np.random.default_rng(seed).random(truth.shape) < 0.5).astype(np.float32)
     y = np.asarray((masks * truth).sum(0), np.float32)
-    return CodedSamples(started(y, masks), torch.from_numpy(truth).unsqueeze(0))
+    return finish_iterations(START_OF(masks, y, truth=truth), 1)
 
 
 def _stages(shape: UnrolledShape = SHAPE) -> list[Stage]:
@@ -179,9 +180,9 @@ def test_sample_repeats_with_its_seed_and_fits_its_measurement() -> None:
     clip = (255 * _scene(60, 48, 48)).astype(np.uint8)
     photograph = picture(0, 96, 96)
     for seed in range(12):
-        one, other = (
-            draw_sample(np.random.default_rng(seed), Scenes([clip], [photograph]), 6, 48, []) for _ in range(2)
-        )
+        scenes = Scenes([clip], [photograph])
+        solves = (draw_solve(np.random.default_rng(seed), scenes, [], START_OF, n_frames=6, size=48) for _ in range(2))
+        one, other = (finish_iterations(solve, 1) for solve in solves)
         for a, b in zip((*one.coded, one.truth), (*other.coded, other.truth), strict=True):
             assert torch.equal(a, b)
             assert a.isfinite().all()
@@ -271,8 +272,8 @@ def test_exported_run_solves_as_in_training(go: Go, tmp_path: Path) -> None:
     solver = named_prior("unrolled", CPU, path, Precision.FLOAT32)
     calibration = Calibration(phi=masks)
     engine = Engine(calibration, solver, CPU, default_settings(CPU, "unrolled"))
-    video, _ = engine.reconstruct(calibration.snapshot("s", 0, y))
-    expected = _last(started(y, masks), load_unrolled(path))[0]
+    video, _ = engine.reconstruct(calibration.snapshot("s", 0, y), 6)
+    expected = _last(finish_iterations(START_OF(masks, y, truth=truth), 4).coded, load_unrolled(path))[0]
     np.testing.assert_allclose(video, expected.numpy(), atol=1e-5)
     with pytest.raises(ConfigError, match="bench classes"):
         export_weights(tmp_path / "run", path, data=[], licence="MIT", plan=TestPlan([tmp_path]))
