@@ -18,7 +18,7 @@ from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import LocalDenoiser, MemoryReducible
 from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, data_step, gap, noise_variance_ratio
 from sci_stream.recon.algorithms.noise_level import Sigma
-from sci_stream.recon.algorithms.unrolled import Prior, UnrolledSolver
+from sci_stream.recon.algorithms.unrolled import LEAST_BEFORE, Prior, UnrolledSolver
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.cuda_graph import (
     Graphs,
@@ -115,6 +115,7 @@ class Engine:
         self.device = device
         self._stages = denoiser if isinstance(denoiser, UnrolledSolver) else None
         self._denoiser = denoiser.before if isinstance(denoiser, UnrolledSolver) else denoiser
+        self._features = None if self._stages is None else self._stages.dtype
         self._recordable = is_recordable(denoiser)
         if recorder is None and device.type == "cuda":
             recorder, compiler = record_cuda_graph(device), compiler or compile_on_gpu
@@ -133,7 +134,7 @@ class Engine:
         self.costs = SolveCosts()
         """Seconds that solves take, measured."""
         self._initializer = Initializer(settings)
-        with within_memory(calibration, device):
+        with within_memory(calibration, device, self._features):
             self._masks = MaskStack(calibration, device)
         self._priors = self._cycle()
         self._solving = False
@@ -153,7 +154,7 @@ class Engine:
             self._correction = correction
             return
         turns = self._masks.turns
-        with within_memory(self.calibration, self.device):
+        with within_memory(self.calibration, self.device, self._features):
             self._masks.correct(correction)
         if self._masks.turns != turns:
             self.forget("calibration")
@@ -283,7 +284,7 @@ class Engine:
         on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
         self._solving = True
         try:
-            with within_memory(self.calibration, self.device), torch.inference_mode(), on_device:
+            with within_memory(self.calibration, self.device, self._features), torch.inference_mode(), on_device:
                 stopwatch.lap()
                 y, saturated, saturated_fraction = self._upload(snapshot)
                 past, reason = self._initializer.past(snapshot)
@@ -316,12 +317,12 @@ class Engine:
 
     @property
     def _cost_known_at(self) -> tuple[int, ...]:
-        """Numbers of iterations whose costs give those of all others: iterations take as long each, stages do not."""
+        """Numbers of iterations whose costs give those of all others: a stage takes as long as a few iterations."""
         least, full = self.settings.min_iterations, self.settings.iterations
-        if self._stages is None or not self._stages.among(full):
+        if self._stages is None:
             return (least,)
-        first = max(least, self._stages.least_iterations)
-        return tuple(sorted({least, max(least, first - 1), first, full}))
+        known = (least, LEAST_BEFORE, LEAST_BEFORE + len(self._stages.stages), full)
+        return tuple(sorted({min(max(least, count), full) for count in known}))
 
     def _recorded(self, iterations: int) -> int:
         """Return the largest number of iterations, at most this one, that is recorded; itself if none is."""
@@ -427,7 +428,7 @@ class Engine:
         estimates = gap(start.v, problem, sigmas(), self._data_step)
         if self._stages is None or not stages:
             return estimates
-        return self._stages.finish(estimates, partial(coded, measurement, start), between)
+        return self._stages.finish(estimates, partial(coded, measurement, start), stages, between)
 
     def _problem(
         self, measurement: Measurement, error: InitialErrorMap | None, priors: tuple[Callable[..., torch.Tensor], ...]

@@ -20,7 +20,8 @@ from sci_stream.model import Snapshot
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Denoiser, VideoDenoiser
 from sci_stream.recon.algorithms.gap import cold_start
-from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser
+from sci_stream.recon.backend.half_precision import Precision
+from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser, named_prior
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.mask_stack import MaskStack
 from sci_stream.recon.settings import SolverSettings, default_settings
@@ -161,7 +162,8 @@ class Live:
     def prepare(self, calibration: Calibration, device: torch.device, weights: Path | None) -> tuple[Solve, int]:
         """Return the solve of a shot, and its number of iterations."""
         name = chosen_denoiser("auto", device, weights)
-        return _by_engine(Engine(calibration, _make(name, device, weights), device, default_settings(device, name)))
+        prior = named_prior(name, device, weights, Precision.FLOAT32)
+        return _by_engine(Engine(calibration, prior, device, default_settings(device, name)))
 
 
 def _by_engine(engine: Engine) -> tuple[Solve, int]:

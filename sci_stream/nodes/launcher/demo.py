@@ -21,7 +21,7 @@ from sci_stream.errors import EnvironmentFault, SciStreamError
 from sci_stream.nodes.runtime.runtime_folder import demo_rig_file, make_private_folder
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.denoisers.registry import chosen_denoiser, make_denoiser
+from sci_stream.recon.denoisers.registry import frame_network, make_denoiser
 from sci_stream.recon.settings import default_settings
 from sci_stream.web.control_client import RigControl
 
@@ -90,7 +90,7 @@ def _plan(device: torch.device, sizes_px: tuple[int, ...], report: Callable[[str
     The size is the largest of the descending ones that takes at most the target time, at least the last.
     """
     size_px = sizes_px[-1]
-    prior, choices = chosen_denoiser("auto", device, None), _NETWORK_ITERATIONS
+    prior, choices = frame_network(device), _NETWORK_ITERATIONS
     once_s = _seconds_per_iteration(device, prior, size_px, report)
     iterations = next((n for n in choices if n * once_s <= _LONGEST_SOLVE_S), choices[-1])
     why = ""

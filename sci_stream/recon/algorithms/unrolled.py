@@ -33,7 +33,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
 from sci_stream.optics.forward import forward
-from sci_stream.ports import Denoiser
+from sci_stream.ports import Denoiser, RecordableDenoiser
 from sci_stream.recon.backend.device import computes_bfloat16, prepare_libraries
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
@@ -46,7 +46,9 @@ _LOG_RANGE = 5.5
 # Scales of changes in units of the error, and of the maps, among the inputs; where the maps end.
 _CHANGE_SCALE, _MAP_SCALE, _MAP_LIMIT = 0.3, 4.0, 0.5
 _TINY = 1e-12
-_LEAST_BEFORE = 4
+# The fewest iterations after which stages were trained to begin. Four and two stages take as long as twelve iterations
+# and are as good; each further stage and iteration gains (lab/research/unrolled.md).
+LEAST_BEFORE = 4
 
 
 class Coded(NamedTuple):
@@ -80,38 +82,40 @@ class UnrolledSolver:
         instructions for it.
     """
 
-    name, recordable = "unrolled", True
+    name = "unrolled"
 
     def __init__(self, before: Denoiser, stages: Sequence[Stage], device: torch.device, precision: Precision) -> None:
         prepare_libraries(device)
         self.before = before
         half = precision is Precision.HALF or (precision is Precision.AUTO and computes_bfloat16(device))
-        self._dtype = torch.bfloat16 if half else torch.float32
+        self.dtype = torch.bfloat16 if half else torch.float32
+        """Of the features."""
         self.pixels_per_chunk = PIXELS_PER_CHUNK[device.type]
         """Pixels that go through the layers at once; a frame, with its planes, is never cut."""
         self._frame_pixels = 0
         self.stages = [
             Stage(
-                [k.to(device, self._dtype, memory_format=torch.channels_last) for k in stage.kernels],
-                [b.to(device, self._dtype) for b in stage.biases],
+                [k.to(device, self.dtype, memory_format=torch.channels_last) for k in stage.kernels],
+                [b.to(device, self.dtype) for b in stage.biases],
                 stage.step.to(device),
             )
             for stage in stages
         ]
 
     @property
-    def least_iterations(self) -> int:
-        """The fewest iterations of a solve that ends with the stages: they were trained to begin after four."""
-        return _LEAST_BEFORE + len(self.stages)
+    def recordable(self) -> bool:
+        """Whether the denoiser leaves every σ on the device, as the stages do; see `RecordableDenoiser`."""
+        return isinstance(self.before, RecordableDenoiser) and self.before.recordable
 
     def among(self, iterations: int) -> int:
-        """Return how many of some iterations are stages: all of them, or none."""
-        return len(self.stages) if iterations >= self.least_iterations else 0
+        """Return how many of some iterations are stages: the last of them, after at least four with the denoiser."""
+        return min(max(0, iterations - LEAST_BEFORE), len(self.stages))
 
     def finish(
         self,
         iterations: Iterable[torch.Tensor],
         problem: Callable[[torch.Tensor], Coded],
+        number: int,
         between: Callable[[], None],
     ) -> Iterator[torch.Tensor]:
         """Yield the estimates of iterations, (N, B, H, W), at least one, and then those of the stages after them.
@@ -121,7 +125,9 @@ class UnrolledSolver:
         iterations
             The estimates.
         problem
-            The stages' problem, given the last of the estimates.
+            The stages' problem, from the last of the estimates.
+        number
+            Of stages.
         between
             Called before each stage.
         """
@@ -129,7 +135,7 @@ class UnrolledSolver:
             yield v
         begun = problem(v)
         self._frame_pixels = begun.y.numel()
-        yield from estimates(begun, self.stages, self._dtype, self.pixels_per_chunk, between)
+        yield from estimates(begun, self.stages[:number], self.dtype, self.pixels_per_chunk, between)
 
     def reduce_memory(self) -> bool:
         """Take chunks of half the size, down to a frame each; see `sci_stream.ports.MemoryReducible`."""

@@ -27,8 +27,8 @@ def ran_out_of_memory(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def within_memory(calibration: Calibration, device: torch.device) -> Iterator[None]:
-    """Turn out-of-memory errors into one that states the memory needed.
+def within_memory(calibration: Calibration, device: torch.device, features: torch.dtype | None) -> Iterator[None]:
+    """Turn out-of-memory errors into one that states the memory needed; ``features`` as of `solve_bytes`.
 
     Raises `DeviceMemoryError` in place of the errors of torch and NumPy.
     """
@@ -40,7 +40,7 @@ def within_memory(calibration: Calibration, device: torch.device) -> Iterator[No
         n_frames, (height, width) = calibration.n_frames, calibration.shape
         planes = 1 if calibration.bayer is None else 4
         chunk = PIXELS_PER_CHUNK[device.type]
-        needed = solve_bytes(n_frames, height, width, planes=planes, pixels_per_chunk=chunk)
+        needed = solve_bytes(n_frames, height, width, planes=planes, pixels_per_chunk=chunk, features=features)
         raise DeviceMemoryError(
             f"{describe_device(device)} ran out of memory",
             expected=f"about {needed / 2**30:.1f} GiB free",
@@ -87,7 +87,15 @@ def plan_chunks(n_frames: int, pixels_per_frame: int, max_pixels: int) -> list[i
     return [size + 1] * larger + [size] * (chunks - larger)
 
 
-def solve_bytes(n_frames: int, height: int, width: int, *, planes: int = 1, pixels_per_chunk: int) -> int:
+def solve_bytes(
+    n_frames: int,
+    height: int,
+    width: int,
+    *,
+    planes: int = 1,
+    pixels_per_chunk: int,
+    features: torch.dtype | None = None,
+) -> int:
     """Return the peak memory of a solve, bytes: of a sensor of this size, of which a mosaic has four planes.
 
     At the peak there are, as float32 videos: the masks and their temporal frequencies, the last estimate, and of the
@@ -97,9 +105,17 @@ def solve_bytes(n_frames: int, height: int, width: int, *, planes: int = 1, pixe
 
     Recorded solves, of smaller videos only (`sci_stream.recon.backend.cuda_graph.MAX_PIXELS`), take up to ten videos
     more: the preceding video, both starts, the results, and the spectra of three models, half a video each.
+
+    ``features``: number format in trained stages; None without them. Of the video they keep half the channels at half
+    resolution, and in each layer two or three frames wait for the next.
     """
     frame = height * width
     videos = 29 * n_frames * frame  # seven in float32 and one byte a pixel for the check that all is finite
     maps = 4 * (40 * frame + 125 * min(frame // 9, 4096))
     network = 168 * max(frame // planes, min(pixels_per_chunk, n_frames * frame))
-    return videos + maps + network
+    iterations = videos + maps + network
+    if features is None:
+        return iterations
+    item = features.itemsize
+    stages = (26 + 8 * item) * n_frames * frame + (80 + 680 * item) * frame + 105 * item * pixels_per_chunk
+    return max(iterations, stages)

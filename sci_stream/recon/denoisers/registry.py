@@ -90,12 +90,17 @@ DENOISERS: dict[str, DenoiserSpec] = {
 def chosen_denoiser(name: str, device: torch.device, weights: Path | None) -> str:
     """Return the name of a denoiser; for ``"auto"`` that of the weights, or by the device.
 
-    With weights ``"unrolled"`` or ``"ffdnet"``, else ``"ffdnet"`` on a large GPU, or ``"ffdnet-lite"``.
+    With weights ``"unrolled"`` or ``"ffdnet"``, else ``"ffdnet"`` on a large GPU, or ``"unrolled"``.
     """
     if name != "auto":
         return name
     if weights is not None:
         return "unrolled" if is_unrolled(weights) else "ffdnet"
+    return "ffdnet" if is_large_gpu(device) else "unrolled"
+
+
+def frame_network(device: torch.device) -> str:
+    """Return the name of the network of single frames that suits a device."""
     return "ffdnet" if is_large_gpu(device) else "ffdnet-lite"
 
 

@@ -111,14 +111,17 @@ def test_stages_are_the_last_iterations_of_a_solve(
     np.testing.assert_array_equal(video, after_each[-1].numpy())
 
 
-def test_solve_of_few_iterations_has_no_stages(weights: Path) -> None:
+def test_solve_of_few_iterations_has_few_stages_or_none(weights: Path) -> None:
     calibration = _calibration(4, 16, 16)
     snapshot = calibration.snapshot("s", 0, np.asarray((calibration.phi * _scene(4, 16, 16)).sum(0), np.float32))
     engine = _engine(calibration, weights)
     frames = Engine(calibration, make_denoiser("ffdnet-lite", CPU), CPU, engine.settings)
-    video, report = engine.reconstruct(snapshot, 6)
-    assert (report.iterations, report.budget_limited) == (6, True)
-    np.testing.assert_array_equal(video, frames.reconstruct(snapshot, 6)[0])
+    video, report = engine.reconstruct(snapshot, 3)
+    assert (report.iterations, report.budget_limited) == (3, True)
+    np.testing.assert_array_equal(video, frames.reconstruct(snapshot, 3)[0])
+    all_stages: list[torch.Tensor] = []
+    engine.reconstruct(snapshot, 7, watch=lambda estimate: all_stages.append(estimate.clone()))
+    np.testing.assert_array_equal(engine.reconstruct(snapshot, 5)[0], all_stages[4].numpy())
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 5])
@@ -164,7 +167,7 @@ def test_costs_of_solves_are_known_with_and_without_stages(weights: Path, monkey
 
     monkeypatch.setattr(engine, "solve", count)
     engine.warm_up()
-    assert solved == [4, 4, 6, 6, 7, 7, 16, 16]  # stages from 7 on, twice each
+    assert solved == [4, 4, 7, 7, 16, 16]  # 4 before 3 stages, and a second time warm
 
 
 def test_arrays_and_rig_take_the_solver_from_its_weights(weights: Path) -> None:
