@@ -38,8 +38,6 @@ LEAST_BAYER_PER_S, LEAST_SMALL_PER_S = 25.0, 300.0
 MAX_LARGE_MIB = 24e9 / 2**20
 MAX_LAUNCHES, MAX_WAITS, MAX_KERNELS = 200, 2, 400
 MAX_QUALITY_LOSS_DB = 0.1
-# Minutes of the sessions that train `video-lite` once its pace is known, and the share of them that is planned with.
-VIDEO_MINUTES_LEFT, VIDEO_SHARE_PLANNED = 16.0, 0.93
 # Beginnings of the calls to CUDA that launch work, and those with which the host waits.
 LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "cudaMemcpyAsync", "cudaMemsetAsync")
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
@@ -126,10 +124,6 @@ GROUPS: dict[str, tuple[Step, ...]] = {
     ),
     "train": (Step("train", ("train",), 330, "train"),),
     **{
-        f"train_video_{n}": (Step(f"train_video_{n}", ("train_video", str(n)), 540, "video_train/free"),)
-        for n in range(1, 5)
-    },
-    **{
         f"train_unrolled_{n}": (Step(f"train_unrolled_{n}", ("train_unrolled", str(n)), 540, "video_train/free"),)
         for n in range(1, 4)
     },
@@ -211,7 +205,7 @@ class Day:
             arguments = [_small(argument) for argument in rest] if self._rehearse else rest
             data = ["--data", str(self._data / step.needs)] if self._data and step.needs else []
             return [python, "-c", program, *arguments, *data, "--device", device, "--json", json_file]
-        if kind in {"train", "train_video", "train_unrolled"}:
+        if kind in {"train", "train_unrolled"}:
             return [python, "-c", TRAIN, *self._training(kind, rest), "--device", device]
         return [*([kind, python, "-m"] if kind != "pytest" else [python, "-m", kind]), *rest]
 
@@ -223,38 +217,11 @@ class Day:
             small = ["--steps", "4", "--validate-every", "2", "--batch", "2", "--patch", "32", "--held-out", "1"]
             how = [*small, "--memory-mib", "512"] if self._rehearse else ["--variant", "ffdnet", "--minutes", "4"]
             return [str(self._data / "train"), str(run), *how, *resume]
-        by_session = _video_training if kind == "train_video" else _unrolled_training
-        return by_session(self._data, self._work, int(rest[0]), rehearse=self._rehearse)
+        return _unrolled_training(self._data, self._work, int(rest[0]), rehearse=self._rehearse)
 
 
-_RUNS = frozenset({"training", "training_video", "training_unrolled", "video_steps"})
+_RUNS = frozenset({"training", "training_unrolled"})
 TRAIN = "from sci_stream_lab.cli.training import train_app; train_app()"
-
-
-def _video_training(data: Path, work: Path, session: int, *, rehearse: bool) -> list[str]:
-    """Return the arguments of a session of `video-lite`: its last checkpoint is written in time.
-
-    The first two do not decide how long the run is; then their pace gives the number of steps, of which the last 35 %
-    have falling rates.
-    """
-    # Only what lets the weights be licensed freely; the other photographs are CC BY-SA.
-    free = work / "free_photographs"
-    free.mkdir(exist_ok=True)
-    for photograph in (data / "train").glob("clic_*"):
-        if not (free / photograph.name).exists():
-            (free / photograph.name).symlink_to(photograph.resolve())
-    run, steps = work / "training_video", work / "video_steps"
-    if rehearse:
-        small = ("--batch", "2", "--patch", "32", "--clip-size", "64", "--pool", "12", "--noise-steps", "4")
-        how = [*small, "--steps", str(8 * session), "--validate-every", "100"]
-    elif session <= 2:
-        how = ["--steps", "1000000", "--minutes", "8", "--validate-every", "2000"]
-    else:
-        if session == 3:
-            write_video_steps(run, steps)
-        how = ["--steps", steps.read_text().strip(), "--minutes", "8", "--validate-every", "2000"]
-    resume = ["--resume"] if (run / "checkpoint.pt").exists() else []
-    return [str(free), str(run), "--variant", "video-lite", "--clips", str(data / "video_train/free"), *how, *resume]
 
 
 def _unrolled_training(data: Path, work: Path, session: int, *, rehearse: bool) -> list[str]:
@@ -486,19 +453,6 @@ def _scene(shape: tuple[int, int, int], count: int = 4) -> tuple[Any, list[Any]]
         frames = np.stack([0.5 + 0.3 * np.sin((columns + 0.5 * t) / 4) * np.cos((rows - 0.3 * t) / 6) for t in times])
         shots.append(calibration.snapshot("trace", seq, (calibration.phi * frames).sum(0).astype(np.float32)))
     return calibration, shots
-
-
-def write_video_steps(run: Path, path: Path) -> None:
-    """Write how many steps a video run takes in all, at the pace of its last session."""
-    from sci_stream_lab.training.checkpoint import load_checkpoint  # noqa: PLC0415 - the day itself needs no torch
-
-    sessions = load_checkpoint(run)["sessions"]
-    last = sessions[-1]
-    pace = last["steps"] / last["minutes"]
-    done = sum(session["steps"] for session in sessions)
-    total = done + int(pace * VIDEO_MINUTES_LEFT * VIDEO_SHARE_PLANNED)
-    path.write_text(f"{total}\n")
-    print(f"{done} steps done, {total} planned")
 
 
 PARTS: dict[str, Callable[[Path, str, str], None]] = {"environment": write_environment, "trace": write_trace}

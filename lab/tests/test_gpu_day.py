@@ -17,8 +17,6 @@ from types import ModuleType
 
 import pytest
 
-from sci_stream_lab.training.checkpoint import save_checkpoint
-
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "lab" / "research" / "gpu_day.py"
 
@@ -100,15 +98,6 @@ def test_step_that_takes_too_long_does_not_stop_the_others(
     assert not day.Day(tmp_path, None, None, "", rehearse=False).run((*steps, day.Step("data", ("part",), 60, "train")))
     rows = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
     assert [row["status"] for row in rows] == ["too long", "failed (3)", "done", "skipped"]
-
-
-def test_video_run_is_planned_at_the_pace_of_its_last_session(day: ModuleType, tmp_path: Path) -> None:
-    machine = {"device": "NVIDIA H100", "torch": "2.9.0"}
-    sessions = [{**machine, "steps": 9000, "minutes": 8.0}, {**machine, "steps": 4000, "minutes": 8.0}]
-    entries = {"settings": {}, "data_id": "", "n_images": 0, "steps": None, "elapsed_s": 960.0, "begun_with": ""}
-    save_checkpoint(tmp_path, {**entries, "learner": {}, "sessions": sessions})
-    day.write_video_steps(tmp_path, tmp_path / "video_steps")
-    assert 13_000 + 7000 <= int((tmp_path / "video_steps").read_text()) < 13_000 + 8000
 
 
 def test_gaps_leave_out_those_between_snapshots(day: ModuleType) -> None:

@@ -14,9 +14,6 @@ weights_app = typer.Typer(help="Denoiser weights.", no_args_is_help=True)
 
 Minutes = Annotated[float | None, typer.Option(help="Minutes of this session; without --steps they set the steps.")]
 HeldOut = Annotated[int | None, typer.Option(help="Photographs, or clips, held out for validation; 8 or 2 if unset.")]
-DecayShare = Annotated[
-    float | None, typer.Option(help="Share of the steps over which the rates fall; by variant if unset.")
-]
 
 
 @train_app.command()
@@ -27,21 +24,19 @@ def train(
     minutes: Minutes = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in the folder.")] = False,
     start_from: Annotated[Path | None, typer.Option(help="Weights that a new run starts from.")] = None,
-    variant: Annotated[str, typer.Option(help="ffdnet, ffdnet-lite, video, video-lite or unrolled.")] = "ffdnet-lite",
+    variant: Annotated[str, typer.Option(help="ffdnet, ffdnet-lite or unrolled.")] = "ffdnet-lite",
     clips: Annotated[
         Path | None, typer.Option(help="Folder of clips; ffdnet and ffdnet-lite then learn in the loop.")
     ] = None,
     masks: Annotated[list[Path], typer.Option(help="Measured masks, for solves; repeatable.")] = [],  # noqa: B006  # typer copies it
     stages: Annotated[int, typer.Option(help="Stages of unrolled.")] = 6,
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
-    batch: Annotated[int | None, typer.Option(help="Patches per step; 16 or, from clips, 32 if unset.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Patches per step; 16, or 32 of unrolled, if unset.")] = None,
     patch: Annotated[int, typer.Option(help="Height and width of a patch in pixels, even.")] = 64,
     learning_rate: Annotated[float | None, typer.Option(help="Learning rate of Adam; by variant if unset.")] = None,
     kernel_rate: Annotated[float, typer.Option(help="Learning rate of Muon, for the inner kernels.")] = 0.01,
-    decay: DecayShare = None,
-    noise_steps: Annotated[int, typer.Option(help="Clips: steps before those that learn from solves too.")] = 4000,
-    clip_size: Annotated[int, typer.Option(help="Clips: height and width of the videos, in pixels.")] = 128,
-    pool: Annotated[int, typer.Option(help="Clips: videos kept to draw patches from, about 2 MB each.")] = 1200,
+    decay: Annotated[float, typer.Option(help="Share of the steps over which the rates fall.")] = 0.3,
+    clip_size: Annotated[int, typer.Option(help="Height and width of the videos of unrolled, in pixels.")] = 128,
     validate_every: Annotated[int, typer.Option(help="Steps between checkpoints and points of the curve.")] = 1000,
     held_out: HeldOut = None,
     memory_mib: Annotated[
@@ -66,8 +61,6 @@ def train(
         decay_share=decay,
         clip_px=clip_size,
         stages=stages,
-        pool=pool,
-        noise_steps=noise_steps,
         validate_every=validate_every,
     )
     with stop_on_signals() as stop:
@@ -140,9 +133,7 @@ def weights_import(
 
 @weights_app.command("onnx")
 def weights_onnx(
-    source: Annotated[
-        str, typer.Argument(help="ffdnet, ffdnet-lite, video-lite, or a checkpoint.", show_default=False)
-    ],
+    source: Annotated[str, typer.Argument(help="ffdnet, ffdnet-lite, or a checkpoint.", show_default=False)],
     path: Annotated[Path, typer.Argument(metavar="OUT.onnx", help="Output file.", show_default=False)],
     force: Force = False,
 ) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sci_stream.recon.denoisers.weights import VIDEO_INPUTS
 from sci_stream_lab.training.checkpoint import SessionRecord
 from sci_stream_lab.training.curve import CurvePoint
 from sci_stream_lab.training.unrolled.network import UnrolledShape
@@ -79,12 +78,7 @@ class ModelCard:
                 f"SHA-256 `{self.sha256}`. Licence of the weights: {self.licence}."
             )
         takes = (
-            "It takes the grey frames of a video, 0–1, with noise and the noise's standard deviation, and gives the "
-            "noise to be subtracted; each frame is denoised with its neighbours, aligned by motion. It is the prior of "
-            "a plug-and-play reconstruction, trained on noise and on what iterations of the solver leave, with random "
-            "masks."
-            if self._sees_neighbours
-            else "It takes a grey image, 0–1, with the errors of an iteration of GAP and their standard deviation, and "
+            "It takes a grey image, 0–1, with the errors of an iteration of GAP and their standard deviation, and "
             "gives these errors. It is the prior of a plug-and-play reconstruction, trained in the loop: on the error "
             "of whole solves behind masks of each class."
             if self._in_loop
@@ -124,9 +118,9 @@ class ModelCard:
     def _training(self) -> str:
         whole = self.steps is not None and self.step >= self.steps
         state = "complete" if whole else f"not complete (of {self.steps or 'an open number of'} steps)"
-        unused = {"bayer_share"} if self._sees_neighbours else {"clip_px", "pool", "noise_steps"}
+        unused = {"clip_px"}
         if isinstance(self.shape, UnrolledShape):
-            unused = {"bayer_share", "pool", "noise_steps", "sigma_most"}
+            unused = {"bayer_share", "sigma_most"}
         if self._in_loop:
             unused |= {"bayer_share", "sigma_most", "stages", "layers", "channels"}
         settings = "\n".join(
@@ -136,13 +130,7 @@ class ModelCard:
             f"| {s['device']} | {s['torch']} | {s['steps']} | {s['minutes']:.1f} |" for s in self.sessions
         )
         begun = f"Begun with the weights of SHA-256 `{self.begun_with}`. " if self.begun_with else ""
-        error = (
-            "Mean squared error, weighted so that the mean PSNR is learnt, of patches of noisy videos and, after "
-            "`noise_steps`, of iterates of solves with random masks and the network of the time; photographs are set "
-            "moving"
-            if self._sees_neighbours
-            else "Mean absolute error; new noise in every step; patches turned and mirrored"
-        )
+        error = "Mean absolute error; new noise in every step; patches turned and mirrored"
         if isinstance(self.shape, UnrolledShape) or self._in_loop:
             error = "Logarithm of the mean squared error, and a part of the error itself; new masks in every step"
         return (
@@ -165,7 +153,7 @@ class ModelCard:
         )
         head = f"| step | minutes | loss | {' | '.join(f'σ {n}' if n.isdigit() else n for n in levels)} |"
         rule = "|---" * (len(levels) + 3) + "|"
-        held_out = "clips, with white noise and of a solve of 8 iterations" if self._sees_neighbours else "photographs"
+        held_out = "photographs"
         if isinstance(self.shape, UnrolledShape) or self._in_loop:
             held_out = "clips, behind masks of each class"
         return f"## Validation curve\n\nPSNR in dB on held-out {held_out}.\n\n{head}\n{rule}\n{rows}"
@@ -174,11 +162,9 @@ class ModelCard:
         s = self.settings
         whole = isinstance(self.shape, UnrolledShape)
         clips = " --clips CLIPS" if self.clips else ""
-        for_clips = f" --noise-steps {s['noise_steps']} --clip-size {s['clip_px']} --pool {s['pool']}" if clips else ""
+        for_clips = " --masks MASKS" if clips else ""
         if whole:
-            for_clips = f" --masks MASKS --clip-size {s['clip_px']} --stages {s['stages']}"
-        if self._in_loop:
-            for_clips = " --masks MASKS"
+            for_clips += f" --clip-size {s['clip_px']} --stages {s['stages']}"
         options = (
             f"--variant {self.variant}{clips} --seed {s['seed']} --batch {s['batch']} --patch {s['patch_px']} "
             f"--learning-rate {s['learning_rate']} --kernel-rate {s['kernel_rate']} "
@@ -194,12 +180,8 @@ class ModelCard:
         )
 
     @property
-    def _sees_neighbours(self) -> bool:
-        return isinstance(self.shape, NetworkShape) and self.shape.inputs == VIDEO_INPUTS
-
-    @property
     def _in_loop(self) -> bool:
-        return isinstance(self.shape, NetworkShape) and not self._sees_neighbours and bool(self.clips)
+        return isinstance(self.shape, NetworkShape) and bool(self.clips)
 
 
 def _listed(lines: Sequence[str]) -> str:

@@ -15,6 +15,8 @@ from sci_stream.file_guard import complete_output, writing
 from sci_stream.recon.denoisers.weights import read_pickled
 from sci_stream_lab.training.learner import LearnerState
 
+# Settings of networks of earlier versions, which checkpoints of all networks have.
+_REMOVED_SETTINGS = ("pool", "noise_steps")
 # The `format` entry of checkpoints; the number increases with every incompatible change.
 FORMAT = "sci_stream.training.2"
 
@@ -102,6 +104,8 @@ def load_checkpoint(run: Path) -> Checkpoint:
         wrong = ["sessions"]
     if wrong:
         raise FileFormatError(f"{path} has values of other kinds than a checkpoint", got=", ".join(wrong), hint=hint)
+    for name in _REMOVED_SETTINGS:
+        content["settings"].pop(name, None)
     return cast(Checkpoint, content)
 
 

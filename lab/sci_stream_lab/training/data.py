@@ -32,13 +32,10 @@ class Samples:
         (N, C, h, w), as `sci_stream.recon.denoisers.ffdnet.run_network` takes them.
     truth
         (N, 1, 2h, 2w), the targets of the network.
-    weights
-        (N,), weight of the squared error of each sample; None to learn from the mean absolute error.
     """
 
     inputs: torch.Tensor
     truth: torch.Tensor
-    weights: torch.Tensor | None = None
 
 
 class TrainingData(Protocol[_SamplesT_co, _WeightsT_contra]):
@@ -59,21 +56,12 @@ class TrainingData(Protocol[_SamplesT_co, _WeightsT_contra]):
         """Names of the clips to learn from."""
         ...
 
-    def batches(
-        self, step: int, weights: Callable[[], _WeightsT_contra], /
-    ) -> AbstractContextManager[Iterator[_SamplesT_co]]:
-        """Give the batches of all steps from this one on, counted from 0.
-
-        ``weights`` gives the averaged weights at the time of the call.
-        """
+    def batches(self, step: int, /) -> AbstractContextManager[Iterator[_SamplesT_co]]:
+        """Give the batches of all steps from this one on, counted from 0."""
         ...
 
     def psnr_db(self, weights: _WeightsT_contra, /) -> dict[str, float]:
         """Return the PSNR in dB on held-out data, by noise level on the 0–255 scale or by what else is measured."""
-        ...
-
-    def save(self) -> None:
-        """Store what a run resumed now needs beyond its checkpoint, before that is written. Raises `StorageError`."""
         ...
 
 

@@ -1,15 +1,14 @@
-"""PSNR of a network on images or videos with white Gaussian noise."""
+"""PSNR of a network on images with white Gaussian noise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.denoisers.video_ffdnet import VideoFfdnetDenoiser
 from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream.recon.metrics import psnr
 from sci_stream_lab.training.images import Plane, load_images, luminance
@@ -22,15 +21,14 @@ LEVELS = (15, 25, 50)
 def psnr_by_level(
     weights: FfdnetWeights, planes: Sequence[Plane], device: torch.device, *, levels: Sequence[int] = LEVELS
 ) -> dict[str, float]:
-    """Return the mean PSNR in dB over images or videos, by noise level.
+    """Return the mean PSNR in dB over images, by noise level.
 
     The noise of an image depends only on its index and the level: it is the same for every network.
 
     Parameters
     ----------
     planes
-        Images (H, W) or videos (B, H, W) on the 0–1 scale, of any sizes. To a network that sees neighbouring frames, an
-        image is a video of one.
+        (H, W) on the 0–1 scale, of any sizes.
     levels
         Standard deviations on the 0–255 scale.
 
@@ -38,27 +36,19 @@ def psnr_by_level(
     -------
     ``{"15": 32.1, …}``: peak 1.0, without clipping or rounding, the mean over images of their PSNR.
     """
-    denoise = _video_denoiser(weights, device)
+    denoise = FfdnetDenoiser(weights, device)
     means = {}
     with torch.inference_mode():
         for level in levels:
             scores = []
             for number, plane in enumerate(planes):
-                truth = torch.from_numpy(plane).view(1, -1, *plane.shape[-2:])
+                truth = torch.from_numpy(plane).unsqueeze(0)
                 seed = int(np.random.SeedSequence((number, level)).generate_state(1, np.uint64)[0] >> 1)
                 noise = torch.randn(truth.shape, generator=torch.Generator().manual_seed(seed))
                 sigma = level / 255
                 scores.append(psnr(denoise((truth + sigma * noise).to(device), sigma).cpu(), truth))
             means[str(level)] = sum(scores) / len(scores)
     return means
-
-
-def _video_denoiser(weights: FfdnetWeights, device: torch.device) -> Callable[[torch.Tensor, float], torch.Tensor]:
-    """Return a denoiser of (1, B, H, W)."""
-    if weights.sees_neighbours:
-        return VideoFfdnetDenoiser(weights, device).denoise_video
-    denoise = FfdnetDenoiser(weights, device)
-    return lambda x, sigma: denoise(x[0], sigma).unsqueeze(0)
 
 
 def evaluate(weights: FfdnetWeights, folder: Path, device: torch.device) -> dict[str, float]:

@@ -12,16 +12,13 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone knows it by
 
 from sci_stream.recon.backend.device import computes_bfloat16
 from sci_stream.recon.denoisers.ffdnet import in_layers, run_network
-from sci_stream.recon.denoisers.weights import SUBPIXELS, VIDEO_INPUTS, FfdnetWeights
+from sci_stream.recon.denoisers.weights import FfdnetWeights
 from sci_stream_lab.training.data import Samples, SamplesT, WeightsT
 from sci_stream_lab.training.muon import Muon
 from sci_stream_lab.training.variants import NetworkShape
 
 # The last layer starts small: predicting no noise is a better start than predicting random noise.
 _LAST_GAIN = 0.1
-# Gains of a video network's first kernels for the differences of neighbours and for σ. Chosen in the first trial, not
-# tuned.
-_DIFFERENCES_GAIN, _SIGMA_GAIN = 0.5, 4.0
 # The decay of the average is at most (1 + n)/(10 + n) in step n, so that it forgets the initial weights sooner.
 _EMA_HEAD_START = 10
 # Gradients are clipped to this norm, far above the usual one: it protects against a rare bad batch.
@@ -43,21 +40,12 @@ def initial_weights(shape: NetworkShape, seed: int) -> FfdnetWeights:
         scale = gain * math.sqrt(2 / (9 * c_in))
         kernels.append(scale * torch.randn((c_out, c_in, 3, 3), generator=generator))
         biases.append(torch.zeros(c_out))
-    if shape.inputs == VIDEO_INPUTS:
-        kernels[0][:, SUBPIXELS:-1] *= _DIFFERENCES_GAIN
-        kernels[0][:, -1:] *= _SIGMA_GAIN
     return FfdnetWeights(tuple(kernels), tuple(biases), gives_noise=True, origin="own")
 
 
 def error_of_solves(mse: torch.Tensor) -> torch.Tensor:
     """Return the error to minimise of solves with these mean squared errors, element by element."""
     return torch.log(mse + _LEAST_MSE) + _MSE_WEIGHT / _MSE_UNIT * mse
-
-
-def _error(denoised: torch.Tensor, samples: Samples) -> torch.Tensor:
-    if samples.weights is None:
-        return F.l1_loss(denoised, samples.truth)
-    return ((denoised - samples.truth).square().mean((1, 2, 3)) * samples.weights).mean()
 
 
 class LearnerState(TypedDict):
@@ -223,8 +211,8 @@ class FrameLearner(Learner[SamplesT, FfdnetWeights]):
 class FfdnetLearner(FrameLearner[Samples]):
     """Train as a denoiser.
 
-    Without weights of the samples the error is the absolute one, not the squared one: errors grow with σ, and squared,
-    the noisiest patches would dominate, while the quality of a reconstruction is decided at low σ, where it ends.
+    The error is the absolute one, not the squared one: errors grow with σ, and squared, the noisiest patches would
+    dominate, while the quality of a reconstruction is decided at low σ, where it ends.
     """
 
     def _loss(self, samples: Samples) -> torch.Tensor:
@@ -233,4 +221,4 @@ class FfdnetLearner(FrameLearner[Samples]):
             stack = in_layers([first, *self._inner, last], self._biases)
             denoised = run_network(samples.inputs, stack, gives_noise=self._gives_noise)
         # float32 again: the differences at low σ are below the resolution of bfloat16.
-        return _error(denoised.float(), samples)
+        return F.l1_loss(denoised.float(), samples.truth)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from sci_stream.errors import ConfigError, require_optional
 from sci_stream.recon.denoisers.variants import shipped_weights
-from sci_stream.recon.denoisers.weights import FRAME_INPUTS, VIDEO_INPUTS, FfdnetWeights, read_metadata
+from sci_stream.recon.denoisers.weights import FfdnetWeights, read_metadata
 from sci_stream_lab.training.checkpoint import write_atomically
 from sci_stream_lab.training.convert import file_sha256, read_any
 
 # Frames of odd height or width are mirrored by a row or column, as in `sci_stream.recon.denoisers.ffdnet`.
 _MODEL = """
 <ir_version: 8, opset_import: ["": 17]>
-ffdnet (float[n, 1, height, width] frames,{inputs} float[levels, 1, level_rows, level_columns] sigma)
+ffdnet (float[n, 1, height, width] frames, float[levels, 1, level_rows, level_columns] sigma)
     => (float[n, 1, height, width] denoised)
 {{
     size = Shape<start = 2>(frames)
@@ -30,7 +30,7 @@ ffdnet (float[n, 1, height, width] frames,{inputs} float[levels, 1, level_rows, 
     halved = Shape<start = 2>(image)
     shape = Concat<axis = 0>(count, one, halved)
     levels = Expand(sigma, shape)
-    h0 = Concat<axis = 1>(image,{names} levels)
+    h0 = Concat<axis = 1>(image, levels)
     {layers}
     blocks = {output}
     padded = DepthToSpace<blocksize = 2>(blocks)
@@ -45,9 +45,7 @@ def export_onnx(source: str, path: Path, *, force: bool = False) -> None:
     """Write a network as an ONNX model in float32, with the metadata of its weights, the licence included.
 
     Its inputs are ``frames``, (N, 1, H, W), 0–1, and ``sigma`` on the same scale: (1, 1, 1, 1), (N, 1, 1, 1), or by 2×2
-    pixels (N, 1, ⌈H/2⌉, ⌈W/2⌉). A network that sees neighbouring frames also takes ``neighbours``, 20 channels of the
-    same height and width: those between sub-pixels and σ of `sci_stream.recon.denoisers.video_ffdnet.network_input`.
-    The output is ``denoised``, (N, 1, H, W).
+    pixels (N, 1, ⌈H/2⌉, ⌈W/2⌉). The output is ``denoised``, (N, 1, H, W).
 
     Parameters
     ----------
@@ -86,10 +84,7 @@ def _model(weights: FfdnetWeights, about: dict[str, str]) -> bytes:
     layers = [f"c{n} = Conv<pads = [1, 1, 1, 1]>(h{n}, kernel{n}, bias{n})" for n in range(weights.layers)]
     # ReLU follows all layers but the last.
     relus = [f"h{n} = Relu(c{n - 1})" for n in range(1, weights.layers)]
-    between = VIDEO_INPUTS - FRAME_INPUTS
     text = _MODEL.format(
-        inputs=f" float[n, {between}, half_height, half_width] neighbours," if weights.sees_neighbours else "",
-        names=" neighbours," if weights.sees_neighbours else "",
         layers="\n    ".join(line for pair in itertools.zip_longest(layers, relus, fillvalue="") for line in pair),
         output=f"{'Sub(image, ' if weights.gives_noise else 'Identity('}c{weights.layers - 1})",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -100,7 +100,9 @@ def add_noise(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.T
 
 
 class PhotographData:
-    """Noisy patches of photographs: the `sci_stream_lab.training.data.TrainingData` of networks that see single frames.
+    """Noisy patches of photographs: the `sci_stream_lab.training.data.TrainingData` of denoisers.
+
+    A batch depends on the seed and the number of its step alone.
 
     ``held_out`` of the photographs only validate.
 
@@ -122,7 +124,7 @@ class PhotographData:
         self._device = device
 
     @contextmanager
-    def batches(self, step: int, _weights: Callable[[], FfdnetWeights]) -> Iterator[Iterator[Samples]]:
+    def batches(self, step: int) -> Iterator[Iterator[Samples]]:
         """Yield the batches of all steps from this one on; see `sci_stream_lab.training.data.TrainingData`."""
         threads = DRAWING_THREADS[self._device.type]
         with drawn_ahead(lambda n: draw_batch(self._images, self._settings, n), step, threads) as drawn:
@@ -135,6 +137,3 @@ class PhotographData:
     def psnr_db(self, weights: FfdnetWeights) -> dict[str, float]:
         """Return the PSNR on held-out photographs by noise level."""
         return psnr_by_level(weights, self._planes, self._device)
-
-    def save(self) -> None:
-        """Store nothing: a batch depends on the seed and the number of its step alone."""

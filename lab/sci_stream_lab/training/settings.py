@@ -7,30 +7,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from sci_stream.errors import ConfigError
-from sci_stream.recon.denoisers.weights import VIDEO_INPUTS
-from sci_stream_lab.training.variants import variant_shape
 
 UNROLLED = "unrolled"
 
 
 @dataclass(frozen=True, slots=True)
 class VariantDefaults:
-    """Settings that suit a variant; ``held_out`` counts photographs, or clips for a network that sees neighbours."""
+    """Settings that suit a variant; ``held_out`` counts photographs, or clips for an unrolled network."""
 
     learning_rate: float
     batch: int = 16
-    decay_share: float = 0.3
     held_out: int = 8
 
 
 # Rates for batches of 16. Measured for ffdnet-lite, PSNR at σ 25 on held-out photographs after 600 steps: 27.95 dB with
 # 1e-3, 28.10 with 2e-3, 28.46 with 4e-3; the rate of ffdnet is that of its paper.
-#
-# Those of the video networks were chosen in their first trial, not tuned.
 DEFAULTS = {
     "ffdnet": VariantDefaults(1e-3),
     "ffdnet-lite": VariantDefaults(3e-3),
-    "video-lite": VariantDefaults(2e-3, batch=32, decay_share=0.35, held_out=2),
     UNROLLED: VariantDefaults(2e-3, batch=32, held_out=2),
 }
 
@@ -61,10 +55,8 @@ class TrainingSettings:
         Noise levels are uniform from 0 to this, 0–1 scale.
     bayer_share
         Fraction of patches taken from an aliased plane of the Bayer mosaic; the others are luminance. Photographs only.
-    clip_px, pool, noise_steps
-        Clips only: height and width of the videos that patches are taken from, even and at least ``patch_px``; how many
-        inputs of the network to whole videos are kept; and the steps with white noise before those in which the solver
-        runs too. Of these, an unrolled network has ``clip_px`` only.
+    clip_px
+        Unrolled only: height and width of the videos that patches are taken from, even and at least ``patch_px``.
     stages, layers, channels
         Unrolled only: see `sci_stream_lab.training.unrolled.network.UnrolledShape`.
     validate_every
@@ -93,8 +85,6 @@ class TrainingSettings:
     sigma_most: float = 75 / 255
     bayer_share: float = 0.25
     clip_px: int = 128
-    pool: int = 1200
-    noise_steps: int = 4000
     stages: int = 6
     layers: int = 7
     channels: int = 64
@@ -114,15 +104,13 @@ class TrainingSettings:
             "sigma_most": (0.0, self.sigma_most, 1.0),
             "bayer_share": (0.0, self.bayer_share, 1.0),
             "clip_px": (self.patch_px, self.clip_px, 1024),
-            "pool": (1, self.pool, 10**6),
-            "noise_steps": (0, self.noise_steps, 10**9),
             "stages": (1, self.stages, 64),
             "layers": (2, self.layers, 64),
             "channels": (2, self.channels, 1024),
             "validate_every": (1, self.validate_every, 10**9),
         }
-        if not self.for_video:
-            del ranges["clip_px"], ranges["pool"], ranges["noise_steps"]
+        if not self.is_unrolled:
+            del ranges["clip_px"]
         for name, (least, value, most) in ranges.items():
             if not least <= value <= most:
                 raise ConfigError(f"The training's {name} is out of range", expected=f"{least} to {most}", got=value)
@@ -134,11 +122,6 @@ class TrainingSettings:
     def is_unrolled(self) -> bool:
         """Whether a solve is trained as a whole, and not a denoiser."""
         return self.variant == UNROLLED
-
-    @property
-    def for_video(self) -> bool:
-        """Whether the network sees neighbouring frames, and so is trained on clips."""
-        return self.is_unrolled or variant_shape(self.variant).inputs == VIDEO_INPUTS
 
     def decay_begins(self, steps: int) -> int:
         """Return the step from which the rates fall, in a run of ``steps``."""
@@ -166,7 +149,7 @@ def settings_for(variant: str, **given: float | None) -> TrainingSettings:
         If the variant is unknown or a value is out of range.
     """
     _require_variant(variant)
-    own = {name: getattr(DEFAULTS[variant], name) for name in ("learning_rate", "batch", "decay_share")}
+    own = {name: getattr(DEFAULTS[variant], name) for name in ("learning_rate", "batch")}
     chosen: dict[str, Any] = {**own, **{name: value for name, value in given.items() if value is not None}}
     return TrainingSettings(variant, **chosen)
 

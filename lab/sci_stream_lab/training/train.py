@@ -40,7 +40,6 @@ from sci_stream_lab.training.unrolled.learner import UnrolledLearner
 from sci_stream_lab.training.unrolled.network import UnrolledShape, grown, initial_stages
 from sci_stream_lab.training.variants import NetworkShape, variant_shape
 from sci_stream_lab.training.video.clips import load_clips
-from sci_stream_lab.training.video.data import VideoData
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +78,14 @@ def train(
     Parameters
     ----------
     data
-        Folder of photographs. For a network that sees neighbouring frames they are set moving.
+        Folder of photographs. Where there are clips, the photographs are set moving.
     run
         Folder for the run's checkpoint and curve; created if missing.
     settings, until
         Settings that determine the result and the end.
     clips
-        Folder of clips, for a network that sees neighbouring frames. A network of single frames is trained on them in
-        the loop, see `sci_stream_lab.training.in_loop`.
+        Folder of clips, for an unrolled network. A denoiser is trained on them in the loop, see
+        `sci_stream_lab.training.in_loop`.
     masks
         Files with measured masks, as `sci_stream.files.calibration_import.import_masks` reads them: solves learn behind
         parts of them too.
@@ -118,10 +117,9 @@ def train(
     Notes
     -----
     Deterministic: equal photographs, clips, settings, number of threads and kind of device give bit-identical weights,
-    in one session or in many. The data of a step depends only on the seed and the number of the step; where the network
-    takes part in making them, see `sci_stream_lab.training.video.data.VideoData`.
+    in one session or in many. The data of a step depends only on the seed and the number of the step.
     """
-    least_px = settings.clip_px if settings.for_video else least_image_px(settings)
+    least_px = settings.clip_px if settings.is_unrolled else least_image_px(settings)
     held_out = DEFAULTS[settings.variant].held_out if held_out is None else held_out
     _require_clips_if_needed(settings, clips)
     images = load_images(data, least_px=least_px, memory_bytes=memory_mib * 2**20)
@@ -137,16 +135,13 @@ def train(
         if settings.is_unrolled:
             coded = UnrolledData(videos, images, stacks, settings, device, held_out=held_out)
             session = _Session(run, settings, until, coded, partial(unrolled_learner, settings, device), device)
-        elif not settings.for_video:
+        else:
             if start_from is None and not resume:
                 raise ConfigError(
                     "Training in the loop needs the weights of a denoiser", expected="--start-from WEIGHTS"
                 )
             loop = LoopData(videos, images, stacks, settings, device, held_out=held_out)
             session = _Session(run, settings, until, loop, partial(loop_learner, settings, device), device)
-        else:
-            data_of_video = VideoData(videos, images, run, settings, device, held_out=held_out)
-            session = _Session(run, settings, until, data_of_video, partial(ffdnet_learner, settings, device), device)
     if resume:
         session.resume()
     elif checkpoint_path(run).exists():
@@ -161,9 +156,9 @@ def train(
 
 
 def _require_clips_if_needed(settings: TrainingSettings, clips: Path | None) -> None:
-    if settings.for_video and clips is None:
+    if settings.is_unrolled and clips is None:
         raise ConfigError(
-            f"The network {settings.variant!r} sees neighbouring frames and is trained on clips",
+            f"The network {settings.variant!r} is trained on clips",
             expected="a folder of clips (--clips)",
             got="photographs only",
         )
@@ -271,7 +266,7 @@ class _Session(Generic[SamplesT, WeightsT]):
         """Take steps until the session ends; return whether the run is complete."""
         task = bar.add_task("", total=1.0)
         learner, settings = self.learner, self.settings
-        with self.data.batches(learner.step, learner.weights) as batches:
+        with self.data.batches(learner.step) as batches:
             while not self._finished and not self._until_now(stop):
                 share = settings.share(learner.step, self.steps)
                 rate = share * settings.learning_rate
@@ -351,7 +346,6 @@ class _Session(Generic[SamplesT, WeightsT]):
             "begun_with": self.begun_with,
             "learner": self.learner.state(),
         }
-        self.data.save()
         save_checkpoint(self.run, content)
 
 
@@ -369,8 +363,8 @@ def _start(path: Path, shape: NetworkShape) -> FfdnetWeights:
     if (given := NetworkShape.of(weights)) != shape:
         raise ConfigError(
             f"The weights {path} to start from have another shape",
-            expected=f"{shape.layers} layers of {shape.channels} channels, {shape.inputs} inputs",
-            got=f"{given.layers} layers of {given.channels}, {given.inputs} inputs",
+            expected=f"{shape.layers} layers of {shape.channels} channels",
+            got=f"{given.layers} layers of {given.channels}",
         )
     return weights
 

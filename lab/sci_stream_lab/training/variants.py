@@ -6,29 +6,25 @@ import itertools
 from dataclasses import dataclass
 
 from sci_stream.errors import ConfigError
-from sci_stream.recon.denoisers.weights import FRAME_INPUTS, SUBPIXELS, VIDEO_INPUTS, FfdnetWeights
+from sci_stream.recon.denoisers.weights import FRAME_INPUTS, SUBPIXELS, FfdnetWeights
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkShape:
-    """Numbers of 3×3 convolutions of a grey FFDNet and of channels between them; ``layers`` ≥ 2.
-
-    ``inputs``: channels of the first layer, which say whether it sees neighbouring frames.
-    """
+    """Numbers of 3×3 convolutions of a grey FFDNet and of channels between them; ``layers`` ≥ 2."""
 
     layers: int
     channels: int
-    inputs: int = FRAME_INPUTS
 
     @classmethod
     def of(cls, weights: FfdnetWeights) -> NetworkShape:
         """Return the shape of a network."""
-        return cls(weights.layers, weights.channels, weights.kernels[0].shape[1])
+        return cls(weights.layers, weights.channels)
 
     @property
     def convolutions(self) -> tuple[tuple[int, int], ...]:
-        """Channels in and out of each layer: from the inputs to four sub-pixels."""
-        return tuple(itertools.pairwise((self.inputs, *[self.channels] * (self.layers - 1), SUBPIXELS)))
+        """Channels in and out of each layer: from four sub-pixels and σ to four sub-pixels."""
+        return tuple(itertools.pairwise((FRAME_INPUTS, *[self.channels] * (self.layers - 1), SUBPIXELS)))
 
     @property
     def n_parameters(self) -> int:
@@ -45,9 +41,8 @@ VARIANTS: dict[str, NetworkShape] = {
     "ffdnet": NetworkShape(layers=15, channels=64),
     # A tenth of the work. Channels in sixteens fill a vector register: 24 would cost a CPU the same time as 32.
     "ffdnet-lite": NetworkShape(layers=7, channels=32),
-    "video-lite": NetworkShape(layers=7, channels=32, inputs=VIDEO_INPUTS),
 }
-"""The published network, and a small one for CPUs and small GPUs, which also sees neighbouring frames."""
+"""The published network, and a small one for CPUs and small GPUs."""
 
 
 def variant_shape(name: str) -> NetworkShape:

@@ -43,19 +43,3 @@ def clips(tmp_path: Path) -> Path:
     for n in range(4):
         write_clip(folder / f"{n}.mkv", n)
     return folder
-
-
-@pytest.fixture
-def small_video() -> TrainingSettings:
-    """Return settings for the small video network: noisy videos for six steps, then solves too."""
-    return TrainingSettings(
-        variant="video-lite",
-        batch=2,
-        patch_px=16,
-        clip_px=32,
-        pool=8,
-        noise_steps=6,
-        warmup_steps=2,
-        validate_every=30,
-        ema_decay=0.9,
-    )

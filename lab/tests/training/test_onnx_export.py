@@ -13,9 +13,7 @@ import torch
 from sci_stream.errors import ConfigError
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights
-from sci_stream.recon.denoisers.video_ffdnet import VideoFfdnetDenoiser, network_input
 from sci_stream.recon.denoisers.weights import load_ffdnet
-from sci_stream.recon.initialization.optical_flow import neighbour_velocities
 from sci_stream_lab.training.onnx_export import export_onnx
 
 CPU = torch.device("cpu")
@@ -60,22 +58,6 @@ def test_frame_network_gives_same_frames_of_any_size(run: Run, name: str, tmp_pa
         ):
             found = run(path, {"frames": x.unsqueeze(1).numpy(), "sigma": sigma.numpy()})
             np.testing.assert_allclose(found[:, 0], wanted.numpy(), atol=1e-5)
-
-
-@torch.inference_mode()
-def test_video_network_gives_same_frames(run: Run, tmp_path: Path) -> None:
-    path = tmp_path / "network.onnx"
-    export_onnx("video-lite", path)
-    video = torch.rand((1, 5, 16, 24), generator=torch.Generator().manual_seed(0))
-    seen = network_input(video[0], torch.tensor(0.1), neighbour_velocities(video[0]), slice(0, 5))
-    inputs = {
-        "frames": video[0].unsqueeze(1),
-        "neighbours": seen[:, 4:-1].contiguous(),
-        "sigma": seen[:, -1:].contiguous(),
-    }
-    found = run(path, {key: value.numpy() for key, value in inputs.items()})
-    denoiser = VideoFfdnetDenoiser(load_ffdnet(shipped_weights("video-lite")), CPU)
-    np.testing.assert_allclose(found[:, 0], denoiser.denoise_video(video, 0.1)[0].numpy(), atol=1e-5)
 
 
 def test_model_carries_the_licence_of_its_weights(tmp_path: Path) -> None:

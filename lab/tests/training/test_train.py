@@ -16,8 +16,7 @@ from rich.console import Console
 from lab.tests.training.pictures import CPU
 from sci_stream.errors import ConfigError, FileFormatError, StorageError
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.denoisers.video_ffdnet import VideoFfdnetDenoiser
-from sci_stream.recon.denoisers.weights import FRAME_INPUTS, FfdnetWeights, load_ffdnet, save_ffdnet
+from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet, save_ffdnet
 from sci_stream_lab.training.checkpoint import checkpoint_path, load_checkpoint, save_checkpoint
 from sci_stream_lab.training.curve import curve_path, read_curve
 from sci_stream_lab.training.export import export_weights
@@ -256,10 +255,30 @@ def test_folder_without_images_is_refused(tmp_path: Path, small: TrainingSetting
         train(tmp_path / "empty", tmp_path / "run", small, Until(steps=1), device=CPU)
 
 
+def test_checkpoint_with_settings_of_a_removed_network_goes_on(
+    go: Train, tmp_path: Path, small: TrainingSettings
+) -> None:
+    go(tmp_path / "run", small, steps=2)
+    saved = load_checkpoint(tmp_path / "run")
+    saved["settings"] |= {"pool": 1200, "noise_steps": 4000}
+    save_checkpoint(tmp_path / "run", saved)
+    card = export_weights(tmp_path / "run", tmp_path / "run.safetensors", data=[], licence="none").markdown()
+    assert "noise_steps" not in card
+    assert go(tmp_path / "run", small, steps=3, resume=True).finished
+
+
+def test_unrolled_network_needs_clips_and_others_a_start(
+    go: Train, clips: Path, tmp_path: Path, small: TrainingSettings
+) -> None:
+    with pytest.raises(ConfigError, match=r"'unrolled' is trained on clips.*--clips"):
+        go(tmp_path / "run", dataclasses.replace(small, variant="unrolled"), steps=1)
+    with pytest.raises(ConfigError, match=r"needs the weights of a denoiser; expected --start-from"):
+        go(tmp_path / "run", small, steps=1, clips=clips)
+
+
 def test_initial_network_leaves_the_image_nearly_unchanged() -> None:
 
     x = torch.rand(1, 16, 16, generator=torch.Generator().manual_seed(0))
     for shape in VARIANTS.values():
-        kind = FfdnetDenoiser if shape.inputs == FRAME_INPUTS else VideoFfdnetDenoiser
-        y = kind(initial_weights(shape, 0), CPU)(x, 0.1)
+        y = FfdnetDenoiser(initial_weights(shape, 0), CPU)(x, 0.1)
         assert (y - x).abs().mean() < 0.1

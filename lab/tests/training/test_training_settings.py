@@ -64,6 +64,7 @@ def test_invalid_end_is_refused(until: dict[str, float], said: str) -> None:
     [
         ({"variant": "ffdnet-huge"}, "ffdnet, ffdnet-lite.*'ffdnet-huge'"),
         ({"patch_px": 33}, "even number"),
+        ({"variant": "unrolled", "clip_px": 32}, "clip_px is out of range; expected 64 to 1024; got 32"),
         ({"batch": 0}, "batch"),
         ({"learning_rate": float("nan")}, "learning_rate"),
         ({"kernel_rate": 0.0}, "kernel_rate"),

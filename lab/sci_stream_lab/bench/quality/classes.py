@@ -34,8 +34,7 @@ from sci_stream_lab.bench.reality.perturbations import NOISE, OPTICAL, parse_per
 from sci_stream_lab.bench.result import BenchResult, Progress, ResultColumn, ResultTable, mean
 from sci_stream_lab.training.unrolled.masks import moving_masks
 from sci_stream_lab.training.video.clips import CLIPS, Clip, read_clip
-from sci_stream_lab.training.video.entries import sensed
-from sci_stream_lab.training.video.scenes import Video
+from sci_stream_lab.training.video.scenes import Video, sensed
 
 # Blur of the masks behind which errors are measured, px, as of grey masks of a rig; frames of a snapshot.
 _BLUR_PX, _FRAMES = 0.5, 8

@@ -17,7 +17,7 @@ from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.denoisers.variants import shipped_weights
-from sci_stream.recon.denoisers.weights import VIDEO_INPUTS, FfdnetWeights, load_ffdnet
+from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
 from sci_stream.recon.settings import default_settings
 from sci_stream_lab.bench.environment import environment
 from sci_stream_lab.bench.result import BenchResult, Progress, ResultColumn, ResultTable, figure_file, solver_settings
@@ -167,7 +167,7 @@ def bench(plan: SpeedPlan, device_name: str, progress: Progress) -> SpeedResult:
 def _denoisers(plan: SpeedPlan, device: torch.device) -> tuple[FfdnetWeights | None, Callable[[int | None], Denoiser]]:
     """Return the network (None if the prior has none) and a factory of the denoiser by pixels per chunk."""
     name, weights = plan.denoiser, plan.weights
-    if name not in VARIANTS or VARIANTS[name].inputs == VIDEO_INPUTS:
+    if name not in VARIANTS:
         return None, lambda _pixels: make_denoiser(name, device, weights)
     if weights is not None:
         network = read_any(weights)

@@ -32,8 +32,7 @@ from sci_stream_lab.training.unrolled.samples import (
     draw_solve,
     finish_iterations,
 )
-from sci_stream_lab.training.video.data import centre
-from sci_stream_lab.training.video.scenes import Scenes, Video
+from sci_stream_lab.training.video.scenes import Scenes, Video, centre
 
 DrawnT = TypeVar("DrawnT")
 # Beside the number of a step in its seed: what a batch takes of the snapshots that were drawn.
@@ -81,7 +80,7 @@ class CodedScenes(ABC, Generic[DrawnT, SamplesT]):
         self._held_out = [centre(clip) for clip in validation.items]
 
     @contextmanager
-    def batches(self, step: int, _weights: Callable[[], object]) -> Iterator[Iterator[SamplesT]]:
+    def batches(self, step: int) -> Iterator[Iterator[SamplesT]]:
         """Yield the batches of all steps from this one on; see `sci_stream_lab.training.data.TrainingData`."""
         with drawn_ahead(self._drawn, step // self.steps_per_draw, DRAWING_THREADS[self._device.type]) as drawn:
             yield self._in_order(drawn, step)
@@ -106,9 +105,6 @@ class CodedScenes(ABC, Generic[DrawnT, SamplesT]):
     @abstractmethod
     def _batch(self, rng: np.random.Generator, drawn: DrawnT) -> SamplesT:
         """Return what a step learns from, which need not be all of what was drawn."""
-
-    def save(self) -> None:
-        """Nothing: batches are drawn again; see `sci_stream_lab.training.data.TrainingData`."""
 
     def _psnr_db(self, prior: Prior, settings: SolverSettings) -> dict[str, float]:
         """Return the mean PSNR behind masks of each class on held-out clips."""

@@ -20,8 +20,7 @@ from sci_stream.recon.initialization.initializer import InitialState, Past, code
 from sci_stream.recon.measurement import Measurement
 from sci_stream.recon.settings import SolverSettings
 from sci_stream_lab.training.unrolled.masks import MaskPair, draw_pair
-from sci_stream_lab.training.video.entries import sensed
-from sci_stream_lab.training.video.scenes import Scenes, Video
+from sci_stream_lab.training.video.scenes import Scenes, Video, sensed
 
 # Frames behind a snapshot, and how likely they are.
 _FRAMES = (4, 6, 8, 10, 12, 14, 16, 20, 24)

@@ -1,4 +1,4 @@
-"""Short videos to learn from, cut from clips or photographs set moving, and masks to code them with.
+"""Short videos to learn from, cut from clips or photographs set moving, masks to code them with, and a sensor.
 
 All shares and ranges in this module were chosen in the first trial, not tuned.
 """
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sci_stream_lab.training.images import Image
-from sci_stream_lab.training.video.clips import Clip
+from sci_stream_lab.training.video.clips import LEAST_FRAMES, Clip
 
 Video = npt.NDArray[np.float32]
 """(B, H, W), 0–1."""
@@ -32,6 +32,10 @@ _SOFT_SHARE, _SOFT_PX = 0.25, (1.5, 10.0)
 # Standard deviation below which a window shows next to nothing; most such windows are drawn again.
 _FLAT = 4
 _MAX_DRAWS = 10
+# Read noise in units of the largest value, electrons that this value stands for, and bits of the converter.
+_READ_NOISE, _ELECTRONS, _BITS = (0.001, 0.02), (1e3, 5e4), (8, 8, 10, 12)
+
+_VALIDATION_MOST_PX = 192
 
 
 class Scenes:
@@ -85,6 +89,14 @@ class Scenes:
         return np.stack(frames).astype(np.float32)
 
 
+def centre(clip: Clip) -> Video:
+    """Return the middle frames of a clip, cropped to their centre, 0–1."""
+    height, width = (min(n, _VALIDATION_MOST_PX) // 2 * 2 for n in clip.shape[1:])
+    first, top, left = (len(clip) - LEAST_FRAMES) // 2, (clip.shape[1] - height) // 2, (clip.shape[2] - width) // 2
+    part = clip[first : first + LEAST_FRAMES, top : top + height, left : left + width]
+    return np.asarray(part / np.float32(255), dtype=np.float32)
+
+
 def draw_masks(rng: np.random.Generator, n_frames: int, size: int) -> Video:
     """Draw masks of one kind: binary, one binary pattern that moves, or grey; some blurred, some of low contrast."""
     kind = rng.random()
@@ -135,6 +147,24 @@ def disturb_masks(rng: np.random.Generator, masks: Video, size: float = 1.0) -> 
         spread = size * math.exp(rng.uniform(math.log(0.01), math.log(0.1)))
         masks = masks * (1 + spread * rng.standard_normal((rng.choice((1, n_frames)), height, width), np.float32))
     return np.asarray(masks.clip(0), dtype=np.float32)
+
+
+def sensed(
+    rng: np.random.Generator,
+    y: Video,
+    read_noise: tuple[float, float] = _READ_NOISE,
+    electrons: tuple[float, float] = _ELECTRONS,
+) -> Video:
+    """Return the reading of a sensor for the light y: with read noise and shot noise, in whole numbers.
+
+    ``read_noise`` in units of the largest value, and the ``electrons`` that this stands for: limits of either.
+    """
+    brightest = float(y.max()) + 1e-6
+    read, full = (math.exp(rng.uniform(*np.log(limits))) for limits in (read_noise, electrons))
+    variance = read**2 + y / (brightest * full)
+    light = y / brightest + np.sqrt(variance) * rng.standard_normal(y.shape, np.float32)
+    steps = 2 ** int(rng.choice(_BITS)) - 1
+    return np.asarray(np.rint(light * steps) * (brightest / steps), dtype=np.float32)
 
 
 def _moved(mask: Video, columns: float, rows: float) -> Video:

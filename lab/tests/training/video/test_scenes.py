@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lab.tests.training.pictures import picture
-from sci_stream_lab.training.video.scenes import Scenes, disturb_masks, draw_masks
+from sci_stream_lab.training.video.scenes import Scenes, disturb_masks, draw_masks, sensed
 
 CLIP = np.random.default_rng(0).integers(0, 256, (10, 40, 44)).astype(np.uint8)
 
@@ -60,3 +60,12 @@ def test_disturb_masks_changes_them_a_little() -> None:
         assert disturbed.min() >= 0
         assert 0 < np.abs(disturbed - masks).mean() < 0.35  # of unrelated masks 0.5
         np.testing.assert_array_equal(disturbed, disturb_masks(np.random.default_rng(seed), masks))
+
+
+def test_drawn_measurements_are_whole_numbers_of_a_sensor() -> None:
+    y = np.linspace(0, 5, 64 * 64, dtype=np.float32).reshape(64, 64)
+    drawn = [sensed(np.random.default_rng(seed), y) for seed in range(20)]
+    assert {len(np.unique(each)) < 300 for each in drawn} == {True, False}  # 8 bits, and more
+    for each in drawn:
+        assert abs(float((each - y).mean())) < 0.02
+        assert 1e-3 < float((each - y).std()) < 0.3
