@@ -311,19 +311,6 @@ class VideoDenoiser(Denoiser, Protocol):
 
 
 @runtime_checkable
-class FinishedByFrames(VideoDenoiser, Protocol):
-    """A denoiser of videos that shares a solve with a denoiser of frames, which also finishes it. Optional.
-
-    See `sci_stream.recon.denoisers.temporal.shared_turns`.
-    """
-
-    @property
-    def frame_prior(self) -> Denoiser:
-        """The denoiser of frames, on the same device."""
-        ...
-
-
-@runtime_checkable
 class MemoryReducible(Protocol):
     """A denoiser that can reduce its memory use at the cost of speed. Optional."""
 

@@ -24,8 +24,7 @@ def test_slow_prior_has_fewer_iterations_on_slow_device() -> None:
 
 def test_single_frame_denoisers_run_along_time_by_default() -> None:
     along_time = {name for name in DENOISERS if default_settings(torch.device("cpu"), name).along_time}
-    # The frame prior of video-lite finishes its solves; identity does nothing.
-    assert along_time == {"ffdnet", "ffdnet-lite", "tv", "video-lite"}
+    assert along_time == {"ffdnet", "ffdnet-lite", "tv", "unrolled"}
 
 
 def test_unknown_denoiser_lists_the_known_ones() -> None:

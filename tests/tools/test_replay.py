@@ -278,6 +278,16 @@ def test_recording_without_notes_uses_its_rig(tmp_path: Path, calibration: Calib
     assert max(differences(recorded, done.path).values()) <= 2**-10
 
 
+def test_recording_of_a_removed_denoiser_replays_with_another(tmp_path: Path, calibration: Calibration) -> None:
+    rig = '[reconstruct]\ndenoiser = "video-lite"\n'
+    recorded = Live(calibration, SECTION, rig_toml=rig, notes=False).record(tmp_path / "run.h5")
+    with pytest.raises(ConfigError, match=r"'video-lite' was removed.*'unrolled' replaces it"):
+        replay(recorded, ReplayPlan())
+    done = replay(recorded, ReplayPlan(solver=SolverChanges(denoiser="tv")))
+    with sci_stream.open(done.path) as again:
+        assert again.video_of(1).shape == (B, H, W)
+
+
 def test_resumed_replay_equals_uninterrupted_one(recorded: Path) -> None:
     whole = replay(recorded, ReplayPlan(out=recorded.with_name("whole.h5")))
     result: list[int] = []

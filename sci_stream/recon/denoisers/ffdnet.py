@@ -149,17 +149,11 @@ class FfdnetDenoiser:
 
     def _denoise(self, x: torch.Tensor, sigma: torch.Tensor, network: Network) -> torch.Tensor:
         height, width = x.shape[-2:]
-        return self._run(self._inputs(padded_to_even(x.unsqueeze(1)), sigma), network)[:, :height, :width]
-
-    def _inputs(self, frames: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-        """Return the input of the network for frames (N, 1, H, W), H and W even."""
-        return frame_input(frames, sigma)
-
-    def _run(self, inputs: torch.Tensor, network: Network) -> torch.Tensor:
-        """Return the denoised frames, (N, H, W)."""
+        inputs = frame_input(_padded_to_even(x.unsqueeze(1)), sigma)
         if math.isfinite(network.limit):
             inputs = inputs.clamp(-network.limit, network.limit)
-        return run_network(inputs, network.stack, gives_noise=network.gives_noise, dtype=network.dtype)[:, 0]
+        clean = run_network(inputs, network.stack, gives_noise=network.gives_noise, dtype=network.dtype)
+        return clean[:, 0, :height, :width]
 
     @torch.inference_mode()
     def _lowest_sigma_in_half(self, device: torch.device) -> float:
@@ -176,7 +170,7 @@ class FfdnetDenoiser:
 
 
 def frame_input(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
-    """Return the input of the network for single frames: four sub-pixels and σ, (N, 5, H/2, W/2).
+    """Return the input of the network: four sub-pixels and σ, (N, 5, H/2, W/2).
 
     Parameters
     ----------
@@ -198,8 +192,7 @@ def run_network(
     Parameters
     ----------
     inputs
-        (N, C, H/2, W/2), the four sub-pixels of each frame and what else the network sees: `frame_input`, or
-        `sci_stream.recon.denoisers.video_ffdnet.network_input`.
+        (N, 5, H/2, W/2), from `frame_input`.
     stack
         The convolutions, on the device of ``inputs``.
     gives_noise
@@ -310,13 +303,13 @@ def network_sigma(level: torch.Tensor, relative: torch.Tensor | None, n_images: 
     """
     if relative is None:
         return level.unsqueeze(-1) if level.ndim else level
-    halved = F.avg_pool2d(padded_to_even(relative.unsqueeze(1)), 2)
+    halved = F.avg_pool2d(_padded_to_even(relative.unsqueeze(1)), 2)
     by_plane = level.reshape(len(halved) if level.ndim else 1, -1, 1, 1)
     levels = (halved * by_plane).clamp_max_(MAX_TRAINED).expand(-1, n_images // len(halved), -1, -1)
     return levels.reshape(n_images, 1, *levels.shape[-2:])
 
 
-def padded_to_even(x: torch.Tensor) -> torch.Tensor:
+def _padded_to_even(x: torch.Tensor) -> torch.Tensor:
     """Extend (N, 1, H, W) by a mirrored row or column where H or W is odd."""
     height, width = x.shape[-2:]
     if height % 2 == 0 and width % 2 == 0:

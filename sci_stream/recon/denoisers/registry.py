@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from sci_stream.errors import ConfigError, WeightsError
+from sci_stream.errors import ConfigError
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.algorithms.unrolled import Prior, UnrolledSolver
@@ -18,8 +18,7 @@ from sci_stream.recon.denoisers.external import DenoiserDefaults, DenoiserSpec, 
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.denoisers.variants import shipped_weights
-from sci_stream.recon.denoisers.video_ffdnet import FinishedVideoFfdnetDenoiser
-from sci_stream.recon.denoisers.weights import FRAME_INPUTS, VIDEO_INPUTS, is_unrolled, load_ffdnet, load_unrolled
+from sci_stream.recon.denoisers.weights import is_unrolled, load_ffdnet, load_unrolled
 
 
 class IdentityDenoiser:
@@ -33,30 +32,11 @@ class IdentityDenoiser:
         return x.clone()
 
 
-# The networks that see neighbouring frames, each with the network of the same work that finishes its solve.
-_FINISHED_BY = {"video-lite": "ffdnet-lite"}
-
-
 def _network(name: str) -> Callable[[torch.device, Path | None, Precision], Denoiser]:
-    """Return the factory of a network: of any weights that see neighbouring frames, or not, as the named variant."""
-
-    def make(device: torch.device, weights: Path | None, precision: Precision) -> Denoiser:
-        network = load_ffdnet(weights or shipped_weights(name))
-        if network.sees_neighbours != (name in _FINISHED_BY):
-            raise WeightsError(
-                f"These weights are not for the denoiser {name!r}",
-                expected=f"{VIDEO_INPUTS if name in _FINISHED_BY else FRAME_INPUTS} input channels",
-                got=network.kernels[0].shape[1],
-                hint="Weights with 25 input channels see neighbouring frames: use 'video-lite'. Those with 5 do not: "
-                "use 'ffdnet'.",
-            )
-        if not network.sees_neighbours:
-            return FfdnetDenoiser(network, device, precision, name=name)
-        finish = _FINISHED_BY[name]
-        frames = FfdnetDenoiser(load_ffdnet(shipped_weights(finish)), device, precision, name=finish)
-        return FinishedVideoFfdnetDenoiser(network, device, precision, name=name, frame_prior=frames)
-
-    return make
+    """Return the factory of a network: of any weights, as the named variant."""
+    return lambda device, weights, precision: FfdnetDenoiser(
+        load_ffdnet(weights or shipped_weights(name)), device, precision, name=name
+    )
 
 
 def _unrolled(device: torch.device, weights: Path | None, precision: Precision) -> UnrolledSolver:
@@ -75,7 +55,6 @@ DENOISERS: dict[str, DenoiserSpec] = {
     ),
     "ffdnet": DenoiserSpec(_network("ffdnet"), replace(_FFDNET, gpu_iterations=40), takes_weights=True),
     "ffdnet-lite": DenoiserSpec(_network("ffdnet-lite"), _FFDNET, takes_weights=True),
-    "video-lite": DenoiserSpec(_network("video-lite"), replace(_FFDNET, iterations=12), takes_weights=True),
     # Twelve iterations and then four stages.
     "unrolled": DenoiserSpec(_unrolled, replace(_FFDNET, iterations=16), takes_weights=True),
     "identity": DenoiserSpec(
@@ -106,16 +85,20 @@ def frame_network(device: torch.device) -> str:
 
 # Denoisers of the laboratory, which is another package.
 _IN_LAB = frozenset({"wnnm", "vbm4d"})
+# Denoisers of earlier versions, and what replaced them.
+_REMOVED = {"video-lite": "unrolled"}
 
 
 def denoiser_spec(name: str) -> DenoiserSpec:
     """Return the specification of a denoiser of this package or of a plug-in.
 
-    Raises `ConfigError` if the name is unknown, or a plug-in cannot be imported.
+    Raises `ConfigError` if the name is unknown or that of a removed one, or a plug-in cannot be imported.
     """
     spec = DENOISERS.get(name) or load_plugin(name)
     if spec is not None:
         return spec
+    if name in _REMOVED:
+        raise ConfigError(f"The denoiser {name!r} was removed", hint=f"{_REMOVED[name]!r} replaces it.")
     hint = None
     if name in _IN_LAB:
         hint = "It is in another package: pip install sci-stream-lab, or `make install` in a checkout."

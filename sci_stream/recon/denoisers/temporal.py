@@ -15,7 +15,7 @@ import math
 
 import torch
 
-from sci_stream.ports import Denoiser, FinishedByFrames, LocalDenoiser, VideoDenoiser
+from sci_stream.ports import Denoiser, LocalDenoiser, VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.backend.memory import plan_chunks
 
@@ -124,12 +124,8 @@ def cycled_denoisers(
 ) -> tuple[IterationDenoiser, ...]:
     """Return the denoisers of a solver's iterations in turn: frames only, or alternately along time.
 
-    A denoiser of videos is the only one, or the first, followed by the turns of the denoiser of frames that finishes.
-    A single frame has no temporal frequencies.
+    A denoiser of videos is the only one. A single frame has no temporal frequencies.
     """
-    if isinstance(prior, FinishedByFrames):
-        finish = cycled_denoisers(prior.frame_prior, n_frames, device, along_time=along_time)
-        return (WholeVideoDenoiser(prior), *finish)
     if isinstance(prior, VideoDenoiser):
         return (WholeVideoDenoiser(prior),)  # it uses neighbouring frames itself
     frames = FrameDenoiser(prior)
@@ -148,23 +144,7 @@ def ending_on_frames(priors: tuple[IterationDenoiser, ...], iterations: int) -> 
 
     The cycle ends with the longest groups and the frames: static content regains its texture last, when σ is low; any
     other end would smooth it again. With fewer iterations than the cycle, the shortest groups come first, because
-    motion is not recovered yet. Where a denoiser of videos comes first, see `shared_turns`.
+    motion is not recovered yet.
     """
-    first, *frames = priors
-    if isinstance(first, WholeVideoDenoiser) and frames:
-        return shared_turns(first, tuple(frames), iterations)
     begin = -iterations % len(priors) if iterations >= len(priors) else 0
     return priors[begin:] + priors[:begin]
-
-
-def shared_turns(
-    video: WholeVideoDenoiser, frames: tuple[IterationDenoiser, ...], iterations: int
-) -> tuple[IterationDenoiser, ...]:
-    """Return the denoisers of a solve that a denoiser of videos begins; the turns of a frame prior are its last third.
-
-    What all frames have in common looks like texture to a denoiser of videos, errors of the masks included. It finds
-    motion; the frame prior then removes the artefacts. On the real capture 4fan14 that leaves a fifth of the
-    false texture; Traffic loses 0.1 dB, Crash gains 0.1 (lab/research/video-prior.md).
-    """
-    finish = iterations // 3
-    return (video,) * (iterations - finish) + tuple(frames[(k - finish) % len(frames)] for k in range(finish))

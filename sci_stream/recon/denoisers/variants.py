@@ -12,7 +12,6 @@ _WEIGHTS_FOLDER = Path(__file__).parent / "weights_data"
 _TRAINED_BY = {
     "ffdnet": "`sci-stream train PHOTOS RUN --variant ffdnet --minutes 60`",
     "ffdnet-lite": "`sci-stream train PHOTOS RUN --variant ffdnet-lite --minutes 60`",
-    "video-lite": "`sci-stream train PHOTOS RUN --variant video-lite --clips CLIPS --minutes 90`",
     "unrolled": "`sci-stream train PHOTOS RUN --variant unrolled --clips CLIPS`, which takes days",
 }
 

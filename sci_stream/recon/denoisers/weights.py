@@ -38,9 +38,7 @@ UNROLLED_LAYOUT = "sci_stream.unrolled.1"
 SUBPIXELS = 4
 """Sub-pixel images of half the size that a frame is split into."""
 FRAME_INPUTS = SUBPIXELS + 1
-"""Channels that a network takes which sees each frame by itself: sub-pixels and σ."""
-VIDEO_INPUTS = 6 * SUBPIXELS + 1
-"""Channels of one that sees neighbouring frames: with the differences of four neighbours and of the mean around."""
+"""Channels that an FFDNet takes: sub-pixels and σ."""
 STAGE_INPUTS, STAGE_OUTPUTS = FRAME_INPUTS + 2 * SUBPIXELS + 2, 2 * SUBPIXELS
 """Channels that an unrolled stage takes besides the memory, and gives.
 
@@ -63,8 +61,8 @@ class FfdnetWeights:
     Parameters
     ----------
     kernels, biases
-        (C_out, C_in, 3, 3) and (C_out,) float32 of each layer. The first takes 5 channels, sub-pixels then σ, or 25,
-        with the differences of neighbouring frames between them; the last gives 4.
+        (C_out, C_in, 3, 3) and (C_out,) float32 of each layer. The first takes 5 channels, sub-pixels then σ; the
+        last gives 4.
     gives_noise
         The last layer's output is the noise, to be subtracted from the input, and not the image.
     origin
@@ -85,11 +83,6 @@ class FfdnetWeights:
     def channels(self) -> int:
         """Channels that the first layer gives."""
         return self.kernels[0].shape[0]
-
-    @property
-    def sees_neighbours(self) -> bool:
-        """Whether the network takes neighbouring frames into account."""
-        return self.kernels[0].shape[1] == VIDEO_INPUTS
 
 
 class Stage(NamedTuple):
@@ -152,7 +145,7 @@ def load_unrolled(path: Path) -> list[Stage]:
     """
     tensors, metadata = _read_safetensors(path)
     if (layout := metadata.get("layout", "none")) != UNROLLED_LAYOUT:
-        hint = "Weights of an FFDNet are for 'ffdnet' or 'video-lite'."
+        hint = "Weights of an FFDNet are for 'ffdnet'."
         raise WeightsError(
             f"Weights file {path} has no unrolled stages", expected=UNROLLED_LAYOUT, got=layout, hint=hint
         )
@@ -197,7 +190,6 @@ def read_pickled(
     what: str,
     *,
     error: type[InputError] = FileFormatError,
-    device: torch.device | str = "cpu",
     hint: str | None = None,
 ) -> object:
     """Read a pickled checkpoint without running code from it, or filling the memory with sizes that it declares.
@@ -211,7 +203,7 @@ def read_pickled(
             with zipfile.ZipFile(path) as archive:
                 declared = sum(member.file_size for member in archive.infolist())
             _require_plausible(declared, path, error)
-        content: object = torch.load(path, map_location=device, weights_only=True)
+        content: object = torch.load(path, map_location="cpu", weights_only=True)
         # Tensors may repeat few stored numbers (strides of 0), which are written out once they are used.
         declared = sum(tensor.numel() * max(4, tensor.element_size()) for tensor in _tensors_in(content))
     _require_plausible(declared, path, error)
@@ -341,7 +333,7 @@ def _assembled(
 
 
 def check_weights(weights: FfdnetWeights, path: Path) -> FfdnetWeights:
-    """Return the weights if they chain from 5 or 25 to 4 channels by 3×3 kernels and are finite.
+    """Return the weights if they chain from 5 to 4 channels by 3×3 kernels and are finite.
 
     Raises `WeightsError` if not; it names ``path``, the file they came from.
     """
@@ -350,7 +342,7 @@ def check_weights(weights: FfdnetWeights, path: Path) -> FfdnetWeights:
     shapes = [tuple(kernel.shape) for kernel in weights.kernels]
     inputs = [shape[1] for shape in shapes]
     outputs = [shape[0] for shape in shapes]
-    chained = inputs[0] in (FRAME_INPUTS, VIDEO_INPUTS) and outputs[-1] == SUBPIXELS and inputs[1:] == outputs[:-1]
+    chained = inputs[0] == FRAME_INPUTS and outputs[-1] == SUBPIXELS and inputs[1:] == outputs[:-1]
     biased = all(bias.shape == (n,) for bias, n in zip(weights.biases, outputs, strict=True))
     if not chained or not biased or any(shape[2:] != (3, 3) for shape in shapes):
         raise _wrong_shapes(path, shapes)
@@ -366,10 +358,9 @@ def _require_finite(tensors: Iterable[torch.Tensor], path: Path) -> None:
 def _wrong_shapes(path: Path, shapes: list[tuple[int, ...]]) -> WeightsError:
     return WeightsError(
         f"Weights file {path} is not a grey FFDNet",
-        expected="3×3 kernels from 5 input channels (4 sub-pixels and σ; 25 with neighbouring frames) to 4, each layer "
-        "fitting the next",
+        expected="3×3 kernels from 5 input channels (4 sub-pixels and σ) to 4, each layer fitting the next",
         got=f"{len(shapes)} layers of shapes {_shortened(shapes)}" if shapes else "no layers",
-        hint="Colour networks take 13 channels: use the grey one.",
+        hint="Colour networks take 13 channels: use the grey one. Those of 'video-lite', 25, are no longer read.",
     )
 
 

@@ -1,4 +1,4 @@
-r"""Optical flow of a video in torch, on any device, for the warm start and for the video network.
+r"""Optical flow of a video in torch, on any device, for the warm start.
 
 A velocity field is (2, H, W), pixels per frame along rows and columns, at the time of the video's last frame. Nothing
 here branches on values: an estimate is a fixed sequence of operations, and the host never waits for the device.
@@ -26,15 +26,6 @@ WINDOW_PX = 4
 
 Windows of 2, 3, 6 and 6 pixels for brightness, choice, error and its expectation are as good within 0.05 dB.
 """
-
-NEIGHBOURS = (-2, -1, 1, 2)
-"""Frames that the motion of each frame is estimated from, and that a video network sees: two before, two after."""
-
-# Level of the pyramid at which `neighbour_velocities` ends: a quarter of the resolution.
-_NEIGHBOURS_FINEST = 2
-_NEIGHBOURS_ROUNDS = 2
-_NEIGHBOURS_WINDOW_PX = 3
-_NEIGHBOURS_STEP_PX = 0.7
 
 # Lines averaged in one matrix product: larger blocks multiply more zeros of the band, smaller ones are inefficient.
 _BLOCK = {"cpu": 64, "cuda": 512}
@@ -164,17 +155,13 @@ def solve_2x2(products: torch.Tensor, damping: float, radius: int) -> torch.Tens
 
 def limited(step: torch.Tensor, longest: float) -> torch.Tensor:
     """Shorten steps (2, H, W) longer than ``longest`` to it, then smooth them a little."""
-    return box_mean(_shortened(step, longest), 1)
+    return box_mean(step / (torch.hypot(step[0], step[1]) / longest).clamp_min_(1.0), 1)
 
 
-def _shortened(step: torch.Tensor, longest: float) -> torch.Tensor:
-    return step / (torch.hypot(step[0], step[1]) / longest).clamp_min_(1.0)
-
-
-def _step_against(slope: torch.Tensor, mean: torch.Tensor, radius: int) -> torch.Tensor:
-    """Return the step of motion that removes a slope of the brightness over time: slope + ∇m·step = 0, (2, …, H, W)."""
+def _step_against(slope: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    """Return the step of motion that removes a slope of the brightness over time: slope + ∇m·step = 0, (2, H, W)."""
     derivatives = torch.cat((gradient(mean), slope.unsqueeze(0)))
-    return solve_2x2(derivatives[:2].unsqueeze(1) * derivatives, GRADIENT_NOISE, radius)
+    return solve_2x2(derivatives[:2].unsqueeze(1) * derivatives, GRADIENT_NOISE, WINDOW_PX)
 
 
 def velocity(video: torch.Tensor, *, finest: int, rounds: int) -> torch.Tensor:
@@ -206,7 +193,7 @@ def velocity(video: torch.Tensor, *, finest: int, rounds: int) -> torch.Tensor:
     n_frames, height, width = video.shape
     if n_frames == 1:
         return video.new_zeros(2, height, width)
-    levels = [level.squeeze(1) for level in _pyramid(video)]
+    levels = _pyramid(video)
     frames = 2
     flow = video.new_zeros(2, *levels[-1].shape[-2:])
     for level in reversed(levels[min(finest, len(levels) - 1) :]):
@@ -217,7 +204,7 @@ def velocity(video: torch.Tensor, *, finest: int, rounds: int) -> torch.Tensor:
             ages, slope_and_mean = _over_time(len(latest), video.device)
             aligned = Trajectory.of(flow, level.shape[-2:]).carry(latest.unsqueeze(1), ages).squeeze(1)
             slope, mean = torch.tensordot(slope_and_mean, aligned, dims=1)
-            flow = box_mean(flow + limited(_step_against(slope, mean, WINDOW_PX), _LARGEST_STEP_PX), 1)
+            flow = box_mean(flow + limited(_step_against(slope, mean), _LARGEST_STEP_PX), 1)
             frames *= 2
     return _rescaled(flow, height, width)
 
@@ -234,8 +221,8 @@ def _over_time(n_frames: int, device: torch.device) -> tuple[torch.Tensor, torch
 
 
 def _pyramid(video: torch.Tensor) -> list[torch.Tensor]:
-    """Return the frames, (B, 1, H, W), and halves of them down to about `_COARSEST_PX`."""
-    levels = [video.unsqueeze(1)]
+    """Return the frames, (B, H, W), and halves of them down to about `_COARSEST_PX`."""
+    levels = [video]
     while min(levels[-1].shape[-2:]) >= 2 * _COARSEST_PX:
         levels.append(F.avg_pool2d(levels[-1], 2, ceil_mode=True, count_include_pad=False))
     return levels
@@ -249,70 +236,3 @@ def _rescaled(flow: torch.Tensor, height: int, width: int) -> torch.Tensor:
     rescaled[0] *= height / flow.shape[-2]
     rescaled[1] *= width / flow.shape[-1]
     return rescaled
-
-
-@functools.lru_cache(maxsize=16)
-def neighbour_windows(n_frames: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return for each frame the indices of its `NEIGHBOURS`, and 1 where they exist, else 0, (B, 4) both."""
-    index = torch.arange(n_frames, device=device).unsqueeze(1) + torch.tensor(NEIGHBOURS, device=device)
-    exists = (index >= 0) & (index < n_frames)
-    return index.clamp_(0, n_frames - 1), exists.float()
-
-
-def neighbour_velocities(video: torch.Tensor) -> torch.Tensor:
-    r"""Estimate at each frame the velocity with which it and its `NEIGHBOURS` are one image in uniform motion.
-
-    As `velocity`, but of every frame by itself, and at a quarter of the resolution.
-
-    Parameters
-    ----------
-    video
-        (B, H, W), linear in brightness, 0–1.
-
-    Returns
-    -------
-    (B, 2, ⌈H/4⌉, ⌈W/4⌉), pixels of the full resolution per frame, along rows and columns: content at p is at
-    p + k·velocity(p) k frames later. Coarser only for images that have no such level; zeros for a video of one frame.
-    """
-    levels = _pyramid(video)
-    flow = video.new_zeros(len(video), 2, *levels[-1].shape[-2:])
-    if len(video) == 1:
-        return flow
-    finest = min(_NEIGHBOURS_FINEST, len(levels) - 1)
-    index, _ = neighbour_windows(len(video), video.device)
-    times, slope_of, mean_of = _regression(len(video), video.device)
-    for level in reversed(levels[finest:]):
-        size = level.shape[-2:]
-        if flow.shape[-2:] != size:
-            flow = F.interpolate(flow, size=tuple(size), mode="bilinear", align_corners=False) * 2
-        near = level[index.flatten()]
-        for _ in range(_NEIGHBOURS_ROUNDS):
-            moved = (flow.unsqueeze(1) * times).flatten(0, 1)
-            aligned = torch.cat((_sampled(near, moved).view(len(video), -1, *size), level), 1)
-            slope, mean = (aligned * slope_of).sum(1), (aligned * mean_of).sum(1)
-            step = _shortened(_step_against(slope, mean, _NEIGHBOURS_WINDOW_PX), _NEIGHBOURS_STEP_PX)
-            flow = box_mean((flow + step.transpose(0, 1)).flatten(0, 1), 1).view(flow.shape)
-    return flow * float(2**finest)
-
-
-@functools.lru_cache(maxsize=16)
-def _regression(n_frames: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the times of neighbours, (4, 1, 1, 1), and the weights of slope and mean over them and the frame itself.
-
-    The weights are (B, 5, 1, 1). Cached, since a recording of work on a GPU cannot copy from the host.
-    """
-    _, exists = neighbour_windows(n_frames, device)
-    times = torch.tensor(NEIGHBOURS, dtype=exists.dtype, device=device)
-    known = F.pad(exists, (0, 1), value=1.0)
-    share = known / known.sum(1, keepdim=True)
-    time = F.pad(times, (0, 1))
-    centred = time - (share * time).sum(1, keepdim=True)
-    slope = known * centred / (known * centred.square()).sum(1, keepdim=True)
-    return times.view(-1, 1, 1, 1), slope[..., None, None], share[..., None, None]
-
-
-def _sampled(images: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
-    """Return images (N, 1, h, w) at p + shift(p), shift (N, 2, h, w), rows and columns."""
-    pixels, per_pixel = _pixels(images.shape[-2:], images.shape[-2:], 1, images.device)
-    places = torch.addcmul(pixels, shift.flip(1).permute(0, 2, 3, 1), per_pixel)
-    return F.grid_sample(images, places, mode="bilinear", padding_mode="border", align_corners=True)

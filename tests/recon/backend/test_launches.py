@@ -16,7 +16,6 @@ from sci_stream.optics.displacement import Displacement
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
-from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.initialization.initializer import Past
@@ -100,21 +99,6 @@ def test_whole_solve_is_one_launch_and_waits_for_nothing(
     assert engine.fault == ""
     assert starts[0] is Start.COLD
     assert Start.WARM in starts
-
-
-def test_video_network_and_its_frame_prior_are_one_launch(make_calibration: MakeCalibration, expose: Expose) -> None:
-    calibration, device = make_calibration(*SHAPE), Device()
-    prior = make_denoiser("video-lite", CPU)
-    plain, engine = (make_engine(calibration, on, prior=prior, along_time=True) for on in (None, device))
-    engine.warm_up()
-    for snapshot in snapshots(calibration, expose, 2):
-        device.reset()
-        with device:
-            pending = engine.begin(snapshot)
-        assert device.recordings == 0
-        assert not device.waits, device.waits
-        assert device.launches < 16
-        np.testing.assert_allclose(pending.finish()[0], plain.reconstruct(snapshot)[0], atol=1e-4)
 
 
 def test_changed_iterations_replace_recording_of_whole_solve(make_calibration: MakeCalibration, expose: Expose) -> None:

@@ -11,18 +11,16 @@ import torch
 from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.ports import Denoiser
 from sci_stream.recon.denoisers.registry import DENOISERS, make_denoiser
-from sci_stream.recon.denoisers.weights import FRAME_INPUTS, VIDEO_INPUTS, FfdnetWeights, save_ffdnet
+from sci_stream.recon.denoisers.weights import FfdnetWeights, save_ffdnet
 from sci_stream.testing.denoisers import DenoiserContract
 
 CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def small_weights(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """Write tiny FFDNets of random weights, valid in form only, by their number of inputs."""
-    return {
-        n: _small(n, tmp_path_factory.mktemp("weights") / "small.safetensors") for n in (FRAME_INPUTS, VIDEO_INPUTS)
-    }
+def small_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a tiny FFDNet of random weights, valid in form only."""
+    return _small(5, tmp_path_factory.mktemp("weights") / "small.safetensors")
 
 
 def _small(inputs: int, path: Path) -> Path:
@@ -38,10 +36,9 @@ class TestDenoisers(DenoiserContract):
     """The contract, for every denoiser of this package; `unrolled` is a whole solve."""
 
     @pytest.fixture(autouse=True, params=sorted(DENOISERS.keys() - {"unrolled"}))
-    def _chosen(self, request: pytest.FixtureRequest, small_weights: dict[int, Path]) -> None:
+    def _chosen(self, request: pytest.FixtureRequest, small_weights: Path) -> None:
         self.name: str = request.param
-        inputs = VIDEO_INPUTS if self.name == "video-lite" else FRAME_INPUTS
-        self.weights = small_weights[inputs] if DENOISERS[self.name].takes_weights else None
+        self.weights = small_weights if DENOISERS[self.name].takes_weights else None
         self.reduces_noise = self.name == "tv"  # others leave it, or have random weights here
 
     def make(self, device: torch.device) -> Denoiser:
@@ -50,7 +47,7 @@ class TestDenoisers(DenoiserContract):
         return denoiser
 
 
-@pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite", "video-lite"])
+@pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite"])
 class TestShippedNetworks:
     def test_noise_is_reduced(self, name: str) -> None:
         contract = DenoiserContract()
@@ -63,14 +60,13 @@ def test_unknown_name_lists_the_known_ones() -> None:
         make_denoiser("median", CPU)
 
 
-def test_superfluous_weights_are_refused(small_weights: dict[int, Path]) -> None:
+def test_superfluous_weights_are_refused(small_weights: Path) -> None:
     with pytest.raises(ConfigError, match="'tv' takes no weights"):
-        make_denoiser("tv", CPU, small_weights[FRAME_INPUTS])
+        make_denoiser("tv", CPU, small_weights)
 
 
-@pytest.mark.parametrize(("name", "inputs"), [("ffdnet", VIDEO_INPUTS), ("video-lite", FRAME_INPUTS)])
-def test_weights_of_the_other_kind_of_network_are_refused(
-    small_weights: dict[int, Path], name: str, inputs: int
-) -> None:
-    with pytest.raises(WeightsError, match=f"not for the denoiser '{name}'.*{inputs}.*video-lite"):
-        make_denoiser(name, CPU, small_weights[inputs])
+def test_removed_denoiser_and_its_weights_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'video-lite' was removed.*'unrolled' replaces it"):
+        make_denoiser("video-lite", CPU)
+    with pytest.raises(WeightsError, match="'video-lite', 25, are no longer read"):
+        make_denoiser("ffdnet", CPU, _small(25, tmp_path / "video.safetensors"))

@@ -46,7 +46,7 @@ def test_lite_network_accepts_other_weights(tmp_path: Path) -> None:
     assert torch.equal(make_denoiser("ffdnet-lite", CPU, path)(x, 0.1), FfdnetDenoiser(weights, CPU)(x, 0.1))
 
 
-@pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite", "video-lite"])
+@pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite"])
 def test_shipped_weights_are_complete_and_documented(name: str) -> None:
     path = shipped_weights(name)
     card = path.with_suffix(".md").read_text()
@@ -55,7 +55,7 @@ def test_shipped_weights_are_complete_and_documented(name: str) -> None:
     assert "## Data" in card
 
 
-@pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite", "video-lite"])
+@pytest.mark.parametrize("name", ["ffdnet", "ffdnet-lite"])
 def test_shipped_weights_denoise(name: str, data_dir: Path) -> None:
     truth = torch.from_numpy(cv2.imread(str(data_dir / "test" / "set12" / "01.png"), cv2.IMREAD_GRAYSCALE))[None] / 255
     sigma = 25 / 255
