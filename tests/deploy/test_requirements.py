@@ -75,4 +75,4 @@ def test_licences_are_declared_with_their_texts() -> None:
     cards = list((ROOT / "sci_stream" / "recon" / "denoisers" / "weights_data").glob("*.md"))
     found = {card.stem: re.search(r"Licence of the weights: (\S+)\.\n", card.read_text()) for card in cards}
     licences = {name: match[1] for name, match in found.items() if match}
-    assert licences == {"ffdnet": "CC-BY-SA-4.0", "ffdnet-lite": "CC-BY-SA-4.0"}
+    assert licences == dict.fromkeys(("ffdnet", "ffdnet-lite", "unrolled"), "CC-BY-SA-4.0")

@@ -58,7 +58,7 @@ def test_section_of_an_experiment_sets_any_solver_setting() -> None:
     assert from_still == dataclasses.replace(default_settings(CPU, "tv", linear_start=False), warm_start=True)
 
 
-@pytest.mark.parametrize(("large", "name"), [(True, "ffdnet"), (False, "ffdnet-lite")])
+@pytest.mark.parametrize(("large", "name"), [(True, "ffdnet"), (False, "unrolled")])
 def test_auto_denoiser_on_a_large_gpu_is_the_full_network(
     large: bool, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

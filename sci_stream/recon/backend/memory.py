@@ -117,5 +117,5 @@ def solve_bytes(
     if features is None:
         return iterations
     item = features.itemsize
-    stages = (26 + 8 * item) * n_frames * frame + (80 + 680 * item) * frame + 105 * item * pixels_per_chunk
+    stages = (54 + 8 * item) * n_frames * frame + (200 + 680 * item) * frame + 130 * item * pixels_per_chunk
     return max(iterations, stages)

@@ -22,7 +22,7 @@ OWN = ReconstructSection(denoiser="ffdnet", weights=Path("own.pth"), iterations=
 
 
 def test_choices_are_rig_denoiser_and_shipped_ones() -> None:
-    shipped = ("ffdnet", "ffdnet-lite", "tv")
+    shipped = ("ffdnet", "ffdnet-lite", "tv", "unrolled")
     assert offered_priors(TV, "tv") == shipped
     assert offered_priors(OWN, "ffdnet") == shipped
     assert offered_priors(ReconstructSection(weights=Path("own.pth")), "ffdnet") == shipped

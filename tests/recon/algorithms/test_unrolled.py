@@ -19,7 +19,7 @@ from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.nodes.reconstruct.solver_settings import make_prior, offered_priors
 from sci_stream.optics.bayer import BayerPhase
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.unrolled import Coded, estimates
+from sci_stream.recon.algorithms.unrolled import Coded, UnrolledSolver, estimates
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.registry import make_denoiser, named_prior
 from sci_stream.recon.denoisers.variants import shipped_weights
@@ -183,9 +183,10 @@ def test_arrays_and_rig_take_the_solver_from_its_weights(weights: Path) -> None:
     assert make_prior(section.model_copy(update={"iterations": 12}), CPU)[1].iterations == 12
 
 
-def test_name_without_weights_says_where_to_get_them() -> None:
-    with pytest.raises(WeightsError, match=r"no weights for 'unrolled'.*path of a checkpoint.*--variant unrolled"):
-        named_prior("unrolled", CPU, None, Precision.AUTO)
+def test_stages_are_the_default_on_a_cpu() -> None:
+    prior, settings = make_prior(ReconstructSection(), CPU)
+    assert isinstance(prior, UnrolledSolver)
+    assert settings.iterations == 12 + len(prior.stages)
 
 
 def test_weights_and_names_of_other_networks_are_refused(weights: Path) -> None:

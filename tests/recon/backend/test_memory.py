@@ -15,9 +15,11 @@ from torch.utils._pytree import tree_leaves
 
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.algorithms.unrolled import UnrolledSolver
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks, solve_bytes
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
+from sci_stream.recon.denoisers.registry import named_prior
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import load_ffdnet
 from sci_stream.recon.engine import Engine
@@ -88,6 +90,22 @@ def test_solve_takes_the_planned_memory(
         engine = Engine(calibration, denoise, torch.device("cpu"), settings, video_dtype=torch.float16)
         engine.reconstruct(snapshot)
     planned = solve_bytes(12, 64, 48, planes=1 if bayer is None else 4, pixels_per_chunk=chunk)
+    assert 0.4 * planned < tracker.peak <= planned
+
+
+@pytest.mark.parametrize("precision", [Precision.FLOAT32, Precision.HALF])
+def test_solve_with_stages_takes_the_planned_memory(precision: Precision) -> None:
+    phi = np.random.default_rng(0).random((24, 96, 96)).astype(np.float32)
+    calibration, cpu = Calibration(phi=phi), torch.device("cpu")
+    prior = named_prior("unrolled", cpu, None, precision)
+    assert isinstance(prior, UnrolledSolver)
+    assert isinstance(prior.before, FfdnetDenoiser)
+    prior.pixels_per_chunk = prior.before.pixels_per_chunk = 2**15
+    snapshot = Snapshot(SnapshotId("test", 0, 0), 0.5 * phi.sum(0), calibration.hash, 24, 0)
+    with Tracker() as tracker:
+        engine = Engine(calibration, prior, cpu, default_settings(cpu, "unrolled"), video_dtype=torch.float16)
+        engine.reconstruct(snapshot, 6)
+    planned = solve_bytes(24, 96, 96, pixels_per_chunk=2**15, features=prior.dtype)
     assert 0.4 * planned < tracker.peak <= planned
 
 
