@@ -26,7 +26,7 @@ class ReconstructSection(Section):
     )
     denoiser: DenoiserName = Field(
         default="auto",
-        description="Prior: auto, tv, ffdnet-lite, ffdnet, unrolled (with weights), or a plug-in by its "
+        description="Prior: auto, tv, ffdnet-lite, ffdnet, unrolled, or a plug-in by its "
         "name, as module:Class or as file.py:function.",
     )
     weights: OptionalPath = Field(

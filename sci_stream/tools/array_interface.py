@@ -186,7 +186,7 @@ def reconstruct(
     iterations
         Per snapshot; by default what suits the denoiser and the device.
     denoiser
-        A name (``"auto"``: as the weights, ``"ffdnet"`` on a large GPU, else ``"ffdnet-lite"``; ``"tv"``, a plug-in,
+        A name (``"auto"``: as the weights, ``"ffdnet"`` on a large GPU, else ``"unrolled"``; ``"tv"``, a plug-in,
         ``"module:Class"`` or ``"file.py:function"``), a `torch.nn.Module`, called as ``module(images (N, 1, H, W),
         sigma)``, or any other callable, called as ``f(images (N, H, W), sigma)``.
         sigma is a float on the 0–1 scale; it is omitted where only one argument is accepted.

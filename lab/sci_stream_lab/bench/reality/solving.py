@@ -21,7 +21,6 @@ from sci_stream.optics import bayer
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.algorithms.unrolled import UnrolledSolver
 from sci_stream.recon.backend.device import describe_device, pick_device
-from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.metrics import psnr
 from sci_stream_lab.bench.datasets import psnr_of, truth_of
@@ -57,10 +56,8 @@ class Reconstructor:
     def __init__(self, spec: SolverSpec) -> None:
         self._device = pick_device(spec.device)
         self._prior, self._settings = make_prior(spec.section, self._device)
-        # The plain loop needs a denoiser: beside a whole solve it has the live default.
-        self._plain_prior = (
-            make_denoiser("ffdnet-lite", self._device) if isinstance(self._prior, UnrolledSolver) else self._prior
-        )
+        # The plain loop is that of a denoiser alone.
+        self._plain_prior = self._prior.before if isinstance(self._prior, UnrolledSolver) else self._prior
         self._budget = spec.iterations
 
     def series(self, calibration: Calibration, snapshots: Sequence[Snapshot]) -> float:

@@ -16,7 +16,7 @@ import torch
 from sci_stream.errors import ConfigError, DeviceError
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
-from sci_stream.ports import Denoiser
+from sci_stream.recon.algorithms.unrolled import Prior, UnrolledSolver
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.transfers import Stopwatch
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
@@ -138,7 +138,7 @@ class Speeds:
 
 
 def bench(
-    prior: Denoiser,
+    prior: Prior,
     weights: FfdnetWeights | None,
     settings: SolverSettings,
     *,
@@ -214,7 +214,7 @@ def _plan(settings: SolverSettings, device: torch.device, size: Size) -> _Timing
 
 
 def _time_size(
-    prior: Denoiser,
+    prior: Prior,
     weights: FfdnetWeights | None,
     settings: SolverSettings,
     *,
@@ -249,9 +249,7 @@ def _time_size(
     )
 
 
-def _scene(
-    prior: Denoiser, settings: SolverSettings, device: torch.device, size: Size
-) -> tuple[Engine, list[Snapshot]]:
+def _scene(prior: Prior, settings: SolverSettings, device: torch.device, size: Size) -> tuple[Engine, list[Snapshot]]:
     """Make an engine with random binary masks, warm it up, and simulate snapshots of smooth random scenes."""
     random = np.random.default_rng(0)
     shape = (size.n_frames, size.height, size.width)
@@ -324,7 +322,7 @@ def time_stacks(
 
 @torch.inference_mode()
 def time_chunks(
-    make: Callable[[int], Denoiser], device: torch.device, size: Size, progress: Progress
+    make: Callable[[int], Prior], device: torch.device, size: Size, progress: Progress
 ) -> tuple[ChunkSpeed, ...]:
     """Time the network alone for several chunk sizes, to choose `PIXELS_PER_CHUNK` for a device.
 
@@ -335,7 +333,8 @@ def time_chunks(
     x = torch.rand(planes * size.n_frames, *frame, generator=torch.Generator().manual_seed(0)).to(device)
     rows = []
     for pixels in CHUNKS:
-        denoise, watch = make(pixels), Stopwatch(device)
+        prior, watch = make(pixels), Stopwatch(device)
+        denoise = prior.before if isinstance(prior, UnrolledSolver) else prior
         denoise(x, 0.1)
         seconds = []
         for _ in range(10 if device.type == "cuda" else 1):

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from sci_stream.errors import ConfigError
-from sci_stream.ports import Denoiser
+from sci_stream.recon.algorithms.unrolled import Prior
 from sci_stream.recon.backend.device import describe_device, pick_device
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
-from sci_stream.recon.denoisers.registry import make_denoiser
+from sci_stream.recon.denoisers.registry import named_prior
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.denoisers.weights import FfdnetWeights, load_ffdnet
 from sci_stream.recon.settings import default_settings
@@ -164,11 +164,11 @@ def bench(plan: SpeedPlan, device_name: str, progress: Progress) -> SpeedResult:
     )
 
 
-def _denoisers(plan: SpeedPlan, device: torch.device) -> tuple[FfdnetWeights | None, Callable[[int | None], Denoiser]]:
+def _denoisers(plan: SpeedPlan, device: torch.device) -> tuple[FfdnetWeights | None, Callable[[int | None], Prior]]:
     """Return the network (None if the prior has none) and a factory of the denoiser by pixels per chunk."""
     name, weights = plan.denoiser, plan.weights
     if name not in VARIANTS:
-        return None, lambda _pixels: make_denoiser(name, device, weights)
+        return None, lambda _pixels: named_prior(name, device, weights, plan.precision)
     if weights is not None:
         network = read_any(weights)
     elif name == "ffdnet-lite":
