@@ -227,17 +227,15 @@ TRAIN = "from sci_stream_lab.cli.training import train_app; train_app()"
 def _unrolled_training(data: Path, work: Path, session: int, *, rehearse: bool) -> list[str]:
     """Return the arguments of a session of `unrolled`; the rates fall in the third.
 
-    The first one continues the run whose checkpoint was carried in, as ``start_unrolled/checkpoint.pt`` in the working
-    folder, from its average; without one it begins with `ffdnet-lite`.
+    The first one begins with the shipped stages.
     """
-    run, carried = work / "training_unrolled", work / "start_unrolled/checkpoint.pt"
-    begun = ["--resume"] if (run / "checkpoint.pt").exists() else []
-    lite = ROOT / "sci_stream/recon/denoisers/weights_data/ffdnet-lite.safetensors"
-    start = begun or ["--start-from", str(carried if carried.exists() else lite)]
-    how = ["--stages", "6", "--batch", "256", "--clip-size", "96", "--learning-rate", "3e-4", "--kernel-rate", "3e-3"]
+    run = work / "training_unrolled"
+    shipped = ROOT / "sci_stream/recon/denoisers/weights_data/unrolled.safetensors"
+    start = ["--resume"] if (run / "checkpoint.pt").exists() else ["--start-from", str(shipped)]
+    how = ["--stages", "6", "--batch", "256", "--clip-size", "128", "--learning-rate", "3e-4", "--kernel-rate", "3e-3"]
     length = ["--minutes", "8", *(["--steps", "1000000"] if session < 3 else [])]
     if rehearse:
-        how = ["--stages", "2", "--batch", "8", "--patch", "16", "--clip-size", "32"]
+        how = ["--stages", "4", "--batch", "8", "--patch", "16", "--clip-size", "32"]
         length = ["--steps", str(2 * session)]
     masks = [option for path in sorted((data / "real").glob("*.mat")) for option in ("--masks", str(path))]
     common = ["--variant", "unrolled", "--clips", str(data / "video_train/free"), *masks, "--held-out", "1"]

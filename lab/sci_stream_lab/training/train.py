@@ -20,7 +20,7 @@ from sci_stream.errors import ConfigError
 from sci_stream.file_guard import reading
 from sci_stream.files.calibration_import import ImportOptions, import_masks
 from sci_stream.recon.backend.device import describe_device
-from sci_stream.recon.denoisers.weights import FfdnetWeights, Stage, load_ffdnet
+from sci_stream.recon.denoisers.weights import FfdnetWeights, Stage, is_unrolled, load_ffdnet, load_unrolled
 from sci_stream_lab.training.checkpoint import (
     Checkpoint,
     SessionRecord,
@@ -93,8 +93,7 @@ def train(
         Resume the run in the folder; its settings must be these.
     start_from
         Weights of the same variant for a new run to start from, instead of random ones. For an unrolled network, those
-        of a frame network of half as many channels, or the checkpoint of another run, whose stages are repeated where
-        there are fewer.
+        of a frame network of half as many channels, or other stages, which are repeated where there are fewer.
     held_out
         Number of images, or of clips where there are some, held out for validation; None for the variant's default.
     memory_mib
@@ -184,24 +183,21 @@ def unrolled_learner(settings: TrainingSettings, device: torch.device, start_fro
     shape = UnrolledShape(settings.stages, settings.layers, settings.channels)
     if start_from is None:
         start = initial_stages(shape, settings.seed)
-    elif start_from.suffix == ".safetensors":
+    elif is_unrolled(start_from):
+        start = grown(_stages(start_from, shape), shape.stages)
+    else:
         frame_network = _start(start_from, NetworkShape(shape.layers, shape.channels // 2))
         start = initial_stages(shape, settings.seed, frame_network)
-    else:
-        start = grown(_stages(start_from, shape), shape.stages)
     return UnrolledLearner(start, device, settings.ema_decay)
 
 
 def _stages(path: Path, shape: UnrolledShape) -> list[Stage]:
-    """Return the averaged weights of a run of unrolled stages of this shape."""
-    saved = load_checkpoint(path.parent)
-    with reading(path, "a training of an unrolled network"):
-        theirs = TrainingSettings(**saved["settings"])
-        learner = unrolled_learner(theirs, torch.device("cpu"), None)
-        learner.restore(saved["learner"])
+    """Return the stages of a weights file; their layers must have this shape."""
+    stages = load_unrolled(path)
+    theirs = UnrolledShape.of(stages)
     if (theirs.layers, theirs.channels) != (shape.layers, shape.channels):
-        raise ConfigError("The run to start from has stages of another shape", expected=shape, got=theirs)
-    return learner.weights()
+        raise ConfigError("The stages to start from have another shape", expected=shape, got=theirs)
+    return stages
 
 
 @dataclass

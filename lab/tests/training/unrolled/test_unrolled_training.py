@@ -244,13 +244,13 @@ def test_resumed_training_equals_an_uninterrupted_one(go: Go, tmp_path: Path) ->
 
 def test_deeper_network_begins_with_the_stages_of_another_run(go: Go, tmp_path: Path) -> None:
     go(tmp_path / "one", steps=3)
-    start = tmp_path / "one/checkpoint.pt"
+    export_weights(tmp_path / "one", start := tmp_path / "one.safetensors", data=["ours"], licence="MIT")
     still = dataclasses.replace(SETTINGS, stages=3, learning_rate=1e-8, kernel_rate=1e-8)
     go(tmp_path / "two", still, steps=1, start_from=start)
     before, after = load_checkpoint(tmp_path / "one")["learner"], load_checkpoint(tmp_path / "two")["learner"]
     for k, source in enumerate((0, 1, 1)):  # first layers of the stages
-        torch.testing.assert_close(after["parameters"][2 * k], before["averages"][2 * source], rtol=0, atol=1e-6)
-    with pytest.raises(ConfigError, match="stages of another shape"):
+        torch.testing.assert_close(after["parameters"][2 * k], before["averages"][2 * source], rtol=2e-3, atol=1e-5)
+    with pytest.raises(ConfigError, match="have another shape"):
         go(tmp_path / "three", dataclasses.replace(SETTINGS, channels=8), steps=1, start_from=start)
 
 
