@@ -31,7 +31,7 @@ from sci_stream_lab.training.export import TestPlan, export_weights
 from sci_stream_lab.training.learner import initial_weights
 from sci_stream_lab.training.settings import TrainingSettings, Until
 from sci_stream_lab.training.train import TrainingResult, train
-from sci_stream_lab.training.unrolled.learner import UnrolledLearner
+from sci_stream_lab.training.unrolled.learner import UnrolledLearner, roughness
 from sci_stream_lab.training.unrolled.masks import draw_pair, moving_masks
 from sci_stream_lab.training.unrolled.network import UnrolledShape, grown, initial_stages
 from sci_stream_lab.training.unrolled.samples import CodedSamples, StartOf, cut, draw_solve, finish_iterations
@@ -79,6 +79,19 @@ def test_steps_on_one_sample_lower_its_error() -> None:
     for _ in range(40):
         learner.learn(sample, rate=2e-3, kernel_rate=0.01)
     assert error() < 0.7 * before
+
+
+def test_roughness_counts_errors_on_smooth_surfaces_only() -> None:
+    truth = torch.full((1, 2, 16, 16), 0.5)
+    truth[..., 8:] = torch.rand((16, 8), generator=torch.Generator().manual_seed(0))
+    grain = 0.05 * torch.randn((1, 2, 16, 16), generator=torch.Generator().manual_seed(1))
+    on_surface, on_texture = grain.clone(), grain.clone()
+    on_surface[..., 8:], on_texture[..., :8] = 0, 0
+    none, there, elsewhere, even = (
+        float(roughness(error, truth)) for error in (0 * grain, on_surface, on_texture, 0 * grain + 0.05)
+    )
+    assert none == elsewhere < there
+    assert even == pytest.approx(none, abs=1e-3)
 
 
 @pytest.mark.parametrize("n_frames", [1, 2, 5, 50])
