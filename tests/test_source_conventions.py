@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("sci_stream", "drivers/sci_stream_drivers")
 TESTS = ("tests", "lab/tests", "drivers/gentl_sim/tests", "bridges/tests")
-MAX_LINES = 43_000
+MAX_LINES = 42_700
 """Of Python in the wheel. An addition is paid for by a removal."""
 MAX_MODULES = 15
 MAX_UNTYPED = 40

@@ -14,8 +14,8 @@ from sci_stream_lab.training.unrolled.samples import CodedSamples
 
 # Weight of the estimates before the last one, which are results too where time is short.
 _EARLY = 0.15
-# Weight of the last estimate's roughness, which shows as texture and hardly counts in squared errors; what is added to
-# it; the detail below which a scene is smooth; and the share of a sample that must be.
+# Weight of the last estimate's roughness, which shows as texture and hardly counts in squared errors; the number
+# added to it; the detail below which a scene is smooth; and the share of a sample that must be.
 _ROUGH, _LEAST_ROUGH, _SMOOTH_BELOW, _LEAST_SMOOTH = 0.4, 1e-3, 0.01, 0.03
 
 
