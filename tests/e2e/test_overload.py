@@ -142,7 +142,8 @@ def test_overload_keeps_memory_flat_and_ends_soon(tmp_path: Path, policy: str) -
         assert ledger["raw_only"] + sum(ledger["dropped"].values()) > 10 * ledger["reconstructed"]
     assert early.keys() == late.keys() == {"acquire", "sink"}, "a reconstruct node has few of them"
     for node, mib in late.items():
-        assert mib < early[node] + 6, f"{node} grew from {early[node]:.0f} to {mib:.0f} MiB"
+        # 0.8 KiB a snapshot: a sink that is behind still fills its buffers.
+        assert mib < early[node] + 12, f"{node} grew from {early[node]:.0f} to {mib:.0f} MiB"
 
 
 def resident_mib(rig: RunningRig) -> dict[str, float]:
