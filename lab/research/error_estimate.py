@@ -1,7 +1,7 @@
 """Share of the errors of a reconstruction within the estimate of `sci_stream.imaging.estimated_error`.
 
 ``SCI_STREAM_DATA=FOLDER python lab/research/error_estimate.py`` prints a line for each snapshot: Traffic, Crash and
-three films behind random binary masks, 256 × 256, B = 8, `ffdnet-lite`, with noise of 2 and 20 DN of 12 bits.
+three films behind random binary masks, 256 × 256, B = 8, `unrolled`, with noise of 2 and 20 DN of 12 bits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sci_stream.imaging.estimated_error import error_estimate
 from sci_stream.model import Array, Reconstruction, StageTimes
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.backend.half_precision import Precision
-from sci_stream.recon.denoisers.registry import make_denoiser
+from sci_stream.recon.denoisers.registry import named_prior
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings
 
@@ -52,7 +52,7 @@ def main() -> None:
     """Print the table."""
     device, random = torch.device("cpu"), np.random.default_rng(0)
     masks = (random.random((B, SIZE_PX, SIZE_PX)) < 0.5).astype(np.float32)
-    denoiser = make_denoiser("ffdnet-lite", device, None, Precision.AUTO)
+    denoiser = named_prior("unrolled", device, None, Precision.AUTO)
     for noise_dn in (2.0, 20.0):
         calibration = Calibration(
             masks, full_scale_dn=FULL_SCALE_DN, bit_depth=12, read_noise_dn=noise_dn, gain_e_per_dn=1e6
@@ -62,7 +62,7 @@ def main() -> None:
             counts = np.rint(np.clip(clean + random.normal(0, noise_dn, clean.shape), 0, 4095)).astype(np.uint16)
             snapshot = calibration.snapshot("scene", 0, counts)
             began_s = time.perf_counter()
-            video, report = Engine(calibration, denoiser, device, default_settings(device, "ffdnet-lite")).reconstruct(
+            video, report = Engine(calibration, denoiser, device, default_settings(device, "unrolled")).reconstruct(
                 snapshot
             )
             solved_s = time.perf_counter()
