@@ -227,7 +227,12 @@ class Engine:
             self._fusion.on &= fused_s < plain_s
             if not self._fusion.on:
                 self._graphs.clear()
-        self.costs = SolveCosts({iterations: self._warmed(iterations) for iterations in counts})
+        seconds = {iterations: self._warmed(iterations) for iterations in counts}
+        full = self.settings.iterations
+        if self._stages is not None and LEAST_BEFORE in seconds and full > max(seconds):
+            # All further ones are with the denoiser, as the first are.
+            seconds[full] = seconds[max(seconds)] + (full - max(seconds)) / LEAST_BEFORE * seconds[LEAST_BEFORE]
+        self.costs = SolveCosts(seconds)
         return self.costs
 
     def _warmed(self, iterations: int) -> float:
@@ -317,11 +322,11 @@ class Engine:
 
     @property
     def _cost_known_at(self) -> tuple[int, ...]:
-        """Numbers of iterations whose costs give those of all others: a stage takes as long as a few iterations."""
+        """Numbers of iterations whose costs give those of all others: without stages, and with all of them."""
         least, full = self.settings.min_iterations, self.settings.iterations
         if self._stages is None:
             return (least,)
-        known = (least, LEAST_BEFORE, LEAST_BEFORE + len(self._stages.stages), full)
+        known = (least, LEAST_BEFORE, LEAST_BEFORE + len(self._stages.stages))
         return tuple(sorted({min(max(least, count), full) for count in known}))
 
     def _recorded(self, iterations: int) -> int:

@@ -166,8 +166,10 @@ def test_costs_of_solves_are_known_with_and_without_stages(weights: Path, monkey
         return solve(*arguments)
 
     monkeypatch.setattr(engine, "solve", count)
-    engine.warm_up()
-    assert solved == [4, 4, 7, 7, 16, 16]  # 4 before 3 stages, and a second time warm
+    costs = engine.warm_up()
+    assert solved == [4, 4, 7, 7]  # 4 before 3 stages, and a second time warm
+    four, seven, sixteen = (costs._idle[count] for count in (4, 7, 16))
+    assert sixteen == pytest.approx(seven + 9 / 4 * four)
 
 
 def test_arrays_and_rig_take_the_solver_from_its_weights(weights: Path) -> None:
