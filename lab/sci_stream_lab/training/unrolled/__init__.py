@@ -1,5 +1,5 @@
-"""Training of a solve as a whole: a few stages, each a network and a data step, for any masks.
+"""Training of the stages that end a solve, each a network and a data step, as a whole and for any masks.
 
-``network`` is the solve and its weights, ``masks`` draws masks by class and their errors, ``samples`` codes scenes with
-them and finds the starts, ``data`` makes the batches and validates, ``learner`` has the loss.
+``network`` has the shape and the initial weights, ``masks`` draws masks by class and their errors, ``samples`` codes
+scenes with them and solves them up to the stages, ``data`` makes the batches and validates, ``learner`` has the loss.
 """

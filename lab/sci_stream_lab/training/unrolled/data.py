@@ -35,7 +35,7 @@ from sci_stream_lab.training.unrolled.samples import (
 from sci_stream_lab.training.video.scenes import Scenes, Video, centre
 
 DrawnT = TypeVar("DrawnT")
-# Beside the number of a step in its seed: what a batch takes of the snapshots that were drawn.
+# Distinguishes the seeds of batches from those of the snapshots they are cut from.
 _BATCHES = 1
 # The denoiser of the iterations before the stages, their numbers, how likely these are, and the number in validations.
 # Chosen, not tuned.
@@ -104,7 +104,7 @@ class CodedScenes(ABC, Generic[DrawnT, SamplesT]):
 
     @abstractmethod
     def _batch(self, rng: np.random.Generator, drawn: DrawnT) -> SamplesT:
-        """Return what a step learns from, which need not be all of what was drawn."""
+        """Return the samples of a step, all of the snapshots or parts of them."""
 
     def _psnr_db(self, prior: Prior, settings: SolverSettings) -> dict[str, float]:
         """Return the mean PSNR behind masks of each class on held-out clips."""

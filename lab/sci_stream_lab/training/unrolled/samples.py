@@ -5,6 +5,7 @@ All shares and ranges were chosen, not tuned.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -124,12 +125,10 @@ class StartOf:
 
 @torch.no_grad()
 def finish_iterations(solve: StartedSolve, iterations: int) -> CodedSamples:
-    """Return a snapshot as the stages meet it, after this many iterations."""
+    """Return a snapshot as the stages meet it, after this many iterations, ≥ 1."""
     engine, measurement, start, truth = solve
-    v = start.v
-    for v in engine.solve(measurement, start, iterations):  # noqa: B007 - the last one is wanted
-        pass
-    return CodedSamples(coded(measurement, start, v), truth)
+    (last,) = deque(engine.solve(measurement, start, iterations), maxlen=1)
+    return CodedSamples(coded(measurement, start, last), truth)
 
 
 def cut(rng: np.random.Generator, samples: Sequence[CodedSamples], size: int) -> CodedSamples:
