@@ -161,12 +161,12 @@ class RigInProcess(RigFiles):
 
     def reconstruct(self, snapshots: int = 1) -> None:
         """Let the camera take this many snapshots, and wait until they are reconstructed."""
-        self.expose(snapshots)
-        self.wait_for_reconstructed(snapshots)
+        self.wait_for_reconstructed(snapshots, since=lambda: self.expose(snapshots))
 
-    def wait_for_reconstructed(self, snapshots: int) -> None:
-        """Wait until this many more snapshots are reconstructed."""
+    def wait_for_reconstructed(self, snapshots: int, since: Callable[[], None] = lambda: None) -> None:
+        """Wait until this many more snapshots are reconstructed than before ``since`` is called."""
         series, least = self.series, self.counts()["reconstructed"] + snapshots
+        since()
         self.wait_for(
             lambda: (series is not None and self.series is not series) or self.counts()["reconstructed"] >= least,
             f"{snapshots} more snapshots reconstructed",

@@ -26,9 +26,11 @@ def run(tmp_path_factory) -> Path:
     changes = {
         "record": {"segment_minutes": 0.01},
         "reconstruct": {"nodes": 2},
-        "camera": {"options": {"trigger": "free", "snapshot_rate_hz": 20.0}},
     }
     with RigInProcess(folder, changes, snapshots=16) as rig:
+        rig.reconstruct(8)
+        time.sleep(1.0)  # the first segment is old
+        rig.expose(8)
         summary = rig.finish()
         assert assert_accounted_for(summary)["reconstructed"] == 16
         assert len(rig.segments()) >= 2

@@ -131,19 +131,16 @@ def test_overload_keeps_memory_flat_and_ends_soon(tmp_path: Path, policy: str) -
     """Thousands of snapshots a second: the bookkeeping of each shows, not its pixels."""
     tiny = {"camera": {"options": {"width_px": 16, "height_px": 16}}, "policy": {"mode": policy, "ring_mib": 4}}
     with RunningRigSolvedHere(tmp_path, merged(BURST, tiny)) as rig:
-        rig.wait_for_count("acquired", 15_000)  # buffers have their size by then
-        early = resident_mib(rig)
-        rig.wait_for_count("acquired", 30_000)
-        late = resident_mib(rig)
+        sizes = [resident_mib(rig) for n in range(15_000, 75_001, 15_000) if rig.wait_for_count("acquired", n)]
         stopped_s = time.monotonic()
         rig.process.send_signal(signal.SIGINT)
         ledger = assert_accounted_for(rig.finish(120))
         assert policy == "record" or time.monotonic() - stopped_s < 15
         assert ledger["raw_only"] + sum(ledger["dropped"].values()) > 10 * ledger["reconstructed"]
-    assert early.keys() == late.keys() == {"acquire", "sink"}, "a reconstruct node has few of them"
-    for node, mib in late.items():
-        # 0.8 KiB a snapshot: a sink that is behind still fills its buffers.
-        assert mib < early[node] + 12, f"{node} grew from {early[node]:.0f} to {mib:.0f} MiB"
+    for node in ("acquire", "sink"):  # a reconstruct node has few of them
+        growth = np.diff([size[node] for size in sizes])
+        # A sink that was behind fills its buffers, once or twice; a leak of 0.5 KiB a snapshot shows every time.
+        assert growth.min() < 8, f"{node} grew by {growth.round(1)} MiB, every 15,000 snapshots"
 
 
 def resident_mib(rig: RunningRig) -> dict[str, float]:
