@@ -28,7 +28,7 @@ def main() -> None:
     print(f"own denoiser: {result.video.shape}, {result.psnr_db:.1f} dB")
 
     result = sci_stream.reconstruct(y, masks, truth=0.2 + 0.6 * x)
-    print(f"ffdnet-lite: {result.video.shape}, {result.psnr_db:.1f} dB")
+    print(f"default prior: {result.video.shape}, {result.psnr_db:.1f} dB")
     print(f"second snapshot: {result.report.start.value} start, {result.report.iterations} iterations")
 
 

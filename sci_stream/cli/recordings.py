@@ -33,7 +33,9 @@ RecordingPath = Annotated[Path, typer.Argument(metavar="FILE", help="A recording
 First = Annotated[int | None, typer.Option("--first", min=0, help="Sequence number of the first snapshot.")]
 Last = Annotated[int | None, typer.Option("--last", min=0, help="Sequence number of the last snapshot.")]
 Iterations = Annotated[int | None, typer.Option(min=1, help="For every snapshot; as recorded if not given.")]
-Prior = Annotated[str | None, typer.Option(help="Another prior: tv, ffdnet-lite, ffdnet, a plug-in or FILE.py:NAME.")]
+Prior = Annotated[
+    str | None, typer.Option(help="Another: unrolled, tv, ffdnet-lite, ffdnet, a plug-in or FILE.py:NAME.")
+]
 
 Weights = Annotated[Path | None, typer.Option(help="Checkpoint of the prior.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print a line of JSON for each recording.")]

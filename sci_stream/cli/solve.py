@@ -40,7 +40,7 @@ def solve(
     truth: Annotated[Path | None, typer.Option(help="The true frames, for PSNR, if MEAS has none.")] = None,
     iterations: Annotated[int | None, typer.Option(min=1, help="Per snapshot; chosen for the denoiser.")] = None,
     denoiser: Annotated[
-        str, typer.Option(help="auto, tv, ffdnet-lite, ffdnet, a plug-in, or file.py:function.")
+        str, typer.Option(help="auto, unrolled, tv, ffdnet-lite, ffdnet, a plug-in, or file.py:function.")
     ] = "auto",
     weights: Annotated[Path | None, typer.Option(help="Checkpoint of the denoiser.")] = None,
     noise: Annotated[

@@ -78,8 +78,8 @@ class ReconstructSection(Section):
         gt=0,
         le=1,
         examples=[0.03],
-        description="Highest noise level σ of the last iteration, on the 0–1 scale, for 16 or more iterations; K < 16 "
-        "iterations end at √(16/K) times it. Unset: chosen for the denoiser.",
+        description="Highest noise level σ of the last iteration, on the 0–1 scale, for 16 or more iterations "
+        "with the denoiser; K < 16 end at √(16/K) times it. Unset: chosen for the denoiser.",
     )
     cuda_graphs: Rare[bool] = Field(
         default=True,

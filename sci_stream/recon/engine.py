@@ -229,9 +229,11 @@ class Engine:
                 self._graphs.clear()
         seconds = {iterations: self._warmed(iterations) for iterations in counts}
         full = self.settings.iterations
-        if self._stages is not None and LEAST_BEFORE in seconds and full > max(seconds):
+        if self._stages is not None and full > (most := max(seconds)):
             # All further ones are with the denoiser, as the first are.
-            seconds[full] = seconds[max(seconds)] + (full - max(seconds)) / LEAST_BEFORE * seconds[LEAST_BEFORE]
+            least = min(seconds)
+            each_s = (seconds[LEAST_BEFORE] - seconds[least]) / (LEAST_BEFORE - least)
+            seconds[full] = seconds[most] + (full - most) * max(each_s, 0.0)
         self.costs = SolveCosts(seconds)
         return self.costs
 
@@ -326,7 +328,9 @@ class Engine:
         least, full = self.settings.min_iterations, self.settings.iterations
         if self._stages is None:
             return (least,)
-        known = (least, LEAST_BEFORE, LEAST_BEFORE + len(self._stages.stages))
+        known = {least, LEAST_BEFORE, LEAST_BEFORE + len(self._stages.stages)}
+        if least >= LEAST_BEFORE:  # no two of them differ by iterations alone
+            known.add(full)
         return tuple(sorted({min(max(least, count), full) for count in known}))
 
     def _recorded(self, iterations: int) -> int:
@@ -433,7 +437,8 @@ class Engine:
         estimates = gap(start.v, problem, sigmas(), self._data_step)
         if self._stages is None or not stages:
             return estimates
-        return self._stages.finish(estimates, partial(coded, measurement, start), stages, between)
+        state = start._replace(v=start.still)  # the whole video is not kept
+        return self._stages.finish(estimates, partial(coded, measurement, state), stages, between)
 
     def _problem(
         self, measurement: Measurement, error: InitialErrorMap | None, priors: tuple[Callable[..., torch.Tensor], ...]

@@ -139,8 +139,8 @@ def test_overload_keeps_memory_flat_and_ends_soon(tmp_path: Path, policy: str) -
         assert ledger["raw_only"] + sum(ledger["dropped"].values()) > 10 * ledger["reconstructed"]
     for node in ("acquire", "sink"):  # a reconstruct node has few of them
         growth = np.diff([size[node] for size in sizes])
-        # A sink that was behind fills its buffers, once or twice; a leak of 0.5 KiB a snapshot shows every time.
-        assert growth.min() < 8, f"{node} grew by {growth.round(1)} MiB, every 15,000 snapshots"
+        # A sink that was behind fills its buffers, once or twice; a leak of 0.4 KiB a snapshot shows every time.
+        assert np.sort(growth)[1] < 6, f"{node} grew by {growth.round(1)} MiB, every 15,000 snapshots"
 
 
 def resident_mib(rig: RunningRig) -> dict[str, float]:

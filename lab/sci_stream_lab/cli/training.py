@@ -29,12 +29,12 @@ def train(
         Path | None, typer.Option(help="Folder of clips; ffdnet and ffdnet-lite then learn in the loop.")
     ] = None,
     masks: Annotated[list[Path], typer.Option(help="Measured masks, for solves; repeatable.")] = [],  # noqa: B006  # typer copies it
-    stages: Annotated[int, typer.Option(help="Stages of unrolled.")] = 6,
+    stages: Annotated[int, typer.Option(help="Stages of unrolled.")] = 4,
     seed: Annotated[int, typer.Option(help="Seed of all random numbers.")] = 0,
     batch: Annotated[int | None, typer.Option(help="Patches per step; 16, or 32 of unrolled, if unset.")] = None,
     patch: Annotated[int, typer.Option(help="Height and width of a patch in pixels, even.")] = 64,
     learning_rate: Annotated[float | None, typer.Option(help="Learning rate of Adam; by variant if unset.")] = None,
-    kernel_rate: Annotated[float, typer.Option(help="Learning rate of Muon, for the inner kernels.")] = 0.01,
+    kernel_rate: Annotated[float | None, typer.Option(help="Rate of Muon, for the inner kernels, likewise.")] = None,
     decay: Annotated[float, typer.Option(help="Share of the steps over which the rates fall.")] = 0.3,
     clip_size: Annotated[int, typer.Option(help="Height and width of the videos of unrolled, in pixels.")] = 128,
     validate_every: Annotated[int, typer.Option(help="Steps between checkpoints and points of the curve.")] = 1000,

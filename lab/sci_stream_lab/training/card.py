@@ -70,11 +70,11 @@ class ModelCard:
         shape = self.shape
         if isinstance(shape, UnrolledShape):
             return (
-                f"# {self.variant}: a solve trained as a whole\n\n"
+                f"# {self.variant}: the last iterations of a solve, trained as a whole\n\n"
                 f"{shape.stages} stages of {shape.layers} layers and {shape.channels} channels, each an iteration of "
                 f"GAP with a network of its own: {shape.n_parameters / 1e3:.1f} thousand parameters, "
-                f"{shape.flop_per_pixel / 1e3:.1f} kFLOP a pixel. It takes a measurement with its masks, its noise and "
-                "the start of its solve, and gives the video.\n\n"
+                f"{shape.flop_per_pixel / 1e3:.1f} kFLOP a pixel. They follow iterations with `ffdnet-lite`: they take "
+                "an estimate of the video, the measurement, the masks, the noise and the error of the start.\n\n"
                 f"SHA-256 `{self.sha256}`. Licence of the weights: {self.licence}."
             )
         takes = (
@@ -118,11 +118,11 @@ class ModelCard:
     def _training(self) -> str:
         whole = self.steps is not None and self.step >= self.steps
         state = "complete" if whole else f"not complete (of {self.steps or 'an open number of'} steps)"
-        unused = {"clip_px"}
+        unused = {"clip_px", "stages", "layers", "channels"}
         if isinstance(self.shape, UnrolledShape):
             unused = {"bayer_share", "sigma_most"}
         if self._in_loop:
-            unused |= {"bayer_share", "sigma_most", "stages", "layers", "channels"}
+            unused |= {"bayer_share", "sigma_most"}
         settings = "\n".join(
             f"| {name} | {_value(value)} |" for name, value in self.settings.items() if name not in unused
         )
@@ -161,21 +161,19 @@ class ModelCard:
     def _again(self) -> str:
         s = self.settings
         whole = isinstance(self.shape, UnrolledShape)
-        clips = " --clips CLIPS" if self.clips else ""
-        for_clips = " --masks MASKS" if clips else ""
-        if whole:
-            for_clips += f" --clip-size {s['clip_px']} --stages {s['stages']}"
+        data = f"--variant {self.variant}" + (f" --stages {s['stages']}" if whole else "")
+        data += " --clips CLIPS --masks MASKS" if self.clips else ""
         options = (
-            f"--variant {self.variant}{clips} --seed {s['seed']} --batch {s['batch']} --patch {s['patch_px']} "
+            f"{data} --seed {s['seed']} --batch {s['batch']} --patch {s['patch_px']} "
             f"--learning-rate {s['learning_rate']} --kernel-rate {s['kernel_rate']} "
             f"--decay {s['decay_share']} --steps {self.steps or self.step}"
-            + for_clips
+            + (f" --clip-size {s['clip_px']}" if whole else "")
             + (" --start-from BEGUN_WITH.safetensors" if self.begun_with else "")
         )
         return (
             "## Reproduce or improve it\n\n"
             f"    sci-stream train FOLDER RUN {options}\n"
-            f"    sci-stream train FOLDER RUN --variant {self.variant}{clips} --minutes 60 "
+            f"    sci-stream train FOLDER RUN {data} --minutes 60 "
             f"--start-from {self.variant}.safetensors"
         )
 

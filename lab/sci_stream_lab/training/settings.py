@@ -16,16 +16,18 @@ class VariantDefaults:
     """Settings that suit a variant; ``held_out`` counts photographs, or clips for an unrolled network."""
 
     learning_rate: float
+    kernel_rate: float = 0.01
     batch: int = 16
     held_out: int = 8
 
 
 # Rates for batches of 16. Measured for ffdnet-lite, PSNR at σ 25 on held-out photographs after 600 steps: 27.95 dB with
-# 1e-3, 28.10 with 2e-3, 28.46 with 4e-3; the rate of ffdnet is that of its paper.
+# 1e-3, 28.10 with 2e-3, 28.46 with 4e-3; the rate of ffdnet is that of its paper. Those of unrolled:
+# lab/research/unrolled.md.
 DEFAULTS = {
     "ffdnet": VariantDefaults(1e-3),
     "ffdnet-lite": VariantDefaults(3e-3),
-    UNROLLED: VariantDefaults(2e-3, batch=32, held_out=2),
+    UNROLLED: VariantDefaults(3e-4, 3e-3, batch=32, held_out=2),
 }
 
 
@@ -78,14 +80,14 @@ class TrainingSettings:
     batch: int = 16
     patch_px: int = 64
     learning_rate: float = DEFAULTS["ffdnet-lite"].learning_rate
-    kernel_rate: float = 0.01
+    kernel_rate: float = DEFAULTS["ffdnet-lite"].kernel_rate
     warmup_steps: int = 200
     decay_share: float = 0.3
     ema_decay: float = 0.999
     sigma_most: float = 75 / 255
     bayer_share: float = 0.25
     clip_px: int = 128
-    stages: int = 6
+    stages: int = 4
     layers: int = 7
     channels: int = 64
     validate_every: int = 1000
@@ -149,7 +151,7 @@ def settings_for(variant: str, **given: float | None) -> TrainingSettings:
         If the variant is unknown or a value is out of range.
     """
     _require_variant(variant)
-    own = {name: getattr(DEFAULTS[variant], name) for name in ("learning_rate", "batch")}
+    own = {name: getattr(DEFAULTS[variant], name) for name in ("learning_rate", "kernel_rate", "batch")}
     chosen: dict[str, Any] = {**own, **{name: value for name, value in given.items() if value is not None}}
     return TrainingSettings(variant, **chosen)
 

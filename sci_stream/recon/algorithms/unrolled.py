@@ -38,19 +38,20 @@ from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
 from sci_stream.recon.denoisers.weights import STAGE_INPUTS, Stage
 
-# Square of the error below which the start counts as that good, and the highest σ.
+# Added to e_p², so that no start is taken to be perfect; and the highest σ. These and the following were chosen in the
+# first trial, and the shipped stages were trained with them.
 _LEAST_ERROR, _MAX_SIGMA = 4e-4, 0.3
 # How far log(e²/2σ²) can be from 0.
 _LOG_RANGE = 5.5
 # Scales of changes in units of the error, and of the maps, among the inputs; where the maps end.
 _CHANGE_SCALE, _MAP_SCALE, _MAP_LIMIT = 0.3, 4.0, 0.5
 _TINY = 1e-12
-# Part of the correction that a result takes. All of it gains nothing, and costs 0.14 dB behind wrong masks (mean of six
+# Part of the correction that a result takes. All of it gains nothing, and costs 0.13 dB behind wrong masks (mean of six
 # tuning clips); the rest of the residual shows errors that remain.
 _FITTED = 0.5
-# The fewest iterations after which stages were trained to begin. Four and two stages take as long as twelve iterations
-# and are as good; each further stage and iteration gains (lab/research/unrolled.md).
-LEAST_BEFORE = 4
+# Iterations that come before any stage. A stage takes as long as four or five iterations: with fewer before it, more
+# iterations in its time gain more (lab/research/unrolled.md).
+LEAST_BEFORE = 8
 
 
 class Coded(NamedTuple):
@@ -110,7 +111,7 @@ class UnrolledSolver:
         return isinstance(self.before, RecordableDenoiser) and self.before.recordable
 
     def among(self, iterations: int) -> int:
-        """Return how many of some iterations are stages: the last of them, after at least four with the denoiser."""
+        """Return how many of some iterations are stages: the last of them, after at least eight with the denoiser."""
         return min(max(0, iterations - LEAST_BEFORE), len(self.stages))
 
     def finish(
@@ -137,7 +138,9 @@ class UnrolledSolver:
             yield v
         begun = problem(v)
         self._frame_pixels = begun.y.numel()
-        yield from estimates(begun, self.stages[:number], self.dtype, self.pixels_per_chunk, between)
+        stages = estimates(begun, self.stages[:number], self.dtype, self.pixels_per_chunk, between)
+        del v, begun  # a whole video
+        yield from stages
 
     def reduce_memory(self) -> bool:
         """Take chunks of half the size, down to a frame each; see `sci_stream.ports.MemoryReducible`."""

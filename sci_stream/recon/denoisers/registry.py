@@ -119,16 +119,16 @@ def make_denoiser(
 ) -> Denoiser:
     """Make a denoiser by name, as `named_prior`.
 
-    Raises `ConfigError` also if it is a whole solve.
+    Raises `ConfigError` also if it has trained stages.
     """
     prior = named_prior(name, device, weights, precision)
     if isinstance(prior, UnrolledSolver):
-        raise ConfigError("A denoiser is needed here, and not a whole solve", got=repr(name))
+        raise ConfigError("A denoiser is needed here, without trained stages", got=repr(name))
     return prior
 
 
 def named_prior(name: str, device: torch.device, weights: Path | None, precision: Precision) -> Prior:
-    """Make a denoiser, or what replaces one and its iterations, by name.
+    """Make a denoiser, or trained stages with the denoiser of the iterations before them, by name.
 
     Parameters
     ----------

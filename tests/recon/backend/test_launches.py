@@ -16,6 +16,8 @@ from sci_stream.optics.displacement import Displacement
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
+from sci_stream.recon.backend.half_precision import Precision
+from sci_stream.recon.denoisers.registry import named_prior
 from sci_stream.recon.denoisers.tv import TvDenoiser
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.initialization.initializer import Past
@@ -99,6 +101,24 @@ def test_whole_solve_is_one_launch_and_waits_for_nothing(
     assert engine.fault == ""
     assert starts[0] is Start.COLD
     assert Start.WARM in starts
+
+
+def test_solve_with_trained_stages_is_one_launch(make_calibration: MakeCalibration, expose: Expose) -> None:
+    calibration, device = make_calibration(*SHAPE), Device()
+    prior, settings = named_prior("unrolled", CPU, None, Precision.FLOAT32), default_settings(CPU, "unrolled")
+    plain, engine = (
+        Engine(calibration, prior, CPU, dataclasses.replace(settings, warm_start=True), recorder=recorder)
+        for recorder in (None, device.record)
+    )
+    engine.warm_up()
+    for snapshot, iterations in zip(snapshots(calibration, expose, 3), (16, 8, 12), strict=True):
+        device.reset()
+        with device:
+            pending = engine.begin(snapshot, iterations)
+        assert device.recordings == 0
+        assert not device.waits, device.waits
+        assert device.launches < 16
+        np.testing.assert_allclose(pending.finish()[0], plain.reconstruct(snapshot, iterations)[0], atol=1e-4)
 
 
 def test_changed_iterations_replace_recording_of_whole_solve(make_calibration: MakeCalibration, expose: Expose) -> None:

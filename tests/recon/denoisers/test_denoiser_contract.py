@@ -33,7 +33,7 @@ def _small(inputs: int, path: Path) -> Path:
 
 
 class TestDenoisers(DenoiserContract):
-    """The contract, for every denoiser of this package; `unrolled` is a whole solve."""
+    """The contract, for every denoiser of this package; `unrolled` has trained stages."""
 
     @pytest.fixture(autouse=True, params=sorted(DENOISERS.keys() - {"unrolled"}))
     def _chosen(self, request: pytest.FixtureRequest, small_weights: Path) -> None:

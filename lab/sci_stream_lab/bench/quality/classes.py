@@ -1,6 +1,6 @@
 """``sci-stream bench classes``: solvers side by side behind masks of each class, with errors, and on real captures.
 
-For a network that is trained as a whole: one checkpoint has to serve all of it. Each snapshot is solved cold, with the
+For trained stages: one checkpoint has to serve all of it. Each snapshot is solved cold, with the
 masks that a rig knows and without self-calibration, which `bench reality` measures.
 """
 

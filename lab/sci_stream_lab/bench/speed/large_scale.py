@@ -23,13 +23,15 @@ from pathlib import Path
 import cv2
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from sci_stream.errors import FileFormatError, StorageError
 from sci_stream.files.media import video_frames
 from sci_stream.model import BayerPhase
 from sci_stream.optics.bayer import sample_colours
-from sci_stream.recon.backend.device import describe_device, memory_in_use, pick_device
+from sci_stream.recon.backend.device import computes_bfloat16, describe_device, memory_in_use, pick_device
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, solve_bytes
+from sci_stream.recon.denoisers.registry import chosen_denoiser
 from sci_stream_lab.bench.environment import environment
 from sci_stream_lab.bench.result import BenchResult, Progress, ResultColumn, ResultTable, Settings, mean
 from sci_stream_lab.bench.speed.solve_times import Size
@@ -75,14 +77,18 @@ class LargeResult(BenchResult):
     rows: tuple[LargeSolve, ...] = ()
 
 
-def stated_bytes(size: Size, device_type: str) -> int:
+def stated_bytes(size: Size, device: torch.device, denoiser: str) -> int:
     """Return the memory that ``sci-stream solve`` needs for a snapshot: of the host, and of the solve.
 
     The host holds the masks as they are in the file, a byte each, and as fractions, and the video; of a mosaic also the
     video in colour, as it is written.
     """
-    planes, chunk = 4 if size.bayer else 1, PIXELS_PER_CHUNK[device_type]
-    solve = solve_bytes(size.n_frames, size.height, size.width, planes=planes, pixels_per_chunk=chunk)
+    planes, chunk, features = 4 if size.bayer else 1, PIXELS_PER_CHUNK[device.type], None
+    if chosen_denoiser(denoiser, device, None) == "unrolled":
+        features = torch.bfloat16 if computes_bfloat16(device) else torch.float32
+    solve = solve_bytes(
+        size.n_frames, size.height, size.width, planes=planes, pixels_per_chunk=chunk, features=features
+    )
     return _PROCESS_BYTES + (21 if size.bayer else 9) * size.pixels + solve
 
 
@@ -116,7 +122,7 @@ def bench(
     device = pick_device(device_name)
     rows = []
     for size in sizes:
-        stated, free = stated_bytes(size, device.type), memory_in_use(device).get("memory_free", sys.maxsize)
+        stated, free = stated_bytes(size, device, denoiser), memory_in_use(device).get("memory_free", sys.maxsize)
         row = LargeSolve(str(size), stated / _MIB)
         if stated > free:
             why = f"{free / _MIB:.0f} MiB are free"

@@ -16,7 +16,7 @@ import torch
 from sci_stream.errors import ConfigError, DeviceError
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.unrolled import Prior, UnrolledSolver
+from sci_stream.recon.algorithms.unrolled import LEAST_BEFORE, Prior, UnrolledSolver
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.transfers import Stopwatch
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
@@ -162,16 +162,17 @@ def bench(
         does not fit in memory is skipped with a message.
     """
     arithmetic, dtype = "float32", torch.float32
-    if isinstance(prior, FfdnetDenoiser):
-        arithmetic = prior.arithmetic
-        dtype = prior.half if prior.half is not None and arithmetic != "float32" else torch.float32
+    denoiser = prior.before if isinstance(prior, UnrolledSolver) else prior
+    if isinstance(denoiser, FfdnetDenoiser):
+        arithmetic = denoiser.arithmetic
+        dtype = denoiser.half if denoiser.half is not None and arithmetic != "float32" else torch.float32
     rate = matrix_rate(device, dtype)
     progress(f"matrix product, {str(dtype).removeprefix('torch.')}: {rate / 1e12:.3g} TFLOP/s")
     rows: list[SizeSpeed] = []
-    iteration_s_per_pixel = 0.0
+    s_per_pixel = 0.0  # and iteration
     for size in sizes:
         plan = _plan(settings, device, size)
-        expected_s = iteration_s_per_pixel * size.pixels * plan.iterations
+        expected_s, began_s = s_per_pixel * size.pixels * plan.iterations, time.perf_counter()
         if expected_s > most_seconds:
             row = SizeSpeed(str(size), skipped=f"would take about {expected_s:.0f} s")
         else:
@@ -181,7 +182,7 @@ def bench(
                 row = SizeSpeed(str(size), skipped=str(error))
         if row.iteration_ms is not None:
             # Time is nearly proportional to pixels beyond the smallest size, so the previous size predicts the next.
-            iteration_s_per_pixel = row.iteration_ms / 1e3 / size.pixels
+            s_per_pixel = (time.perf_counter() - began_s) / plan.iterations / size.pixels
         rows.append(row)
         progress(f"{size}: {_summary_line(row)}")
     return Speeds(tuple(rows), rate, str(dtype).removeprefix("torch."), arithmetic)
@@ -207,9 +208,8 @@ class _TimingPlan:
 def _plan(settings: SolverSettings, device: torch.device, size: Size) -> _TimingPlan:
     few, many, times, snapshots = 1, 3, 1, 1
     if device.type == "cuda":
-        few, many, times, snapshots = 4, 12, 5, 50 if size.pixels < 10**7 else 8
-    warming_up = 2 * settings.min_iterations
-    iterations = warming_up + (few + many) * times + (snapshots + 1) * settings.iterations
+        few, many, times, snapshots = 4, LEAST_BEFORE, 5, 50 if size.pixels < 10**7 else 8
+    iterations = 2 * settings.min_iterations + (few + many) * times + (snapshots + 1) * settings.iterations
     return _TimingPlan(few, many, times, snapshots, iterations)
 
 
@@ -231,7 +231,8 @@ def _time_size(
     engine, snapshots = _scene(prior, settings, device, size)
     # First, while the recordings are those of the settings.
     snapshot_s = _stream_s(engine, snapshots, plan.snapshots)
-    # The difference of two solves removes the start and the copies, which do not belong to an iteration.
+    # The difference of two solves removes the start and the copies, which do not belong to an iteration. Both are too
+    # short for trained stages.
     few_s, many_s = (_solve_s(engine, snapshots[0], n, plan.times) for n in (plan.few, plan.many))
     iteration_s = max(many_s - few_s, 1e-9) / (plan.many - plan.few)
     flop = None if weights is None else flop_per_pixel(weights) * size.pixels

@@ -17,9 +17,9 @@ from sci_stream_lab.training.video.scenes import Video, disturb_masks, draw_mask
 
 # Shares of binary masks that are half open, as published ones, of `draw_masks` and of drawn moving ones; the rest are
 # measured ones where there are any.
-_PUBLISHED, _INDEPENDENT, _MOVING = 0.18, 0.32, 0.32
+_PUBLISHED, _INDEPENDENT, _MOVING = 0.25, 0.27, 0.28
 # Samples with errors as are left after self-calibration, in units of those before it; and with errors of that size.
-_SMALL_SHARE, _SMALL, _LARGE_SHARE = 0.45, 0.35, 0.12
+_SMALL_SHARE, _SMALL, _LARGE_SHARE = 0.35, 0.35, 0.14
 # Of moving masks with large errors, those whose exposure is displaced against their positions; and, of all with large
 # errors, those with another share of the light at an end, as where a stage turns (measured: up to 2.2).
 _DISPLACED_SHARE, _DWELL_SHARE, _DWELL = 0.4, 0.4, (0.5, 2.2)

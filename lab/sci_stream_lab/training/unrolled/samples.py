@@ -29,7 +29,7 @@ _LIKELY = (0.08, 0.08, 0.36, 0.1, 0.1, 0.12, 0.08, 0.04, 0.04)
 _WARM_SHARE, _SATURATED_SHARE = 0.12, 0.06
 # Shares with a sensor in low light and in good light, with limits of read noise and of electrons (`sensed`).
 _DIM_SHARE, _DIM = 0.12, ((0.005, 0.03), (1e2, 3e3))
-_BRIGHT_SHARE, _BRIGHT = 0.48, ((0.0005, 0.01), (3e3, 1e5))
+_BRIGHT_SHARE, _BRIGHT = 0.35, ((0.0005, 0.01), (3e3, 1e5))
 # Part of the error of its start that the preceding video still has.
 _PAST_ERROR = (0.15, 0.7)
 

@@ -1,6 +1,6 @@
 """Short videos to learn from, cut from clips or photographs set moving, masks to code them with, and a sensor.
 
-All shares and ranges in this module were chosen in the first trial, not tuned.
+All shares and ranges in this module were chosen in trials, not tuned.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def centre(clip: Clip) -> Video:
 
 
 def _busyness(video: Video) -> float:
-    """Return the size of what a video has of fine detail, twice, and of motion."""
+    """Return twice the deviation of the fine detail, plus that of the changes between frames."""
     fine = np.stack([frame - cv2.blur(frame, (3, 3)) for frame in video])
     return float(2 * fine.std() + np.diff(video, axis=0).std()) if len(video) > 1 else float(fine.std())
 

@@ -17,7 +17,7 @@ from lab.tests.training.pictures import CPU, picture
 from sci_stream.errors import ConfigError
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.forward import accumulate_and_project, forward
-from sci_stream.recon.algorithms.unrolled import Coded, estimates
+from sci_stream.recon.algorithms.unrolled import LEAST_BEFORE, Coded, estimates
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
 from sci_stream.recon.denoisers.registry import make_denoiser, named_prior
@@ -279,8 +279,8 @@ def test_exported_run_solves_as_in_training(go: Go, tmp_path: Path) -> None:
     go(tmp_path / "run", steps=2)
     path = tmp_path / "stages.safetensors"
     card = export_weights(tmp_path / "run", path, data=["ours"], clip_data=["ours too"], licence="MIT").markdown()
-    assert card.startswith("# unrolled: a solve trained as a whole\n\n2 stages of 3 layers and 16 channels")
-    assert "--variant unrolled --clips CLIPS" in card
+    assert card.startswith("# unrolled: the last iterations of a solve, trained as a whole\n\n2 stages of 3 layers")
+    assert "--variant unrolled --stages 2 --clips CLIPS" in card
     described = dict(describe_weights(path).rows())
     assert (described["network"], described["gives"]) == ("unrolled: 3 layers of 16 channels", "video")
     truth = _scene(6, 64, 64)
@@ -289,8 +289,8 @@ def test_exported_run_solves_as_in_training(go: Go, tmp_path: Path) -> None:
     solver = named_prior("unrolled", CPU, path, Precision.FLOAT32)
     calibration = Calibration(phi=masks)
     engine = Engine(calibration, solver, CPU, default_settings(CPU, "unrolled"))
-    video, _ = engine.reconstruct(calibration.snapshot("s", 0, y), 6)
-    expected = _last(finish_iterations(START_OF(masks, y, truth=truth), 4).coded, load_unrolled(path))[0]
+    video, _ = engine.reconstruct(calibration.snapshot("s", 0, y), LEAST_BEFORE + 2)
+    expected = _last(finish_iterations(START_OF(masks, y, truth=truth), LEAST_BEFORE).coded, load_unrolled(path))[0]
     np.testing.assert_allclose(video, expected.numpy(), atol=1e-5)
     with pytest.raises(ConfigError, match="bench classes"):
         export_weights(tmp_path / "run", path, data=[], licence="MIT", plan=TestPlan([tmp_path]))
