@@ -231,8 +231,7 @@ class Engine:
         full = self.settings.iterations
         if self._stages is not None and full > (most := max(seconds)):
             # All further ones are with the denoiser, as the first are.
-            least = min(seconds)
-            each_s = (seconds[LEAST_BEFORE] - seconds[least]) / (LEAST_BEFORE - least)
+            each_s = (seconds[LEAST_BEFORE] - seconds[least := min(seconds)]) / (LEAST_BEFORE - least)
             seconds[full] = seconds[most] + (full - most) * max(each_s, 0.0)
         self.costs = SolveCosts(seconds)
         return self.costs
@@ -328,9 +327,8 @@ class Engine:
         least, full = self.settings.min_iterations, self.settings.iterations
         if self._stages is None:
             return (least,)
-        known = {least, LEAST_BEFORE, LEAST_BEFORE + len(self._stages.stages)}
-        if least >= LEAST_BEFORE:  # no two of them differ by iterations alone
-            known.add(full)
+        # Two that differ by iterations alone, or all of them.
+        known = (least, LEAST_BEFORE if least < LEAST_BEFORE else full, LEAST_BEFORE + len(self._stages.stages))
         return tuple(sorted({min(max(least, count), full) for count in known}))
 
     def _recorded(self, iterations: int) -> int:

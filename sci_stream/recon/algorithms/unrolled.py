@@ -38,8 +38,7 @@ from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks
 from sci_stream.recon.denoisers.weights import STAGE_INPUTS, Stage
 
-# Added to e_p², so that no start is taken to be perfect; and the highest σ. These and the following were chosen in the
-# first trial, and the shipped stages were trained with them.
+# Added to e_p², so that no start counts as perfect; the highest σ. Stages are trained with these and those below.
 _LEAST_ERROR, _MAX_SIGMA = 4e-4, 0.3
 # How far log(e²/2σ²) can be from 0.
 _LOG_RANGE = 5.5
