@@ -13,10 +13,10 @@ from sci_stream_lab.training.learner import Learner, error_of_solves
 from sci_stream_lab.training.unrolled.samples import CodedSamples
 
 # Weight of the estimates before the last one, which are results too where time is short.
-_EARLY = 0.15
-# Weight of the last estimate's roughness, which shows as texture and hardly counts in squared errors; the number
-# added to it; the detail below which a scene is smooth; and the share of a sample that must be.
-_ROUGH, _LEAST_ROUGH, _SMOOTH_BELOW, _LEAST_SMOOTH = 0.4, 1e-3, 0.01, 0.03
+_EARLY = 0.2
+# Weight of an estimate's roughness, which shows as texture and hardly counts in squared errors; the number added to it;
+# the detail below which a scene is smooth; and the share of a sample that must be.
+_ROUGH, _LEAST_ROUGH, _SMOOTH_BELOW, _LEAST_SMOOTH = 0.8, 1e-3, 0.01, 0.03
 
 
 def roughness(error: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
@@ -51,8 +51,9 @@ class UnrolledLearner(Learner[CodedSamples, list[Stage]]):
         coded, truth = samples
         dtype = torch.bfloat16 if self._bfloat16 else torch.float32
         errors = [x - truth for x in estimates(coded, self._as_stages(self._parameters), dtype)]
-        losses = error_of_solves(torch.stack([error.square().mean((1, 2, 3)) for error in errors])).mean(1)
-        return losses[-1] + _EARLY * losses[:-1].sum() + _ROUGH * roughness(errors[-1], truth).mean()
+        losses = error_of_solves(torch.stack([error.square().mean((1, 2, 3)) for error in errors]))
+        losses = (losses + _ROUGH * torch.stack([roughness(error, truth) for error in errors])).mean(1)
+        return losses[-1] + _EARLY * losses[:-1].sum()
 
     def weights(self) -> list[Stage]:
         """Return a copy of the averaged weights on the host, the result of the training."""
