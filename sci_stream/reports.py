@@ -118,9 +118,9 @@ class CalibrationHealth:
     corrected: Annotated[bool, Reported()] = False
     stuck_pixels: Annotated[
         SmallCount,
-        Column("stuck_pixels", "i4", "pixels brighter than the masks allow, left out"),
+        Column("stuck_pixels", "i4", "pixels brighter or darker than the masks allow, left out"),
         Inspected(SPREAD, "masks", "up to {max:.0f} stuck pixels left out", usually_zero=True),
-        Metric("calibration_stuck_pixels", "Pixels that are brighter than the masks allow, left out."),
+        Metric("calibration_stuck_pixels", "Pixels brighter or darker than the masks allow, left out."),
         PageText("stuck pixels", "defekte Pixel", digits=0),
     ] = 0
     defects: Annotated[str, prose(1024), Reported()] = ""
