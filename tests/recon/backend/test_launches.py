@@ -111,7 +111,7 @@ def test_solve_with_trained_stages_is_one_launch(make_calibration: MakeCalibrati
         for recorder in (None, device.record)
     )
     engine.warm_up()
-    for snapshot, iterations in zip(snapshots(calibration, expose, 3), (16, 8, 12), strict=True):
+    for snapshot, iterations in zip(snapshots(calibration, expose, 3), (15, 8, 12), strict=True):
         device.reset()
         with device:
             pending = engine.begin(snapshot, iterations)
