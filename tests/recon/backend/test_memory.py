@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from sci_stream.model import BayerPhase, Snapshot, SnapshotId
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.algorithms.unrolled import UnrolledSolver
+from sci_stream.recon.algorithms.unrolled import LEAST_BEFORE, UnrolledSolver
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.backend.memory import PIXELS_PER_CHUNK, plan_chunks, solve_bytes
 from sci_stream.recon.denoisers.ffdnet import FfdnetDenoiser
@@ -104,7 +104,7 @@ def test_solve_with_stages_takes_the_planned_memory(precision: Precision) -> Non
     snapshot = Snapshot(SnapshotId("test", 0, 0), 0.5 * phi.sum(0), calibration.hash, 24, 0)
     with Tracker() as tracker:
         engine = Engine(calibration, prior, cpu, default_settings(cpu, "unrolled"), video_dtype=torch.float16)
-        engine.reconstruct(snapshot, 6)
+        engine.reconstruct(snapshot, LEAST_BEFORE + 2)
     planned = solve_bytes(24, 96, 96, pixels_per_chunk=2**15, features=prior.dtype)
     assert 0.4 * planned < tracker.peak <= planned
 
