@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -538,6 +539,15 @@ def test_page_measures_a_region(open_viewer) -> None:
     assert viewer.complaints == []
 
 
+@contextlib.contextmanager
+def refusal_shown(viewer: Any) -> Iterator[None]:
+    """Fail with the message on the page where a download does not come."""
+    try:
+        yield
+    except playwright_api.TimeoutError as error:
+        raise AssertionError(f"no download; the page says {viewer.text('toast')!r}") from error
+
+
 def test_page_looks_back_and_downloads_what_it_shows(open_viewer, rig: RunningRig, tmp_path: Path) -> None:
     viewer = open_viewer()
     page = viewer.page
@@ -561,7 +571,7 @@ def test_page_looks_back_and_downloads_what_it_shows(open_viewer, rig: RunningRi
     shown = viewer.page.evaluate(SHOWN_SEQ)
     page.keyboard.press("o")
     for button, ending in (("get-still", f"_{shown:06d}.zip"), ("get-mp4", f"-{shown:06d}.mp4")):
-        with page.expect_download() as download:
+        with refusal_shown(viewer), page.expect_download() as download:
             page.click(f"#{button}")
         assert download.value.suggested_filename.endswith(ending)
     page.keyboard.press("Escape")
