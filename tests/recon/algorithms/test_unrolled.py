@@ -231,6 +231,7 @@ def _with(stage: Stage, k: int, kernel: torch.Tensor) -> Stage:
         (lambda s: _with(s, 2, s.kernels[2][0]), {}, "do not have the shape"),
         (lambda s: s._replace(step=torch.zeros(3)), {}, "do not have the shape"),
         (lambda s: s, {"stages": "1000000000"}, "do not have the shape"),
+        (lambda s: s, {"layers": "-1"}, "do not have the shape"),
         (lambda s: s, {"layers": "1"}, "do not have the shape"),
         (lambda s: s, {"channels": "many"}, "cannot be read"),
         (lambda s: s._replace(step=torch.tensor([0.0, torch.nan])), {}, "NaN or infinity"),

@@ -16,6 +16,7 @@ from sci_stream.optics.displacement import Displacement
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.ports import Denoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
+from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.backend.half_precision import Precision
 from sci_stream.recon.denoisers.registry import named_prior
 from sci_stream.recon.denoisers.tv import TvDenoiser
@@ -66,6 +67,17 @@ def make_engine(
     )
 
 
+def begun_as_one_launch(engine: Engine, device: Device, snapshot: Snapshot, iterations: int) -> AsyncSolve:
+    """Begin a recorded solve; assert that it launches hardly more than itself and waits for nothing."""
+    device.reset()
+    with device:
+        pending = engine.begin(snapshot, iterations)
+    assert device.recordings == 0
+    assert not device.waits, device.waits
+    assert device.launches < 16
+    return pending
+
+
 @pytest.mark.parametrize(
     ("bayer", "how"),
     [
@@ -85,13 +97,7 @@ def test_whole_solve_is_one_launch_and_waits_for_nothing(
     starts = []
     # 5 are not recorded: the next lower number is spent.
     for asked, iterations, snapshot in zip((6, 4, 6, 5), (6, 4, 6, 4), snapshots(calibration, expose, 4), strict=True):
-        device.reset()
-        with device:
-            pending = engine.begin(snapshot, asked)
-        assert device.recordings == 0
-        assert not device.waits, device.waits
-        assert device.launches < 16
-        video, report = pending.finish()
+        video, report = begun_as_one_launch(engine, device, snapshot, asked).finish()
         wanted, plain_report = plain.reconstruct(snapshot, iterations)
         assert (report.start, report.start_reason) == (plain_report.start, plain_report.start_reason)
         assert (report.iterations, report.psnr_db) == (iterations, pytest.approx(plain_report.psnr_db, abs=1e-3))
@@ -112,13 +118,8 @@ def test_solve_with_trained_stages_is_one_launch(make_calibration: MakeCalibrati
     )
     engine.warm_up()
     for snapshot, iterations in zip(snapshots(calibration, expose, 3), (15, 8, 12), strict=True):
-        device.reset()
-        with device:
-            pending = engine.begin(snapshot, iterations)
-        assert device.recordings == 0
-        assert not device.waits, device.waits
-        assert device.launches < 16
-        np.testing.assert_allclose(pending.finish()[0], plain.reconstruct(snapshot, iterations)[0], atol=1e-4)
+        video, _ = begun_as_one_launch(engine, device, snapshot, iterations).finish()
+        np.testing.assert_allclose(video, plain.reconstruct(snapshot, iterations)[0], atol=1e-4)
 
 
 def test_changed_iterations_replace_recording_of_whole_solve(make_calibration: MakeCalibration, expose: Expose) -> None:

@@ -1,7 +1,7 @@
 """``sci-stream bench classes``: solvers side by side behind masks of each class, with errors, and on real captures.
 
-For trained stages: one checkpoint has to serve all of it. Each snapshot is solved cold, with the
-masks that a rig knows and without self-calibration, which `bench reality` measures.
+For trained stages: one checkpoint has to serve all of it. Each snapshot is solved cold, with the masks that a rig knows
+and without self-calibration, which `bench reality` measures.
 """
 
 from __future__ import annotations

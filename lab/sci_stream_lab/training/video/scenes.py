@@ -26,8 +26,8 @@ _CLIP_SHARE, _DRAWN_SHARE = 0.4, 0.15
 _DRAWN_SPEED, _MAX_SHAPES = (0.1, 8.0), 8
 # Long side to which photographs are reduced, so that a window shows as much as one of a clip does.
 _PHOTOGRAPH_PX = 900
-# Scenes drawn with this chance are the busiest of some. Otherwise three quarters have less detail and motion than the
-# clips that results are judged by (lab/research/unrolled.md).
+# Scenes drawn with this chance are the busiest of some: single ones have less detail and motion than the clips that
+# results are judged by (lab/research/unrolled.md).
 _BUSY_SHARE, _BUSIEST_OF = 0.6, 3
 # Pixels of a photograph in one of a layer: below 1 it is smooth; well above, as sharp as a sensor whose pixels are
 # coarser than its lens. And from where on the photograph is halved first.
