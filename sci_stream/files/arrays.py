@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -33,16 +33,17 @@ _IMAGEJ = re.compile(rb"ImageJ=.{0,200}?\bimages=(\d+)", re.DOTALL)
 _HEAD_BYTES = 1 << 16
 
 
-def read_all(path: Path, *, lossy: bool = False) -> dict[str, Array]:
+def read_all(path: Path, *, lossy: bool = False, as_stored: bool = False) -> dict[str, Array]:
     """Return the arrays of a file by name, with their frames first; ``""`` names the only one of a file without names.
 
-    Axes of length 1 beyond two are left out. MATLAB stores arrays as (H, W, frames). Its version 7.3 is HDF5 with
-    reversed axes, which an attribute marks; an HDF5 file of another program with the suffix ``.mat`` is as that program
-    wrote it.
+    Axes of length 1 beyond two are left out, and others stay where they are if they are wanted ``as_stored``. MATLAB
+    stores arrays as (H, W, frames). Its version 7.3 is HDF5 with reversed axes, which an attribute marks; an HDF5 file
+    of another program with the suffix ``.mat`` is as that program wrote it.
 
     Raises `FileFormatError` if the file cannot be read, or is JPEG though it is not to be ``lossy``.
     """
-    return {name: _squeezed(array) for name, array in _read(path, lossy=lossy).items()}
+    order = np.ascontiguousarray if as_stored else _frames_first
+    return {name: _squeezed(array) for name, array in _read(path, order, lossy=lossy).items()}
 
 
 def _squeezed(array: Array) -> Array:
@@ -50,7 +51,8 @@ def _squeezed(array: Array) -> Array:
     return squeezed if squeezed.ndim >= 2 else array
 
 
-def _read(path: Path, *, lossy: bool) -> dict[str, Array]:
+def _read(path: Path, order: Callable[[Array], Array], *, lossy: bool) -> dict[str, Array]:
+    """Return the arrays of a file, those in MATLAB's ``order`` as it puts them."""
     if not path.exists():
         raise FileFormatError(f"{path} was not found", expected="a file or a folder of images", got="nothing")
     files = [path]
@@ -81,12 +83,12 @@ def _read(path: Path, *, lossy: bool) -> dict[str, Array]:
     if suffix == ".npz":
         return read_npz(path)
     if h5py.is_hdf5(path):
-        return _read_hdf5(path)
+        return _read_hdf5(path, order)
     if suffix == ".mat":
         require_memory(size, path)
         hint = "It may be truncated, or of version 4: download it again, or save it with -v7."
         with reading(path, "a .mat file", hint=hint):
-            return {name: _frames_first(array) for name, array in read_arrays(path.read_bytes()).items()}
+            return {name: order(array) for name, array in read_arrays(path.read_bytes()).items()}
     raise FileFormatError(
         f"{path} cannot be read", expected=_FORMATS, got="another format" if size else "an empty file", hint=_AS_NPZ
     )
@@ -101,12 +103,12 @@ def find(arrays: Mapping[str, Array], names: Iterable[str]) -> str | None:
     return exact or next((name for wanted in names for name in words if wanted in words[name]), None)
 
 
-def read_one(path: Path, names: Sequence[str], what: str, variable: str = "") -> Array:
+def read_one(path: Path, names: Sequence[str], what: str, variable: str = "", *, as_stored: bool = False) -> Array:
     """Return an array of a file: ``variable``, else one of these names, else the only one.
 
     Raises `FileFormatError` if the file cannot be read or has no such array.
     """
-    arrays = read_all(path, lossy=names is TRUTH)
+    arrays = read_all(path, lossy=names is TRUTH, as_stored=as_stored)
     return arrays[choose(arrays, path, names, what, variable)]
 
 
@@ -165,7 +167,7 @@ def _numbers(file: IO[bytes], size: int, where: object) -> Array | None:
     return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
 
 
-def _read_hdf5(path: Path) -> dict[str, Array]:
+def _read_hdf5(path: Path, order: Callable[[Array], Array]) -> dict[str, Array]:
     """Return the numeric arrays of at least two dimensions, by the last part of their names."""
     arrays: dict[str, Array] = {}
 
@@ -175,7 +177,7 @@ def _read_hdf5(path: Path) -> dict[str, Array]:
         if len(arrays) < _MAX_ARRAYS:
             array = read_dataset(node)
             from_matlab = "MATLAB_class" in node.attrs
-            arrays.setdefault(name.rsplit("/", 1)[-1], _frames_first(array.T) if from_matlab else array)
+            arrays.setdefault(name.rsplit("/", 1)[-1], order(array.T) if from_matlab else array)
 
     with open_for_reading(path, "measurement") as file, reading(path, "a measurement"):
         file.visititems(visit)
@@ -183,8 +185,12 @@ def _read_hdf5(path: Path) -> dict[str, Array]:
 
 
 def _frames_first(array: Array) -> Array:
-    """Return an array in MATLAB's order, (H, W) or (H, W, n), as (H, W) or (n, H, W), contiguous."""
-    return np.ascontiguousarray(np.moveaxis(array, -1, 0) if array.ndim > 2 else array)
+    """Return an array in MATLAB's order, (H, W), (H, W, B) or (H, W, B, N), with its pictures last, contiguous.
+
+    Python writes (B, H, W) to such files too: a first axis that is shorter than the last two is no height.
+    """
+    is_first = array.ndim < 3 or array.shape[0] < min(array.shape[-2:])
+    return np.ascontiguousarray(array if is_first else array.transpose(*range(array.ndim - 1, 1, -1), 0, 1))
 
 
 def _imagej_stack(path: Path) -> list[Array] | None:

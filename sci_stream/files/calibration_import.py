@@ -24,7 +24,7 @@ class ImportOptions:
     variable
         Name of the array, if the file has several and none is called mask, masks or phi.
     axis
-        Axis of a three-dimensional array that counts the masks; None for the shortest.
+        Axis of a three-dimensional array, as stored, that counts the masks; None for the shortest.
     reverse
         Reverse the order: the last mask is shown first.
     dark, white
@@ -60,7 +60,8 @@ def import_masks(path: Path, options: ImportOptions) -> Calibration:
     Raises `FileFormatError` if the file cannot be read; `CalibrationError` or `InputError` if the content is not a
     stack of masks, or the options do not fit it.
     """
-    masks = _frames_first(path, read_one(path, MASKS, "masks", options.variable), options.axis).astype(np.float32)
+    stored = read_one(path, MASKS, "masks", options.variable, as_stored=options.axis is not None)
+    masks = _frames_first(path, stored, options.axis).astype(np.float32)
     if not np.isfinite(masks).all():
         raise CalibrationError(f"The masks of {path} contain NaN or infinity")
     shape = masks.shape[1:]

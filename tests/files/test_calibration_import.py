@@ -54,6 +54,14 @@ def test_every_format_gives_the_same_masks(save: Callable[[Path], Path], tmp_pat
     np.testing.assert_allclose(calibration.phi, MASKS / 113, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("frames", "axis"), [(0, None), (2, None), (2, 2), (0, 0), (1, 1)])
+def test_masks_of_matlab_files_may_lie_along_any_axis(frames: int, axis: int | None, tmp_path: Path) -> None:
+    square = MASKS[:, :, :12]
+    scipy.io.savemat(tmp_path / "m.mat", {"mask": np.moveaxis(square, 0, frames)})
+    calibration = import_masks(tmp_path / "m.mat", ImportOptions(axis=axis))
+    np.testing.assert_allclose(calibration.phi, square / square.max(), rtol=1e-6)
+
+
 def test_reverse_puts_the_last_mask_first(tmp_path: Path) -> None:
     calibration = import_masks(as_npy(tmp_path), ImportOptions(reverse=True))
     np.testing.assert_allclose(calibration.phi, MASKS[::-1] / 113, rtol=1e-6)

@@ -182,6 +182,14 @@ def test_truth_of_the_first_snapshots_is_kept(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.truth, TRUTH[:B])
 
 
+def test_truth_of_four_axes_is_read_as_matlab_or_python_stores_it(tmp_path: Path) -> None:
+    series = TRUTH.reshape(-1, *MASKS.shape)
+    for order in ((0, 1, 2, 3), (2, 3, 1, 0)):
+        scipy.io.savemat(tmp_path / "t.mat", {"orig": series.transpose(order)})
+        found = load_measurement(save(tmp_path / "y.npy", y=Y), save(tmp_path / "m.npy", m=MASKS), tmp_path / "t.mat")
+        np.testing.assert_array_equal(np.reshape(found.truth, TRUTH.shape), TRUTH)
+
+
 def test_of_more_masks_the_first_are_used(tmp_path: Path) -> None:
     more = np.concatenate([MASKS, MASKS[:2]])
     found = load_measurement(save(tmp_path / "a.npz", y=Y, masks=more, gt=TRUTH))
