@@ -138,7 +138,8 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
     bayer
         Colour filters of the sensor, if it has them.
     """
-    y = np.asarray(y, np.float64)
+    even = (..., slice(len(y) // 2 * 2), slice(y.shape[1] // 2 * 2))  # whole cells of colour filters
+    y, phi = np.asarray(y[even], np.float64), phi[even]
     valid = np.isfinite(y)
     if not valid.any() or np.ptp(y[valid]) == 0:
         return []
@@ -148,7 +149,7 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
             text = f"masks {first} and {second} are equal: y cannot tell their frames apart: pass one of them"
             return [Defect("mask_match", text, fatal=bool((phi == phi[:1]).all()))]
     # A few pixels, however negative, count no more than bright ones.
-    bounded = np.clip(y, *np.array((-1, 1)) * np.quantile(np.abs(y), 0.98))
+    bounded = np.clip(y, *np.array((-1, 1)) * np.quantile(np.abs(y[valid]), 0.98))
     if -bounded[y < 0].sum() > _NEGATIVE * bounded[y > 0].sum():
         text = (
             f"y is negative where no light can make it so: pass y + {-y[valid].min():.4g}, or y as the camera gave it"
@@ -187,7 +188,7 @@ def examine(y: Array, phi: Array, bayer: BayerPhase | None = None) -> list[Defec
 
 def _cell_spread(y: F64, light: F64) -> float:
     """Return by how much the pixels of 2×2 cells differ in brightness, as a share of that of the picture."""
-    planes = (mosaics.split(image[: len(image) // 2 * 2, : image.shape[1] // 2 * 2]) for image in (y, light))
+    planes = (mosaics.split(image) for image in (y, light))
     of_y, of_light = (np.stack([_local_mean(plane, None) for plane in cells]) for cells in planes)
     levels = of_y / np.maximum(of_light, 0.01 * of_light.mean())
     return float(np.ptp(levels, 0).mean()) / max(float(levels.mean()), 1e-300)

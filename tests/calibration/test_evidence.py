@@ -127,6 +127,17 @@ def test_stuck_pixels_are_found_and_no_other(y: Array, masks: Array) -> None:
     assert np.argwhere(stuck_pixels(hot, masks).all(0)).ravel().tolist() == [70]
 
 
+def test_one_invalid_pixel_hides_no_defect(y: Array, masks: Array) -> None:
+    negative = y - y.mean()
+    negative[3, 3] = np.nan
+    assert names(examine(negative, masks)) == ["black_level"]
+
+
+def test_snapshot_of_odd_size_is_examined(y: Array, masks: Array) -> None:
+    mosaic = y * np.tile(np.array([[0.4, 1.0], [1.0, 2.5]]), (SIZE // 2, SIZE // 2))
+    assert "mosaic" in names(examine(mosaic[:, :-1], masks[..., :-1]))
+
+
 def test_mosaic_is_examined_by_colours(y: Array, masks: Array) -> None:
     tint = np.ones((2, 2)) + np.array([[0.0, 0.6], [0.6, 1.5]])
     mosaic = y * np.tile(tint, (SIZE // 2, SIZE // 2))
