@@ -42,8 +42,16 @@ def transmission(masks: Array) -> tuple[float, npt.NDArray[np.float32]]:
 
 
 def white_level(truth: Array) -> float:
-    """Return the white level of true frames: 255 for integers and for values beyond 2, otherwise 1."""
-    return 255.0 if np.issubdtype(truth.dtype, np.integer) or truth.max() > 2 else 1.0
+    """Return the white level of true frames, 255 or 1. Raises `InputError` if their values are of another range."""
+    low, top = float(truth.min()), float(truth.max())
+    if low < -1 or top > 256:
+        raise InputError(
+            "The true frames have another range of values",
+            expected="0–1 or 0–255",
+            got=f"{low:.4g} to {top:.4g}",
+            hint="Divide them by their white level, such as 4095 for 12 bits.",
+        )
+    return 255.0 if top > (1 if np.issubdtype(truth.dtype, np.integer) else 2) else 1.0
 
 
 def brightness_percentile(y: Array, phi: Array) -> float:

@@ -15,6 +15,7 @@ import sci_stream
 from sci_stream.errors import ConfigError, InputError
 from sci_stream.model import BayerPhase
 from sci_stream.optics.calibration import Calibration
+from sci_stream.optics.white import white_level
 from sci_stream.reports import Start
 from tests.calibration.moved_masks import Rig
 
@@ -77,6 +78,15 @@ def test_reconstruct_with_truth_fits_the_scale(y, masks, x, scale) -> None:
     assert result.white == pytest.approx(scale, rel=1e-5)
     as_bytes = solve(y * scale, masks, truth=np.rint(x * 255).astype(np.uint8))
     assert as_bytes.psnr_db == pytest.approx(result.psnr_db, abs=0.05)
+    with pytest.raises(InputError, match=r"expected 0–1 or 0–255.*Divide them by their white level"):
+        solve(y * scale, masks, truth=np.rint(x * 4095).astype(np.uint16))
+
+
+@pytest.mark.parametrize(
+    ("top", "dtype", "white"), [(1, "u1", 1), (200, "u1", 255), (255, "u2", 255), (1.7, "f4", 1), (200, "f4", 255)]
+)
+def test_white_of_the_truth_follows_from_its_range(top, dtype, white) -> None:
+    assert white_level(np.array([0, top], dtype)) == white
 
 
 def test_reconstruct_torch_tensors_returns_same_video_in_torch(y, masks) -> None:
