@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import tomllib
 from collections.abc import Mapping
@@ -285,6 +286,11 @@ def test_secrets_are_neither_written_nor_shown() -> None:
     assert "hunter2" not in rig.to_toml()
     assert "hunter2" not in repr(rig)
     assert "hunter2" not in complaint('[preview]\ntoken = ["hunter2"]')
+
+
+@pytest.mark.parametrize("token", ["größe", "geheim€", "tab\t", "x" * 257])
+def test_token_that_no_header_carries_is_refused(token: str) -> None:
+    assert "expected up to 256 printable ASCII characters" in complaint(f"[preview]\ntoken = {json.dumps(token)}")
 
 
 toml_texts = st.text(st.characters(codec="utf-8"))

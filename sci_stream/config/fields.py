@@ -118,10 +118,6 @@ def is_loopback(host: str) -> bool:
 Endpoint = Annotated[str, AfterValidator(checked_endpoint)]
 """A ZeroMQ address that one node binds and others connect to."""
 
-
-Token = Annotated[str, Field(max_length=256, repr=False, json_schema_extra=SECRET)]
-"""A secret that clients of an HTTP server send, or ``""`` for none."""
-
 Host = Annotated[str, Field(min_length=1, max_length=253)]
 """A host name or address that an HTTP server listens on."""
 
@@ -137,6 +133,11 @@ def _matching(pattern: str, expected: str) -> AfterValidator:
 
     return AfterValidator(check)
 
+
+Token = Annotated[
+    str, Field(repr=False, json_schema_extra=SECRET), _matching(r"[ -~]{0,256}", "up to 256 printable ASCII characters")
+]
+"""A secret that clients of an HTTP server send in a header or cookie, or ``""`` for none."""
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _NAME_WORDS = "1 to 64 letters, digits and . _ -, the first a letter or digit"
