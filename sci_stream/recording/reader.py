@@ -26,7 +26,14 @@ from sci_stream.file_guard import reading
 from sci_stream.model import Array, Json, Reconstruction, SeriesInfo, SnapshotId, StageTimes
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import read_calibration
-from sci_stream.recording.columns import OUTCOME_CODES, OUTCOME_NAMES, cell_text, read_rows, solve_report
+from sci_stream.recording.columns import (
+    OUTCOME_CODES,
+    OUTCOME_NAMES,
+    cell_text,
+    read_rows,
+    recorded_chunks,
+    solve_report,
+)
 from sci_stream.recording.hdf5 import (
     check_mark,
     is_open_for_writing,
@@ -315,14 +322,13 @@ class Recording(AbstractContextManager["Recording"]):
         """Return a recorded reconstruction, with its coded snapshot if that is stored. Raises as `video`."""
         video = self.video(seq)
         report, node, redelivered = self.report(seq)
+        row = {name: self._value(name, seq) for name in self._rows}
         return Reconstruction(
-            id=SnapshotId(self.info.series, int(self._value("epoch", seq)), seq),
+            id=SnapshotId(self.info.series, row["epoch"], seq),
             video=video,
             calibration_hash=self.info.calibration_hash,
             report=report,
-            times=StageTimes(
-                acquired_ns=int(self._value("host_time_ns", seq)), finished_ns=int(self._value("finished_ns", seq))
-            ),
+            times=StageTimes(acquired_ns=row["host_time_ns"], finished_ns=row["finished_ns"]),
             node=node,
             device="",
             bayer=self.info.bayer,
@@ -330,7 +336,8 @@ class Recording(AbstractContextManager["Recording"]):
             picture=self.frame("picture", seq) if self.has("picture", seq) else None,
             camera_frame_id=self.camera_frame_id(seq),
             redelivered=redelivered,
-            dropped_before=int(self._value("dropped_before", seq)),
+            dropped_before=row["dropped_before"],
+            chunks=recorded_chunks(row),
         )
 
     def close(self) -> None:

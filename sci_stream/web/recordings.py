@@ -184,7 +184,7 @@ class Replays:
             with Recording(out) as recording:
                 refined = recording.reconstruction(shown.id.seq)
         ident = replace(shown.id, series=f"{info.series}{_REFINED}")
-        return replace(refined, id=ident, counts=shown.counts, device=shown.device)
+        return replace(refined, id=ident, counts=shown.counts, picture=shown.picture, device=shown.device)
 
     def start(self, name: str, iterations: int) -> str:
         """Replay a recording into a new one beside it, without the GPUs of the rig; return its name.

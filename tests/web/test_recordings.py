@@ -28,7 +28,7 @@ WAIT_S = 120.0
 @pytest.fixture(scope="module")
 def recorded() -> Series:
     series = make_series()
-    return Series(replace(series.info, rig_toml=RIG), series.calibration)
+    return Series(replace(series.info, rig_toml=RIG, chunks={"beads": ""}), series.calibration)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, recorded: Series) -> Path:
     with RecordingWriter(folder / "run.h5", recorded.info, recorded.calibration, picture=True, error=True) as writer:
         for seq in range(3):
             drawn = np.full((*recorded.calibration.shape, 3), 50 * seq, np.uint8)
-            writer.write_reconstruction(recorded.reconstruction(seq, picture=drawn))
+            writer.write_reconstruction(recorded.reconstruction(seq, picture=drawn, chunks={"beads": 4 + seq}))
         writer.close({"acquired": 3, "closed": True})
     return folder
 
@@ -57,6 +57,7 @@ def test_recorded_snapshot_is_shown_with_its_values(preview: WebPreview, recorde
     assert (header["series"], header["seq"], header["recorded"]) == ("run.h5", 2, {"index": 2, "total": 3})
     assert len(parts) == recorded.info.n_frames + 2
     assert abs(float(decode_jpeg(parts[-1]).mean()) - 100) < 1, "the picture of an analysis"
+    assert header["chunks"] == {"beads": 6.0}
     region = {"series": "run.h5", "seq": 2, "frame": 1, "x": 4, "y": 2, "width": 3, "height": 2, "pixels": 1}
     values = plain_http.get(f"{preview.url}values", params=region).json()["pixels"]
     assert np.allclose(values["video"], recorded.video(2)[1, 2:4, 4:7], atol=1e-4)
@@ -75,11 +76,13 @@ def test_recording_has_a_thumbnail_also_without_video(preview: WebPreview, folde
 
 
 def test_refined_snapshot_is_that_of_a_replay(preview: WebPreview, recorded: Series, tmp_path: Path) -> None:
-    preview.display.keep(recorded.reconstruction(1))
+    drawn = np.full((*recorded.calibration.shape, 3), 50, np.uint8)
+    preview.display.keep(recorded.reconstruction(1, picture=drawn, chunks={"beads": 5}))
     answer = plain_http.get(f"{preview.url}refined", params={"series": "run-1", "seq": 1, "iterations": 9})
     assert answer.status_code == 200, answer.text
     header, _ = split_message(answer.content)
     assert (header["series"], header["seq"], header["iterations"]) == ("run-1 refined", 1, 9)
+    assert (header["chunks"], header["drawn"]) == ({"beads": 5.0}, True)
     with RecordingWriter(tmp_path / "one.h5", recorded.info, recorded.calibration, first_seq=1) as writer:
         writer.write_reconstruction(recorded.reconstruction(1))
         writer.close({"acquired": 1, "closed": True})

@@ -16,7 +16,7 @@ export function showHeader(header) {
   put("residual", listed(solve.filter(({ key }) => key === beside), header).join(""));
   el("residual").title = [t("residual_title"), ...listed(solve, header)].join("; ");
   const figures = Object.entries(header.chunks ?? {});
-  el("analyses").hidden = !figures.length;
+  el("analyses").hidden = !figures.length && !header.drawn;
   const unit = (name) => state.status.units?.[name] ?? "";
   showRows("figures", figures.map(([name, value]) => ({ cells: [words(name), `${fixed(value, Number.isInteger(value) ? 0 : 3)} ${unit(name)}`] })));
   put("saturated", shown("saturated_fraction", header.saturated_fraction));
