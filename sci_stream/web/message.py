@@ -11,7 +11,6 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TypedDict, cast
 
 import numpy as np
@@ -73,16 +72,16 @@ class Picture:
         """Bytes of all images, plus about those of the header."""
         return sum(map(len, self.frames)) + len(self.coded or b"") + len(self.drawn or b"") + 2048
 
-    @cached_property
+    @property
     def message(self) -> bytes:
-        """The binary message."""
+        """The binary message, made for each use: kept, it would double the memory of the page's history."""
         parts = [*self.frames, *(part for part in (self.coded, self.drawn) if part is not None)]
         there = {"coded": self.coded is not None, "drawn": self.drawn is not None}
         header = {**self.header, "codec": self.codec, **there, "sizes": [*map(len, parts)]}
         text = json.dumps(header, separators=(",", ":")).encode()
         return b"".join((_LENGTH.pack(len(text)), text, *parts))
 
-    @cached_property
+    @property
     def without_coded(self) -> Picture:
         """The same without the coded snapshot."""
         return replace(self, coded=None)

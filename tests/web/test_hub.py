@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +147,18 @@ def test_coded_snapshot_comes_with_jpeg_and_sometimes_with_h264(hub: Hub) -> Non
     shown = [picture(n, start_ns + n * step_ns) for n in range(9)]
     assert all(jpeg.take(each) == each.message for each in shown)
     assert [h264.take(each) == each.message for each in shown] == [n % 4 == 0 for n in range(9)]
+
+
+def test_history_takes_its_memory_once_though_sent(hub: Hub) -> None:
+    viewer = Viewer(H264)
+    tracemalloc.start()
+    for number in range(1, 9):
+        shown = replace(picture(number), frames=(bytes(100_000),))
+        hub.archive.add(shown)
+        assert len(viewer.take(shown)) > 100_000
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 1.1 * hub.archive.n_bytes
 
 
 def test_wake_all_wakes_every_viewer(hub: Hub) -> None:
