@@ -40,12 +40,9 @@ class Region:
     height: int
 
     def of(self, image: Array) -> Array:
-        """Return the region of an image.
-
-        Raises `InputError` if none of it lies in the image.
-        """
+        """Return the region of an image. Raises `InputError` if none of it lies in the image."""
         x, y = max(self.x, 0), max(self.y, 0)
-        part = image[..., y : self.y + self.height, x : self.x + self.width]
+        part = image[..., y : max(self.y + self.height, 0), x : max(self.x + self.width, 0)]
         if part.size == 0:
             height, width = image.shape[-2:]
             raise InputError("The region is outside the picture", expected=f"within {width}×{height}", got=f"{self}")
