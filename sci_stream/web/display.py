@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 
 from sci_stream.errors import InputError
@@ -35,7 +34,7 @@ class Display:
         self._changed = threading.Condition()
         self._newest: tuple[Reconstruction, int] | None = None
         self._view: tuple[Reconstruction, int, ToneSettings] | None = None
-        self._recent: deque[Reconstruction] = deque()
+        self._recent: dict[tuple[str, int], Reconstruction] = {}  # by series and seq, the last shown at the end
         self._recent_bytes = 0
         self._closed = False
 
@@ -65,37 +64,30 @@ class Display:
                 # viewer.
                 if wanted is not None and wanted != self._view and self._is_watched():
                     self._view = wanted
-                    self._keep(wanted[0])
+                    self.keep(wanted[0])
                     return wanted
                 self._changed.wait()
             return None
 
     def keep(self, reconstruction: Reconstruction) -> None:
-        """Keep a reconstruction that is not live, for its values and stills."""
+        """Keep a reconstruction that is shown, for its values and stills: in bounded memory, each snapshot once."""
+        key = reconstruction.id.series, reconstruction.id.seq
         with self._changed:
-            self._keep(reconstruction)
-
-    def _keep(self, reconstruction: Reconstruction) -> None:
-        """Keep a reconstruction that is about to be shown, in bounded memory; it is kept once for all its tones."""
-        if self._recent and self._recent[-1] is reconstruction:
-            return
-        self._recent.append(reconstruction)
-        self._recent_bytes += payload_bytes(reconstruction)
-        while len(self._recent) > 1 and self._recent_bytes > _SHOWN_BYTES:
-            self._recent_bytes -= payload_bytes(self._recent.popleft())
+            if key in self._recent:
+                self._recent_bytes -= payload_bytes(self._recent.pop(key))
+            self._recent[key] = reconstruction
+            self._recent_bytes += payload_bytes(reconstruction)
+            while len(self._recent) > 1 and self._recent_bytes > _SHOWN_BYTES:
+                self._recent_bytes -= payload_bytes(self._recent.pop(next(iter(self._recent))))
 
     def find_shown(self, series: str, seq: int) -> Reconstruction:
-        """Return a snapshot that was shown.
-
-        Raises `InputError` if it is no longer in memory.
-        """
+        """Return a snapshot that was shown. Raises `InputError` if it is no longer in memory."""
         with self._changed:
-            shown = list(self._recent)
-        snapshot = next((one for one in reversed(shown) if (one.id.series, one.id.seq) == (series, seq)), None)
+            snapshot, n_shown = self._recent.get((series, seq)), len(self._recent)
         if snapshot is None:
             raise InputError(
                 f"Snapshot {seq} of series {series!r} is no longer in memory",
-                expected=f"one of the last {len(shown)} that were shown",
+                expected=f"one of the last {n_shown} that were shown",
                 hint="Save sooner after pausing, or export it from the recording.",
             )
         return snapshot
@@ -103,7 +95,8 @@ class Display:
     def shown_after(self, series: str, seq: int, at_most: int) -> list[Reconstruction]:
         """Return the first snapshots of a series after a number, of those that were shown and are in memory."""
         with self._changed:
-            return [one for one in self._recent if one.id.series == series and one.id.seq > seq][:at_most]
+            seqs = sorted(number for name, number in self._recent if name == series and number > seq)
+            return [self._recent[series, number] for number in seqs[:at_most]]
 
     def set_tone(self, changes: Changes, who: str) -> dict[str, Json]:
         """Change the tone for all viewers; return all its settings. Raises `InputError`."""

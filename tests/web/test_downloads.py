@@ -17,11 +17,14 @@ import pytest
 from websockets.sync.client import ClientConnection, connect
 
 from sci_stream.config import PreviewSection
+from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import SnapshotId
 from sci_stream.web import h264
 from sci_stream.web.archive import PictureArchive
+from sci_stream.web.display import Display
 from sci_stream.web.message import JPEG, Picture, merge_patch
 from sci_stream.web.preview import WebPreview
+from sci_stream.wire.codec import payload_bytes
 from tests import plain_http
 from tests.page_messages import split_message
 
@@ -139,6 +142,15 @@ def test_h264_shows_the_picture_that_jpeg_shows(preview: WebPreview, series) -> 
         same = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)[..., ::-1]
         assert np.abs(frame.mean() - same.mean()) < 4
     assert header["shown_px"] == [24, 16]
+
+
+def test_snapshots_shown_twice_are_kept_once_in_order(series, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = [series.reconstruction(seq) for seq in (7, 2, 3, 2, 3)]
+    monkeypatch.setattr("sci_stream.web.display._SHOWN_BYTES", 3 * payload_bytes(shown[0]))
+    display = Display(ToneSettings(), lambda: True)
+    for each in shown:
+        display.keep(each)
+    assert [each.id.seq for each in display.shown_after("run-1", -1, 9)] == [2, 3, 7]
 
 
 def test_still_is_the_snapshot_asked_for(preview: WebPreview, series) -> None:
