@@ -88,7 +88,8 @@ def _cut(value: str, size: int) -> str:
     return clean if len(clean) <= size else clean[: size - 1] + "…"
 
 
-def _finite_or_none(value: float | None) -> float | None:
+def finite_or_none(value: float | None) -> float | None:
+    """Return a number, None if it is not finite."""
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -118,7 +119,7 @@ NonNegative = Annotated[float, number(0)]
 Fraction = Annotated[float, number(0, 1)]
 Measured = Annotated[
     float | None,
-    FieldType("number?", "a finite number or nil", core_schema.nullable_schema(number().schema or {}), _finite_or_none),
+    FieldType("number?", "a finite number or nil", core_schema.nullable_schema(number().schema or {}), finite_or_none),
 ]
 """A number that may be unknown; infinity and NaN are sent as nil."""
 

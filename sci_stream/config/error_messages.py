@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from sci_stream.config.fields import fields_of, is_secret, model_of
+from sci_stream.config.fields import fields_of, has_mark, model_of
 from sci_stream.config.removed_keys import REMOVED, REMOVED_OPTIONS
 from sci_stream.config.toml_text import value_text
 from sci_stream.errors import ConfigError, did_you_mean
@@ -128,7 +128,7 @@ def _expected(kind: str, context: Mapping[str, object], message: str) -> str:
 def _shown(value: object, model: type[BaseModel], location: Location) -> str:
     field = _field_at(model, location)
     # Messages end up in logs and bug reports.
-    if field is not None and is_secret(field):
+    if field is not None and has_mark(field, "secret"):
         return "a secret, not shown"
     try:
         text = value_text(value)

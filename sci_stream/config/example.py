@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from sci_stream.config.fields import is_expert, model_of
+from sci_stream.config.fields import has_mark, model_of
 from sci_stream.config.rig import Rig
 from sci_stream.config.toml_text import key_text, value_text
 
@@ -68,7 +68,7 @@ def example_toml(
 
 
 def _listed(model: type[BaseModel], every_key: bool) -> dict[str, FieldInfo]:
-    return {key: field for key, field in model.model_fields.items() if every_key or not is_expert(field)}
+    return {key: field for key, field in model.model_fields.items() if every_key or not has_mark(field, "expert")}
 
 
 def _options_text(

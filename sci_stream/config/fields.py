@@ -6,7 +6,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, TypeVar, get_args
+from typing import Annotated, Final, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic.config import JsonDict
@@ -32,7 +32,8 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True)
 
 
-def _has_mark(field: FieldInfo, mark: str) -> bool:
+def has_mark(field: FieldInfo, mark: Literal["secret", "expert"]) -> bool:
+    """Return whether a field's value must not be shown, or whether it is rarely needed."""
     return isinstance(field.json_schema_extra, dict) and bool(field.json_schema_extra.get(mark))
 
 
@@ -48,16 +49,6 @@ def model_of(field: FieldInfo | None) -> type[BaseModel] | None:
         return None
     candidates = (field.annotation, *get_args(field.annotation))
     return next((kind for kind in candidates if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-
-
-def is_secret(field: FieldInfo) -> bool:
-    """Return whether a field's value must not be shown."""
-    return _has_mark(field, "secret")
-
-
-def is_expert(field: FieldInfo) -> bool:
-    """Return whether a field is rarely needed."""
-    return _has_mark(field, "expert")
 
 
 def _resolved(path: Path, info: ValidationInfo) -> Path:

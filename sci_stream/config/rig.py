@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import PrivateAttr, model_validator
 
-from sci_stream.config.fields import Section, is_loopback, is_secret, tcp_address
+from sci_stream.config.fields import Section, has_mark, is_loopback, tcp_address
 from sci_stream.config.reconstruct_section import ReconstructSection
 from sci_stream.config.sections import (
     CalibrationSection,
@@ -145,7 +145,8 @@ class Rig(Section):
 def _plain(section: Section) -> dict[str, object]:
     """Return the set values of a section, with secrets blanked."""
     values = section.model_dump(exclude_none=True)
-    return {name: "" if is_secret(type(section).model_fields[name]) else value for name, value in values.items()}
+    fields = type(section).model_fields
+    return {name: "" if has_mark(fields[name], "secret") else value for name, value in values.items()}
 
 
 def _addresses(rig: Rig) -> Iterator[tuple[str, str, int]]:

@@ -27,17 +27,13 @@ class ReorderBuffer(Generic[T]):
         if seq < self._next:
             return []
         self._held[seq] = (now_s, item)
-        return self._release(now_s)
+        return self.expire(now_s)
 
     def skip(self, seq: int, now_s: float) -> list[T]:
         """Stop waiting for ``seq``, which was dropped; return the items to release now."""
         if seq >= self._next:
             self._skip.add(seq)
-        return self._release(now_s)
-
-    def expire(self, now_s: float) -> list[T]:
-        """Return the items held for longer than the patience, and those that follow them."""
-        return self._release(now_s)
+        return self.expire(now_s)
 
     def flush(self) -> list[T]:
         """Return all held items in order, at the end of a series."""
@@ -47,7 +43,8 @@ class ReorderBuffer(Generic[T]):
         self._held.clear()
         return out
 
-    def _release(self, now_s: float) -> list[T]:
+    def expire(self, now_s: float) -> list[T]:
+        """Return the items to release now: those in order, and those held for longer than the patience."""
         out: list[T] = []
         while True:
             if self._next in self._held:

@@ -184,12 +184,10 @@ _FILMS = {
 _MAX_FPS_DENOMINATOR = 1001
 
 
-def write_film(
-    path: Path, pictures: Iterable[npt.NDArray[np.uint8]], fps: float, form: VideoFormat, *, threads: int = 0
-) -> None:
+def write_film(path: Path, pictures: Iterable[npt.NDArray[np.uint8]], fps: float, form: VideoFormat) -> None:
     """Write pictures, (H, W) grey or (H, W, 3) RGB and all of one size, as H.264, lossless FFV1 or GIF of 256 colours.
 
-    H.264 repeats an odd last row or column. ``threads`` are those of the encoder, 0 for its choice.
+    H.264 repeats an odd last row or column.
 
     Raises `ConfigError` if PyAV is not installed; `StorageError` if the film cannot be written.
     """
@@ -208,7 +206,7 @@ def write_film(
                 if stream is None:
                     stream = container.add_stream(film.encoder, rate=rate, options=film.options)
                     stream.height, stream.width, stream.pix_fmt = *image.shape[:2], pixels
-                    stream.codec_context.time_base, stream.codec_context.thread_count = 1 / rate, threads
+                    stream.codec_context.time_base, stream.codec_context.thread_count = 1 / rate, 0  # of its choice
                 frame = av.VideoFrame.from_ndarray(image, format="gray" if grey else "rgb24")
                 frame.pts, frame.time_base = index, 1 / rate
                 container.mux(stream.encode(frame))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from pydantic import JsonValue
 
 from sci_stream.calibration.evidence import Defect
 from sci_stream.errors import InputError
+from sci_stream.field_types import finite_or_none
 from sci_stream.file_guard import complete_output
 from sci_stream.files.measurement_file import Measurements
 from sci_stream.files.video_output import VideoFormat, VideoStack, format_of, write_video
@@ -78,7 +78,7 @@ class SolvedFile:
             "assumed": list(self.assumed),
             "denoiser": self.denoiser,
             "device": self.device,
-            "psnr_db": _finite(self.psnr_db),
+            "psnr_db": finite_or_none(self.psnr_db),
             "faults": [one.text for one in self.defects],
             "defects": [
                 {"name": one.name, "text": one.text, "fatal": one.fatal, "corrected": one.corrected}
@@ -99,10 +99,6 @@ class SolvedFile:
 
 class _WithheldError(Exception):
     """A video would be made up: nothing is written."""
-
-
-def _finite(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else value
 
 
 def solve_file(

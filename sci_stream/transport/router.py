@@ -19,12 +19,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.client_connection import UNKNOWN_PEER, identity_of
 from sci_stream.transport.connections import MISSED_HEARTBEATS, PauseDetector, ServerSocket
-from sci_stream.transport.sockets import (
-    ReceivedMessage,
-    readable,
-    receive,
-    send_to,
-)
+from sci_stream.transport.sockets import ReceivedMessage, readable, receive, send_frames
 from sci_stream.wire.codec import decode, encode, payload_bytes
 from sci_stream.wire.header import Limits
 from sci_stream.wire.messages import (
@@ -258,7 +253,16 @@ class RouterServer(ServerSocket, Generic[P]):
 
     def send(self, identity: bytes, frames: Sequence[bytes | memoryview]) -> bool:
         """Send an encoded message to one peer; False if it is lost or its queue is full."""
-        return send_to(self.socket, identity, frames)
+        try:
+            send_frames(self.socket, [identity, *frames])
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            # ROUTER_MANDATORY reports a lost peer this way; the caller's timeout removes it.
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            return False
+        return True
 
 
 def _name(identity: bytes) -> str:

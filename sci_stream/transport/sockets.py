@@ -146,20 +146,6 @@ def send_frames(socket: zmq.Socket[bytes], frames: Sequence[bytes | memoryview])
         socket.send(frame, flags=zmq.NOBLOCK | more, copy=not large)
 
 
-def send_to(socket: zmq.Socket[bytes], identity: bytes, frames: Sequence[bytes | memoryview]) -> bool:
-    """Send to one peer of a ROUTER; return False if it is lost or its queue is full."""
-    try:
-        send_frames(socket, [identity, *frames])
-    except zmq.Again:
-        return False
-    except zmq.ZMQError as error:
-        # ROUTER_MANDATORY reports a lost peer this way; the caller's timeout removes it.
-        if error.errno != zmq.EHOSTUNREACH:
-            raise
-        return False
-    return True
-
-
 def readable(socket: zmq.Socket[bytes]) -> bool:
     """Return whether a message can be received now."""
     return bool(cast(int, socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)

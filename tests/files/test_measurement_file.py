@@ -182,7 +182,7 @@ def test_truth_of_the_first_snapshots_is_kept(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.truth, TRUTH[:B])
 
 
-def test_truth_of_four_axes_is_read_as_matlab_or_python_stores_it(tmp_path: Path) -> None:
+def test_truth_of_four_axes_may_be_in_the_order_of_matlab(tmp_path: Path) -> None:
     series = TRUTH.reshape(-1, *MASKS.shape)
     for order in ((0, 1, 2, 3), (2, 3, 1, 0)):
         scipy.io.savemat(tmp_path / "t.mat", {"orig": series.transpose(order)})

@@ -139,14 +139,6 @@ class FfdnetDenoiser:
             self.pixels_per_chunk //= 2
         return more_than_one
 
-    @property
-    def arithmetic(self) -> str:
-        """Return the number formats in use: ``"float32"``, ``"bfloat16"``, ``"bfloat16 from σ = 9/255"``."""
-        if self.half is None or math.isinf(self.half_from_sigma):
-            return "float32"
-        name = str(self.half).removeprefix("torch.")
-        return f"{name} from σ = {255 * self.half_from_sigma:.3g}/255" if self.half_from_sigma > 0 else name
-
     def _denoise(self, x: torch.Tensor, sigma: torch.Tensor, network: Network) -> torch.Tensor:
         height, width = x.shape[-2:]
         inputs = frame_input(_padded_to_even(x.unsqueeze(1)), sigma)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import resource
 import time
@@ -164,8 +165,7 @@ def bench(
     arithmetic, dtype = "float32", torch.float32
     denoiser = prior.before if isinstance(prior, UnrolledSolver) else prior
     if isinstance(denoiser, FfdnetDenoiser):
-        arithmetic = denoiser.arithmetic
-        dtype = denoiser.half if denoiser.half is not None and arithmetic != "float32" else torch.float32
+        arithmetic, dtype = _arithmetic(denoiser)
     rate = matrix_rate(device, dtype)
     progress(f"matrix product, {str(dtype).removeprefix('torch.')}: {rate / 1e12:.3g} TFLOP/s")
     rows: list[SizeSpeed] = []
@@ -186,6 +186,14 @@ def bench(
         rows.append(row)
         progress(f"{size}: {_summary_line(row)}")
     return Speeds(tuple(rows), rate, str(dtype).removeprefix("torch."), arithmetic)
+
+
+def _arithmetic(denoiser: FfdnetDenoiser) -> tuple[str, torch.dtype]:
+    """Return the number formats in use, such as ``"bfloat16 from σ = 9/255"``, and that of high levels."""
+    if denoiser.half is None or math.isinf(denoiser.half_from_sigma):
+        return "float32", torch.float32
+    name, sigma = str(denoiser.half).removeprefix("torch."), denoiser.half_from_sigma
+    return f"{name} from σ = {255 * sigma:.3g}/255" if sigma > 0 else name, denoiser.half
 
 
 def _summary_line(row: SizeSpeed) -> str:
