@@ -130,7 +130,7 @@ class MaskModulator(Protocol):
         ...
 
     def arm(self, timing: MaskTiming) -> MaskTiming:
-        """Set the timing of a cycle while it is stopped; return the times that the device keeps, after rounding."""
+        """Set the timing of the stopped cycle, which ends `hold`; return the times that the device keeps, rounded."""
         ...
 
     def start(self) -> None:

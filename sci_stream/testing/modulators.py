@@ -64,17 +64,17 @@ class ModulatorContract:
                 modulator.load(np.zeros((2, can.height_px + 1, can.width_px), np.uint8))
 
     def test_hold_shows_each_pattern_and_refuses_others(self) -> None:
-        """Masks by number, dark and white, and None; a mask that moves is refused."""
+        """Masks by number, dark and white, and None; `arm` ends it; a mask that moves is refused."""
         with self._made() as modulator:
-            can = modulator.open()
+            can, timing = self._armed(modulator)
             if not can.holds:
                 with pytest.raises(InputError):
                     modulator.hold(0)
                 return
-            modulator.load(self.patterns(can))
             shown: tuple[Pattern | None, ...] = ("dark", "white", 0, self.n_patterns - 1, None)
             for pattern in shown:
                 modulator.hold(pattern)
+                modulator.arm(timing)
             with pytest.raises(ValueError, match=str(self.n_patterns)):
                 modulator.hold(self.n_patterns)
 

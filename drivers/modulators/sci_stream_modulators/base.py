@@ -118,6 +118,8 @@ class BaseModulator(abc.ABC, Generic[OptionsT]):
         if self._patterns is None or self._running:
             raise RuntimeError("arm() needs load(), and stop() before it")
         timing = checked_timing(timing, capabilities)
+        if self._holding:
+            self.stop()
         self._restore()
         self._timing = self._call(self._apply, timing)
         return self._timing
