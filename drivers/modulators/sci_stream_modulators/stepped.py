@@ -18,7 +18,7 @@ class SteppedModulator(BaseModulator[OptionsT]):
     _failure: Exception | None = None
 
     def _run(self) -> None:
-        self._ended, self._failure = threading.Event(), None
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._step, name="modulator", daemon=True)
         self._thread.start()
 
@@ -30,7 +30,7 @@ class SteppedModulator(BaseModulator[OptionsT]):
         if self._thread is not None:
             self._ended.set()
             self._thread.join()
-            self._thread = None
+            self._thread = self._failure = None
 
     def _step(self) -> None:
         assert self._timing is not None

@@ -189,7 +189,7 @@ class TestSlmsuite(ModulatorContract):
             modulator.hold(1)
             np.testing.assert_array_equal(modulator._slm.display, patterns[1])
 
-    def test_display_that_fails_is_reported_by_the_counters(self) -> None:
+    def test_display_that_fails_is_reported_until_it_stops(self) -> None:
         with self._made() as modulator:
             modulator.open()
             modulator.load(some(2, 24, 32))
@@ -199,6 +199,9 @@ class TestSlmsuite(ModulatorContract):
             modulator._thread.join(10)
             with pytest.raises(CameraError, match="poll"):
                 modulator.counters()
+            modulator.close()
+            modulator.open()
+            modulator.counters()
 
 
 # --- stage
