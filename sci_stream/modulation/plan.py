@@ -60,7 +60,6 @@ def plan_timing(
         gap_us=gap_us,
         pulse=pulse,
         pulse_width_us=request.pulse_width_us or min(_PULSE_US, pattern_us / 2),
-        trigger="none" if master == "modulator" else "rising",
         n_patterns=n_patterns,
     )
     cycles = max(1, math.ceil((exposure_us + camera.readout_us) / mask.cycle_us - 1e-9))

@@ -16,8 +16,6 @@ Master = Literal["modulator", "camera", "external"]
 """The device that starts each cycle of B masks."""
 Pulse = Literal["per_pattern", "per_cycle", "none"]
 """Pulses that a modulator gives."""
-Edge = Literal["rising", "falling", "none"]
-"""Edge of an input that starts a cycle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +23,17 @@ class MaskTiming:
     """Timing of one cycle of ``n_patterns``.
 
     Each pattern is shown for ``pattern_us`` and followed by ``dark_us`` without light; ``gap_us`` of darkness follows
-    the last one. With a ``trigger`` a cycle begins ``start_delay_us`` after the edge, otherwise the next cycle follows
-    at once. A pulse of ``pulse_width_us`` begins ``pulse_delay_us`` after its pattern or cycle. ``accepted`` by a
-    device, the times are those that it keeps.
+    the last one. Another ``master`` starts each cycle by a rising edge. A pulse of ``pulse_width_us`` begins
+    ``pulse_delay_us`` after its pattern or cycle.
     """
 
     master: Master = "modulator"
     pattern_us: float = 0.0
     dark_us: float = 0.0
     gap_us: float = 0.0
-    start_delay_us: float = 0.0
     pulse: Pulse = "per_cycle"
     pulse_delay_us: float = 0.0
     pulse_width_us: float = 0.0
-    trigger: Edge = "none"
     n_patterns: int = 1
 
     @property
@@ -144,5 +139,5 @@ def checked_timing(timing: MaskTiming, capabilities: ModulatorCapabilities) -> M
             got=f"{timing.pattern_us:g} and {timing.dark_us:g} µs",
         )
     step = capabilities.step_us
-    names = ("pattern_us", "dark_us", "gap_us", "start_delay_us", "pulse_delay_us")
+    names = ("pattern_us", "dark_us", "gap_us", "pulse_delay_us")
     return replace(timing, **{name: round(getattr(timing, name) / step) * step for name in names} if step else {})

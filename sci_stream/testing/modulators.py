@@ -136,7 +136,6 @@ class ModulatorContract:
             dark_us=can.min_dark_us,
             pulse=can.pulses[0] if can.pulses else "none",
             pulse_width_us=50.0,
-            trigger="none" if "modulator" in can.masters else "rising",
         )
         return can, modulator.arm(timing)
 

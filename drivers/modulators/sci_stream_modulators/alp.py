@@ -37,14 +37,14 @@ class AlpOptions(DriverOptions):
     min_pattern_us: float = Field(
         default=50.0, gt=0, description="Shortest time of a pattern, µs: 44 of a V-7000, 105 of a V-9600."
     )
-    falling_edge: bool = Field(default=False, description="Cycles started from outside begin with the falling edge.")
 
 
 class AlpModulator(BaseModulator[AlpOptions]):
     """A ViALUX DMD with one-bit patterns in its own memory.
 
     A pulse per cycle is that of the first pattern, the only one that the dynamic synch output 1 lets through: up to 16
-    patterns. More need ``pulse = "per_pattern"`` and a camera that counts.
+    patterns. More need ``pulse = "per_pattern"`` and a camera that counts. It is always master: as slave it shows one
+    pattern per trigger, not a cycle.
     """
 
     Options: ClassVar[type[AlpOptions]] = AlpOptions
@@ -64,7 +64,6 @@ class AlpModulator(BaseModulator[AlpOptions]):
             max_patterns=max(1, self._device.DevInquire(self._alp.ALP_AVAIL_MEMORY)),
             min_pattern_us=self.options.min_pattern_us,
             pulses=("per_cycle", "per_pattern"),
-            masters=("modulator", "camera", "external"),
             max_delay_us=130_000.0,
         )
 
@@ -76,18 +75,13 @@ class AlpModulator(BaseModulator[AlpOptions]):
 
     def _apply(self, timing: MaskTiming) -> MaskTiming:
         alp, device = self._alp, self._device
-        per_cycle = timing.pulse == "per_cycle" and timing.master == "modulator"
+        per_cycle = timing.pulse == "per_cycle"
         if per_cycle and timing.n_patterns > _MAX_GATE:
             raise ConfigError(
                 "This DMD marks the first of 16 patterns at most with a pulse",
                 got=f"{timing.n_patterns} patterns",
                 hint='Set [modulator] pulse = "per_pattern", with a camera that counts pulses.',
             )
-        started = timing.master != "modulator"
-        device.ProjControl(alp.ALP_PROJ_MODE, alp.ALP_SLAVE if started else alp.ALP_MASTER)
-        if started:
-            edge = alp.ALP_EDGE_FALLING if self.options.falling_edge else alp.ALP_EDGE_RISING
-            device.DevControl(alp.ALP_TRIGGER_EDGE, edge)
         mode = alp.ALP_BIN_NORMAL if timing.dark_us else alp.ALP_BIN_UNINTERRUPTED
         device.SeqControl(alp.ALP_BIN_MODE, mode, self._sequence)
         gate = _Gate(timing.n_patterns if per_cycle else 1, 1, (1,))
@@ -99,7 +93,6 @@ class AlpModulator(BaseModulator[AlpOptions]):
             pictureTime=round(timing.slot_us),
             synchDelay=0,
             synchPulseWidth=round(timing.pulse_width_us),
-            triggerInDelay=round(timing.start_delay_us),
         )
         slot_us = float(device.SeqInquire(alp.ALP_PICTURE_TIME, self._sequence))
         lit_us = float(device.SeqInquire(alp.ALP_ILLUMINATE_TIME, self._sequence)) if timing.dark_us else slot_us
@@ -119,7 +112,6 @@ class AlpModulator(BaseModulator[AlpOptions]):
         self._upload(image[None])
         self._device.SetTiming(self._sequence, pictureTime=100_000)
         self._device.SeqControl(self._alp.ALP_BIN_MODE, self._alp.ALP_BIN_UNINTERRUPTED, self._sequence)
-        self._device.ProjControl(self._alp.ALP_PROJ_MODE, self._alp.ALP_MASTER)
         self._device.Run(self._sequence, loop=True)
 
     def _disconnect(self) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -98,9 +97,9 @@ class Dlpc900Modulator(BaseModulator[Dlpc900Options]):
         self._command(TRIGGER_OUT_2, struct.pack("<Bhh", 0, delay_us, delay_us + round(timing.pulse_width_us)))
         started = timing.master != "modulator"
         if started:
-            self._command(TRIGGER_IN_1, struct.pack("<HB", round(timing.start_delay_us), 0))
+            self._command(TRIGGER_IN_1, struct.pack("<HB", 0, 0))
         self._define(timing, self._order, started)
-        return replace(timing, start_delay_us=timing.start_delay_us if started else 0.0)
+        return timing
 
     def _define(self, timing: MaskTiming, order: list[int], started: bool = False) -> None:
         """Write the table of patterns: the first waits for the trigger, and gives the pulse of a cycle."""

@@ -12,7 +12,7 @@
 
 typedef struct { long id, bits, count, picture, illuminate, pulse, delay, uninterrupted; unsigned char *data; } Sequence;
 static Sequence sequences[8];
-static long allocated, running, next_id = 1, mode = 2301, edge = 2009;
+static long allocated, running, next_id = 1, mode = 2301;
 static unsigned char gate[18];
 long fake_halts, fake_starts, fake_cycles_ended;
 
@@ -36,12 +36,6 @@ long AlpDevInquire(unsigned long id, long what, long *value) {
         case 2021: *value = 4; return OK;
     }
     return PARM_INVALID;
-}
-long AlpDevControl(unsigned long id, long what, long value) {
-    if (!allocated || id != 7 || what != 2005) return PARM_INVALID;
-    if (running) return NOT_READY;
-    edge = value;
-    return OK;
 }
 long AlpDevControlEx(unsigned long id, long what, void *value) {
     if (!allocated || id != 7 || what != 2023) return PARM_INVALID;
@@ -135,7 +129,6 @@ long fake_state(const char *name) {
     if (!strcmp(name, "running")) return running;
     if (!strcmp(name, "cycles_ended")) return fake_cycles_ended;
     if (!strcmp(name, "mode")) return mode;
-    if (!strcmp(name, "edge")) return edge;
     if (!strcmp(name, "period")) return gate[0];
     if (!strcmp(name, "gates")) { long n = 0; for (int i = 2; i < 18; i++) n += gate[i]; return n; }
     if (!strcmp(name, "count")) return s ? s->count : -1;

@@ -17,7 +17,8 @@ import pytest
 from drivers.modulators.tests import fake_hid
 from sci_stream.errors import CameraError, ConfigError
 from sci_stream.model import Array
-from sci_stream.modulation.timing import MaskTiming
+from sci_stream.modulation.plan import TimingRequest, plan_timing
+from sci_stream.modulation.timing import CameraTiming, MaskTiming
 from sci_stream.testing.modulators import ModulatorContract
 from sci_stream_modulators.alp import AlpModulator, AlpOptions
 from sci_stream_modulators.dlpc900 import Dlpc900Modulator, Dlpc900Options, encode_bmp, pack
@@ -77,9 +78,14 @@ class TestAlp(ModulatorContract):
             assert self.state("cycles_ended") == ended + 1, "stopped at the end of a cycle"
             assert [library.fake_pixel(0, 5, x) for x in range(64)] == patterns[1, 5].tolist()
             modulator.stop()
-            modulator.arm(replace(CYCLE, master="camera", pulse="none", trigger="rising", dark_us=100.0))
+            modulator.arm(replace(CYCLE, dark_us=100.0))
             modulator.start()
-            assert (self.state("mode"), self.state("uninterrupted"), self.state("picture")) == (2302, 0, 1100)
+            assert (self.state("uninterrupted"), self.state("picture")) == (0, 1100)
+
+    @pytest.mark.parametrize("wish", [TimingRequest(master="camera"), TimingRequest(master="external")])
+    def test_plan_beyond_the_device_is_refused(self, wish: TimingRequest) -> None:
+        with self._made() as modulator, pytest.raises(ConfigError):
+            plan_timing(wish, modulator.open(), CameraTiming(), 4)
 
     def test_seventeen_patterns_need_a_counter(self) -> None:
         with self._made() as modulator:
@@ -133,9 +139,9 @@ class TestDlpc900(ModulatorContract):
         with self._made() as modulator:
             modulator.open()
             modulator.load(some(4, 30, 40))
-            modulator.arm(replace(CYCLE, master="camera", pulse="none", trigger="rising", start_delay_us=110.0))
+            modulator.arm(replace(CYCLE, master="camera", pulse="none"))
             assert [entry[2] for entry in self.controller.table.values()] == [1, 0, 0, 0]
-            assert self.controller.trigger_in[0] == 110
+            assert self.controller.trigger_in == (0, 0), "no delay, rising edge"
 
     def test_controller_that_lost_power_counts_a_restart(self) -> None:
         with self._made() as modulator:

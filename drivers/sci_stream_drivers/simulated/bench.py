@@ -123,7 +123,7 @@ class Bench:
         ahead_us = trigger.delay_us - timing.pulse_delay_us - self.latency_us
         if timing.master == "camera":
             # The mask begins with the light, after the camera.
-            ahead_us = -timing.start_delay_us - self.latency_us
+            ahead_us = -self.latency_us
         start_us = begin * slot_us + ahead_us
         end_us = start_us + trigger.exposure_us
         slots = []
