@@ -9,9 +9,9 @@ Sigma = float | torch.Tensor
 
 
 def on_device(sigma: Sigma, like: torch.Tensor) -> torch.Tensor:
-    """Return σ as a scalar tensor on the device and in the dtype of ``like``."""
-    if isinstance(sigma, torch.Tensor) and sigma.device == like.device:
-        return sigma.to(like.dtype)
+    """Return σ, (), or of each image, (N, 1, 1), on the device and in the dtype of ``like``."""
+    if isinstance(sigma, torch.Tensor):
+        return sigma.to(like.device, like.dtype, non_blocking=True)  # the host need not wait for its copy
     return like.new_full((), float(sigma))
 
 

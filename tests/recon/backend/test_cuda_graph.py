@@ -218,6 +218,8 @@ def test_noise_level_is_read_on_the_device() -> None:
     tensor = torch.tensor(0.5, dtype=torch.float64)
     assert torch.equal(on_device(tensor, torch.zeros(2)), torch.tensor(0.5))
     assert torch.equal(on_device(0.25, torch.zeros(2, dtype=torch.float64)), torch.tensor(0.25, dtype=torch.float64))
+    each = on_device(torch.rand(2, 1, 1), torch.empty(2, 4, 4, device="meta"))  # from the CPU, where a level is read
+    assert (each.device.type, each.shape) == ("meta", (2, 1, 1))
 
 
 def test_noise_level_may_vary_over_pixels() -> None:
