@@ -38,7 +38,7 @@ class Measurements:
     assumed
         Properties that the files do not state and their shapes or contents showed, a sentence each.
     is_mosaic
-        Whether a name says that the arrays are mosaics of a colour sensor.
+        Whether a name says that the arrays are mosaics of a colour sensor, and no calibration names its colours.
     """
 
     y: Sequence[Array] | Array
@@ -112,7 +112,7 @@ def load_measurement(
             hint=f"Name the file with the masks: --mask FILE; or the array. {VARIABLES}",
         )
     found_truth = content.get("truth") if other_truth is None else other_truth
-    mosaic = any("bayer" in name.lower() for name in chosen.values())
+    mosaic = not isinstance(found_masks, Calibration) and any("bayer" in name.lower() for name in chosen.values())
     return _arranged(path, content["y"], found_masks, found_truth, is_mosaic=mosaic)
 
 

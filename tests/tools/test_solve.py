@@ -15,6 +15,7 @@ import sci_stream
 from sci_stream.cli import main
 from sci_stream.errors import InputError, StorageError
 from sci_stream.files.measurement_file import Measurements
+from sci_stream.model import BayerPhase
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.tools.solve import SolveOptions, solve_file
@@ -176,6 +177,14 @@ def test_command_solves_counts_with_a_calibration(data, tmp_path: Path, monkeypa
     arguments = (tmp_path / "y.npy", "--mask", tmp_path / "c.h5", "--denoiser", "tv", "--device", "cpu", "--json")
     status, out, _ = run(monkeypatch, capsys, *arguments)
     assert (status, json.loads(out)["white"]) == (0, 500.0)
+
+
+def test_command_solves_a_mosaic_with_a_calibration(data, tmp_path: Path, monkeypatch, capsys) -> None:
+    calibration = Calibration(data.masks.astype(np.float32), full_scale_dn=500.0, bayer=BayerPhase.RGGB)
+    save_calibration(tmp_path / "c.h5", calibration)
+    np.savez(tmp_path / "y.npz", meas_bayer=(data.y * 500).astype(np.uint16))
+    arguments = ("--mask", tmp_path / "c.h5", "--denoiser", "tv", "--device", "cpu", "--iterations", 2)
+    assert run(monkeypatch, capsys, tmp_path / "y.npz", *arguments)[0] == 0
 
 
 def test_command_names_an_unknown_denoiser_as_it_was_given(data, tmp_path: Path, monkeypatch, capsys) -> None:
