@@ -35,7 +35,7 @@ def setup(
     calibration = path.parent / "calibration.h5"
     measured = driver != _SIMULATED and typer.confirm("Is there a calibration of its masks already?", default=False)
     if measured:
-        calibration = Path(typer.prompt("Calibration file", default=str(calibration)))
+        calibration = Path(typer.prompt("Calibration file", default=str(calibration))).expanduser()
     tables: dict[str, dict[str, object]] = {"rig": {"name": typer.prompt("Name of the rig", default="rig")}}
     if driver != _SIMULATED:
         tables["calibration"] = {"file": str(calibration.resolve())}
@@ -52,7 +52,7 @@ def setup(
         if not typer.confirm("Measure the masks now? Dark, white, then each pattern", default=True):
             echo(f"next: sci-stream calibrate {path} -o {calibration}")
             return
-        calibrate(path, calibration)
+        calibrate(path, calibration, force=force)
     findings = check_rig(path)
     print_findings(findings, new_console())
     if status := max((finding.exit_status for finding in findings), default=0):

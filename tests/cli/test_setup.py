@@ -26,7 +26,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path]]:
     ran: list[tuple[str, Path]] = []
     monkeypatch.setattr(cameras, "find_cameras", lambda _places: [])
     monkeypatch.setattr(dialogue, "run", lambda path: ran.append(("run", path)))
-    monkeypatch.setattr(dialogue, "calibrate", lambda path, _out: ran.append(("calibrate", path)))
+    monkeypatch.setattr(dialogue, "calibrate", lambda path, _out, force: ran.append((f"calibrate {force}", path)))
     monkeypatch.setattr(preflight, "check_rig", lambda path: ran.append(("check", path)) or [])
     return ran
 
@@ -45,21 +45,33 @@ def test_answers_of_nothing_run_a_simulated_rig(tmp_path: Path, ran, monkeypatch
     assert ran == [("check", path), ("run", path)]
 
 
-def test_camera_is_chosen_measured_and_watched_from_elsewhere(tmp_path: Path, ran, monkeypatch) -> None:
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the dialogue find a camera."""
     camera = FoundCamera("id-7", "Maker", "Model", "7", "", "ready", {})
     producer = FoundProducer("a.cti", "tl", "Maker", "1", (FoundInterface("if", "if", "USB", (camera,)),))
     monkeypatch.setattr(cameras, "find_cameras", lambda _places: [FoundDriver("simulated", [producer])])
     monkeypatch.setattr(cameras, "suggested_options", lambda _driver, query: ({"seed": int(query)}, {}))
     monkeypatch.setattr(dialogue, "_SIMULATED", "none")
+
+
+def test_camera_is_chosen_measured_and_watched_from_elsewhere(tmp_path: Path, ran, found, monkeypatch) -> None:
     answer(monkeypatch, "9", "1", "n", "bench", "y", str(tmp_path / "films"), "y", "y", "y", "n")
     path = tmp_path / "rig.toml"
-    set_up(path)
+    set_up(path, "--force")
     rig = load_rig(path, overrides={})
     assert (rig.rig.name, rig.policy.mode, rig.record.enabled) == ("bench", "record", True)
     assert (rig.camera.options["seed"], rig.calibration.file) == (7, tmp_path / "calibration.h5")
     assert (rig.preview.host, len(rig.preview.token) >= 16, rig.record.folder) == ("0.0.0.0", True, tmp_path / "films")
     assert path.stat().st_mode & 0o077 == 0
-    assert ran == [("calibrate", path), ("check", path)]
+    assert ran == [("calibrate True", path), ("check", path)]
+
+
+def test_calibration_may_be_in_the_home_folder(tmp_path: Path, ran, found, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    answer(monkeypatch, "1", "y", "~/masks.h5", *[""] * 6)
+    set_up(tmp_path / "rig.toml")
+    assert load_rig(tmp_path / "rig.toml", overrides={}).calibration.file == tmp_path / "home" / "masks.h5"
 
 
 def test_failed_check_ends_before_the_run(tmp_path: Path, ran, monkeypatch, capsys) -> None:
