@@ -166,10 +166,9 @@ class _Checks:
         defects, _ = inspect(self._snapshots[-1].counts, calibration)
         faults = {one.name: one.text_for_rig for one in defects} | findings(health, self._rig.calibration.warn_shift_px)
         if is_withheld(health):
-            hint = ""
-            if monitor.shuffle is not None and monitor.shuffle.order is not None:
-                hint = f"A better order, or its reverse: {monitor.shuffle.order}."
-            raise CalibrationError("; ".join(faults.values()), hint=hint or None)
+            order = None if monitor.shuffle is None else monitor.shuffle.order
+            hint = None if order is None else f"A better order, or its reverse: {order}."
+            raise CalibrationError("; ".join(faults.values()), hint=hint)
         if health.match is None:
             return "not compared: the sensor is too small, or the masks add up evenly and a snapshot shows none of them"
         hint = sparser_masks_hint(clipped, float(calibration.phi.mean()))
@@ -188,9 +187,11 @@ class _Checks:
         return "; ".join([", ".join(describe_device(pick_device(name)) for name in devices), *reasons])
 
     def _check_denoiser(self) -> str:
-        from sci_stream.nodes.reconstruct.solver_settings import make_prior  # noqa: PLC0415 - a light host has no torch
+        from sci_stream.nodes.reconstruct import solver_settings  # noqa: PLC0415 - a light host has no torch
 
-        prior, settings = make_prior(self._rig.reconstruct, _first_device(self._rig))
+        section = self._rig.reconstruct
+        prior, settings = solver_settings.make_prior(section, _first_device(self._rig))
+        settings = solver_settings.suited(section, settings, self._calibration) if self._calibration else settings
         self._solver = prior, settings
         sigmas = f"σ {settings.sigma_first:.3f} → {settings.sigma_last:.3f}"
         return f"{prior.name}, up to {settings.iterations} iterations, {sigmas}"
@@ -202,8 +203,7 @@ class _Checks:
         from sci_stream.recon.engine import Engine  # noqa: PLC0415 - a light host has no torch, and no solver above
 
         rig, (prior, settings) = self._rig, self._solver
-        graphs = rig.reconstruct.cuda_graphs
-        engine = Engine(self._calibration, prior, _first_device(rig), settings, cuda_graphs=graphs)
+        engine = Engine(self._calibration, prior, _first_device(rig), settings, cuda_graphs=rig.reconstruct.cuda_graphs)
         engine.warm_up()
         # Nodes on one device share it, so that more of them solve no more.
         solvers = min(rig.reconstruct.nodes, len(set(rig.reconstruct.devices)))

@@ -11,6 +11,7 @@ import pytest
 from sci_stream.config import load_rig
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.optics.calibration import Calibration
+from sci_stream.recon.denoisers.registry import DENOISERS
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.security.keys import make_key_pair
 from sci_stream.tools.preflight import Finding, check_rig
@@ -63,6 +64,15 @@ def test_check_slow_machine_warns_how_much_is_lost(tmp_path: Path, monkeypatch: 
     assert speed.warning
     assert "(operations are not fused: no compiler)" in speed.text
     assert "% of the snapshots are dropped" in speed.text
+
+
+def test_check_coarse_masks_take_the_iterations_of_a_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Calibration, "fineness", 0.5)
+    monkeypatch.setitem(globals(), "SOLVER", '[reconstruct]\ndenoiser = "tv"\ndevices = ["cpu"]\n')
+    count = 2 * DENOISERS["tv"].defaults.iterations
+    findings = findings_of(tmp_path, "snapshot_rate_hz = 0.5\n")
+    assert f"up to {count} iterations" in findings["denoiser"].text
+    assert f"with {count} iterations" in findings["speed"].text
 
 
 def test_check_other_masks_are_refused(tmp_path: Path) -> None:
