@@ -85,8 +85,9 @@ class ModulatedCamera:
             return self._capabilities
         self.properties = self.modulator.open()
         self.pattern_hash = self.modulator.load(self._moved_patterns(self._feedback.moved))
-        capabilities = self.camera.open()
+        self.camera.open()
         self.plan = self._arm(self.n_patterns, self._feedback.delay_us)
+        capabilities = self.camera.open()  # armed, it may have another period
         if capabilities.n_frames not in (None, self.n_patterns):
             raise ConfigError(
                 "Camera and modulator disagree about the number of masks",
@@ -95,12 +96,11 @@ class ModulatedCamera:
             )
         self._feedback.reopened(self.n_patterns, self.plan.mask.slot_us)
         self._counts = dict(self.modulator.counters())
-        period_ns = round(1000 * self.plan.period_us)
         self._capabilities = dataclasses.replace(
             capabilities,
             n_frames=self.n_patterns,
             chunks={**capabilities.chunks, **UNITS},
-            frame_period_ns=max(period_ns, capabilities.frame_period_ns or 0),
+            frame_period_ns=max(round(1000 * self.plan.period_us), capabilities.frame_period_ns or 0),
         )
         log.info("%s: %s; patterns %s", self.properties.model, describe(self.plan), self.pattern_hash[:12])
         return self._capabilities

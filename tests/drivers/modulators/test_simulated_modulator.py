@@ -154,3 +154,11 @@ def test_readout_is_that_of_the_planned_exposure() -> None:
     both.open()
     assert both.plan is not None
     assert (both.plan.mask.gap_us, both.plan.period_us) == (0.0, 8000.0)
+
+
+def test_frame_period_is_that_of_the_armed_camera() -> None:
+    both = modulated()
+    opened, now = both.camera.open, both.camera.trigger_now
+    # A camera that runs at 30 Hz until it waits for pulses.
+    both.camera.open = lambda: replace(opened(), frame_period_ns=33_000_000 if now().source == "free" else None)
+    assert both.open().frame_period_ns == 8_000_000
