@@ -60,6 +60,8 @@ class MaskFeedback:
         self.moved = (0, 0)
         self.exhausted = False
         """Whether the bounds are reached."""
+        self.delays = True
+        """Whether a device can delay exposures or pulses."""
         self._in_row = self._calm = 0
         self._votes: deque[int] = deque(maxlen=_VOTES)
         self._figures: dict[str, deque[float]] = {name: deque(maxlen=_FIGURES) for name in (LATE, MOVED_X, MOVED_Y)}
@@ -115,7 +117,7 @@ class MaskFeedback:
             steps = -first if first <= self._n // 2 else self._n - first
             return ModulatorCorrection(advance=steps, why=f"{_VOTES} snapshots began with mask {first}")
         late = self._median(LATE)
-        if late is not None and abs(late) > _LEAST_LATE:
+        if self.delays and late is not None and abs(late) > _LEAST_LATE:
             room_us = _MAX_DELAY_SLOTS * self._slot_us
             wanted_us = min(max(self.delay_us - late * self._slot_us, -room_us), room_us)
             if abs(wanted_us - self.delay_us) > 0.5 * _LEAST_LATE * self._slot_us:

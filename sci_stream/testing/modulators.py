@@ -82,7 +82,9 @@ class ModulatorContract:
         """Rounded by a step at most; armed again with them, they stay; patterns that are too short are refused."""
         with self._made() as modulator:
             can, timing = self._armed(modulator)
-            armed = modulator.arm(timing)
+            delay_us = min(50.0, can.max_delay_us)
+            armed = modulator.arm(replace(timing, pulse_delay_us=delay_us))
+            assert armed.pulse_delay_us == pytest.approx(delay_us, abs=can.step_us)
             assert abs(armed.pattern_us - timing.pattern_us) <= max(can.step_us, 1e-3 * timing.pattern_us)
             assert modulator.arm(armed).pattern_us == pytest.approx(armed.pattern_us, rel=1e-6)
             if can.min_pattern_us:

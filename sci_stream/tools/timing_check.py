@@ -97,10 +97,9 @@ def measure_delay(camera: ModulatedCamera) -> float | None:
 
 def _mean(camera: ModulatedCamera, *, modulate: bool) -> npt.NDArray[np.float64]:
     """Return the mean of some frames."""
-    (camera if modulate else camera.camera).start()
+    device = camera if modulate else camera.camera
+    device.start()
     frames = [camera.camera.read(_WAIT_S) for _ in range(_SETTLE + _FRAMES)][_SETTLE:]
-    camera.camera.stop()
-    if modulate:
-        camera.modulator.stop()
+    device.stop()
     counts = [frame.counts for frame in frames if frame is not None]
     return np.asarray(np.mean(counts or [np.zeros((1, 1))], axis=0), np.float64)

@@ -64,7 +64,6 @@ class AlpModulator(BaseModulator[AlpOptions]):
             max_patterns=max(1, self._device.DevInquire(self._alp.ALP_AVAIL_MEMORY)),
             min_pattern_us=self.options.min_pattern_us,
             pulses=("per_cycle", "per_pattern"),
-            max_delay_us=130_000.0,
         )
 
     def _upload(self, patterns: Array) -> None:
@@ -86,7 +85,7 @@ class AlpModulator(BaseModulator[AlpOptions]):
         device.SeqControl(alp.ALP_BIN_MODE, mode, self._sequence)
         gate = _Gate(timing.n_patterns if per_cycle else 1, 1, (1,))
         device.DevControlEx(alp.ALP_DEV_DYN_SYNCH_OUT1_GATE, gate)
-        # The ALP delays the picture after the pulse; the port delays the pulse, which a camera cannot do by itself.
+        # It can delay the picture after the pulse, but not the pulse after the picture, which is the delay of the port.
         device.SetTiming(
             self._sequence,
             illuminationTime=round(timing.pattern_us) if timing.dark_us else None,

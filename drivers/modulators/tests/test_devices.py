@@ -82,7 +82,7 @@ class TestAlp(ModulatorContract):
             modulator.start()
             assert (self.state("uninterrupted"), self.state("picture")) == (0, 1100)
 
-    @pytest.mark.parametrize("wish", [TimingRequest(master="camera"), TimingRequest(master="external")])
+    @pytest.mark.parametrize("wish", [TimingRequest(master="camera"), TimingRequest(delay_us=300.0)])
     def test_plan_beyond_the_device_is_refused(self, wish: TimingRequest) -> None:
         with self._made() as modulator, pytest.raises(ConfigError):
             plan_timing(wish, modulator.open(), CameraTiming(), 4)

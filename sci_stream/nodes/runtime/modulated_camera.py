@@ -277,7 +277,12 @@ class ModulatedCamera:
             return
         # Both have to be stopped for this; no exposure is under way between two frames of a stopped camera.
         self.stop()
-        self.plan = self._arm(self.n_patterns, self._feedback.delay_us)
+        try:
+            self.plan = self._arm(self.n_patterns, self._feedback.delay_us)
+        except ConfigError as error:  # neither can delay so long; both are as before
+            log.error("the delay is not corrected any more: %s", error)
+            self._feedback.delay_us -= correction.delay_us
+            self._feedback.delays = False
         self.start()
 
     def _look_after(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from sci_stream.errors import CameraError, CameraLost, ConfigError
 from sci_stream.model import CameraFrame
-from sci_stream.modulation.feedback import ADVANCE, CORRECTIONS, FIRST_MASK, STATE
+from sci_stream.modulation.feedback import ADVANCE, CORRECTIONS, DELAY, FIRST_MASK, LATE, STATE
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.testing.modulators import ModulatorContract
 from sci_stream.tools.timing_check import measure_delay
@@ -134,6 +134,18 @@ def test_advance_of_an_earlier_series_does_not_hold_in_the_next() -> None:
     (again,) = frames(both, 1)
     assert error_of(both, again) < 0.005
     assert (again.chunks[ADVANCE], again.chunks[CORRECTIONS]) == (0, 2)
+
+
+def test_delay_that_no_device_can_make_is_given_up() -> None:
+    both = modulated(camera={"noise": False}, modulator={"latency_us": 100.0})
+    timing, opened = both.camera.timing, both.modulator.open
+    both.camera.timing = lambda: replace(timing(), max_delay_us=0.0)
+    both.modulator.open = lambda: replace(opened(), max_delay_us=0.0)
+    frames(both, 1)
+    for corrections in (0, 0, 0, 0, 0, 1, 1, 1, 1, 1):
+        both.observe({CORRECTIONS: corrections, STATE: 0, LATE: -0.1})
+    (frame,) = frames(both, 1)
+    assert (frame.chunks[DELAY], frame.chunks[CORRECTIONS]) == (0, 1)
 
 
 def test_corrections_are_switched_off_by_the_rig() -> None:
