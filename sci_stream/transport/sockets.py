@@ -208,3 +208,4 @@ class Wakeup:
         for fd in (self.fd, self._write_fd):
             with contextlib.suppress(OSError):
                 os.close(fd)
+        self.fd = self._write_fd = -1  # a thread that still wakes it must not write to another file

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 import zmq
 
 from sci_stream.transport.results_server import ResultsServer
-from sci_stream.transport.sockets import FOLDER_VARIABLE, local_endpoint, make_socket, preferred_endpoint
+from sci_stream.transport.sockets import FOLDER_VARIABLE, Wakeup, local_endpoint, make_socket, preferred_endpoint
 from sci_stream.wire.header import Limits
 from sci_stream.wire.messages import Welcome
 from tests.ports import free_ports
@@ -55,3 +56,13 @@ def test_node_is_reached_both_ways_despite_a_stale_socket(tmp_path: Path, monkey
             dealer.close(linger=0)
     finally:
         context.destroy(linger=0)
+
+
+def test_wakeup_after_close_writes_to_no_other_file() -> None:
+    wakeup = Wakeup()
+    wakeup.close()
+    read, write = os.pipe()  # takes the free numbers
+    wakeup.wake()
+    os.close(write)
+    assert os.read(read, 1) == b""
+    os.close(read)

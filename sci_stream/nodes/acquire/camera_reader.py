@@ -84,7 +84,7 @@ class CameraReader(Generic[T]):
         self._may_start = threading.Event()
         self._stop = threading.Event()
         # A daemon: a driver that hangs in the vendor's library must not keep the process from ending.
-        self._thread = threading.Thread(target=self._run, name="camera", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="camera", daemon=True)
         self._previous_id: int | None = None
         self._repeated_id: int | None = None
         self._frame_s = time.monotonic()
@@ -123,7 +123,7 @@ class CameraReader(Generic[T]):
         With ``retry``, try again without limit: a resumed series waits for the camera.
         """
         self._retries = retry
-        self._thread.start()
+        self.thread.start()
 
     def resume(self, seq: int, epoch: int, missed: int) -> None:
         """Continue the numbering of a resumed series; call before `start`."""
@@ -155,8 +155,8 @@ class CameraReader(Generic[T]):
 
     def join(self, timeout_s: float) -> None:
         """Wait until the camera is closed."""
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
+        if self.thread.ident is not None:
+            self.thread.join(timeout_s)
 
     def take(self) -> Iterator[T]:
         """Take what `keep` has returned since the last call."""
@@ -353,8 +353,9 @@ class CameraReader(Generic[T]):
                 break
             try:
                 self._adopt(self._camera.open())
-                self._camera.start()
-                self.lost = ""
+                if not self._stop.is_set():  # opening may take minutes
+                    self._camera.start()
+                    self.lost = ""
             except CameraError as failure:
                 log.info("cannot reconnect the camera yet: %s", failure)
                 wait_s = min(2 * wait_s, longest_s)

@@ -46,6 +46,8 @@ class ManagedCamera:
         self._shape = (0, 0)
         self._is_open = self._failed = self._hangs = False
         self._calls: dict[int, tuple[str, float, float]] = {}
+        self.user = threading.Thread()
+        """The thread of the last series: in a slow call of the driver, it outlasts that series."""
 
     # --- the port
 
@@ -192,6 +194,8 @@ class ManagedCamera:
 
     def release(self) -> None:
         """Stop and close the camera at the end of the process, whether it failed or not."""
+        if self.user.is_alive() and not self._hangs:
+            self.user.join()
         self._failed = True
         self.close()
 
@@ -208,4 +212,4 @@ def managed(camera: Camera, driver: str) -> Iterator[ManagedCamera]:
         end.start()
         end.join(_END_S)
         if end.is_alive():
-            log.error("the camera driver does not return from stop() or close(): ending without it")
+            log.error("the camera driver does not return: ending without it")

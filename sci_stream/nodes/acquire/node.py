@@ -265,9 +265,9 @@ class AcquireNode:
     # --- the series
 
     def _stand_by(self, now_s: float) -> None:
-        """Open the camera unless the series waits for a request of the operator."""
-        if self._waits():
-            if self._stop:
+        """Open the camera unless the series waits for a request, or the last one still uses the camera."""
+        if self._waits() or self._camera.user.is_alive():
+            if self._stop or self._reader.finished:
                 self._enter(AcquirePhase.ENDED, now_s)
             return
         stepped_s = read_again() / 1e9
@@ -275,6 +275,7 @@ class AcquireNode:
             log.warning("host clock stepped by %+.1f s since the last series", stepped_s)
         self._series = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + self._link.connection.hello.incarnation
         self._reader.open(retry=self._spool.recovered is not None)
+        self._camera.user = self._reader.thread
         self._enter(AcquirePhase.OPENING, now_s)
 
     def _begin_series(self, now_s: float) -> None:

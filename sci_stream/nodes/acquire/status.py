@@ -61,7 +61,7 @@ class AcquireReport:
     def not_ready(self, phase: AcquirePhase, sink: str) -> str:
         """Return why no snapshots are delivered, ``""`` if they are; ``sink`` is the sink's address."""
         if phase is AcquirePhase.STANDBY:
-            return "waiting for a request to start a series"
+            return "waiting for a request to start a series, or for the camera of the last one"
         if phase is AcquirePhase.OPENING:
             return "opening the camera"
         if self.reader.lost:

@@ -240,6 +240,27 @@ def test_stop_ends_wait_for_lost_camera(reader: MakeReader) -> None:
     assert new.acquired == 1
 
 
+def test_camera_reopened_after_a_stop_is_not_started(reader: MakeReader) -> None:
+    opening, may_open = threading.Event(), threading.Event()
+
+    class SlowToReopen(ScriptedCamera):
+        def open(self) -> CameraCapabilities:
+            if "open" in self.calls:
+                opening.set()
+                may_open.wait(60.0)
+            return super().open()
+
+    camera = SlowToReopen([0, CameraLost("unplugged"), 1])
+    new = reader(camera)
+    new.start()
+    assert opening.wait(60.0)
+    new.stop()
+    assert new.finished, "the series ends meanwhile"
+    may_open.set()
+    new.join(60.0)
+    assert camera.calls.count("start") == 1
+
+
 def test_camera_that_cannot_be_opened_is_a_failure(reader: MakeReader) -> None:
     class Broken(ScriptedCamera):
         def open(self) -> CameraCapabilities:

@@ -196,7 +196,15 @@ def test_driver_that_hangs_in_close_does_not_keep_the_process(
     monkeypatch.setattr(managed_camera, "_END_S", 0.05)
     with managed(Driver(close=hanging), "mine") as camera:
         camera.open()
-    assert "does not return from stop() or close()" in caplog.text
+    assert "driver does not return" in caplog.text
+
+
+def test_camera_is_not_released_while_its_reader_uses_it() -> None:
+    calls: list[str] = []
+    with managed(Driver(close=lambda: calls.append("close")), "mine") as camera:
+        camera.user = threading.Thread(target=lambda: (time.sleep(0.05), calls.append("reader")))
+        camera.user.start()
+    assert calls == ["reader", "close"]
 
 
 # --- open across series

@@ -20,6 +20,25 @@ from sci_stream.wire.messages import Accepted, SeriesEnd, Welcome
 from tests.e2e.kit import PATIENCE_S, write_rig
 
 
+def test_next_series_waits_for_the_camera_of_the_last_one(tmp_path: Path) -> None:
+    rig = load_rig(write_rig(tmp_path))
+    stop, released = StopRequest(), threading.Event()
+    camera = ManagedCamera(make_camera(rig), "simulated")
+    busy = camera.user = threading.Thread(target=released.wait, args=(PATIENCE_S,))
+    busy.start()
+    thread = threading.Thread(target=AcquireNode(rig, camera, None, stop).run)
+    thread.start()
+    time.sleep(0.2)
+    assert camera.user is busy, "the camera has another thread already"
+    released.set()
+    deadline_s = time.monotonic() + PATIENCE_S
+    while camera.user is busy and time.monotonic() < deadline_s:
+        time.sleep(0.005)
+    stop.set()
+    thread.join(PATIENCE_S)
+    assert camera.user is not busy
+
+
 def test_series_announced_but_not_confirmed_is_ended_on_a_stop(tmp_path: Path) -> None:
     rig = load_rig(write_rig(tmp_path, {"reconstruct": {"nodes": 1}}))
     stop = StopRequest()
