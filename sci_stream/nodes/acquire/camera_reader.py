@@ -177,7 +177,7 @@ class CameraReader(Generic[T]):
     def _run(self) -> None:
         try:
             capabilities = self._open_first()
-            self.calibration, self.capabilities = self._camera.calibration(), capabilities
+            self.calibration, self.capabilities, self.lost = self._camera.calibration(), capabilities, ""
             self._note_settings()
             self._wake()
             self._driver_before.subtract(self._camera.counters())  # of earlier series
@@ -213,7 +213,7 @@ class CameraReader(Generic[T]):
             except CameraError as error:
                 if not self._retries or self._stop.wait(wait_s):
                     raise
-                log.info("cannot reconnect the camera yet: %s", error)
+                self._note_failure(error)
                 wait_s = min(2 * wait_s, longest_s)
 
     def _await_start(self) -> None:
@@ -357,7 +357,7 @@ class CameraReader(Generic[T]):
                     self._camera.start()
                     self.lost = ""
             except CameraError as failure:
-                log.info("cannot reconnect the camera yet: %s", failure)
+                self._note_failure(failure)
                 wait_s = min(2 * wait_s, longest_s)
         self._connecting = False
         if not self.lost:
@@ -365,6 +365,11 @@ class CameraReader(Generic[T]):
             self._new_epoch("reopened")
             self._previous_id = self._repeated_id = None
             log.warning("camera reconnected: epoch %d", self.epoch)
+
+    def _note_failure(self, error: CameraError) -> None:
+        if self.lost != str(error):
+            self.lost = str(error)
+            log.warning("cannot reconnect the camera yet: %s", error)
 
     def _new_epoch(self, why: str) -> None:
         """Count the event; frames are not compared with those before."""

@@ -62,10 +62,10 @@ class AcquireReport:
         """Return why no snapshots are delivered, ``""`` if they are; ``sink`` is the sink's address."""
         if phase is AcquirePhase.STANDBY:
             return "waiting for a request to start a series, or for the camera of the last one"
-        if phase is AcquirePhase.OPENING:
-            return "opening the camera"
         if self.reader.lost:
             return f"camera lost: {self.reader.lost}"
+        if phase is AcquirePhase.OPENING:
+            return "opening the camera"
         if not self.link.connection.connected:
             return f"no answer from the sink at {sink}"
         if not self.dispatcher.ready_nodes:

@@ -240,6 +240,28 @@ def test_stop_ends_wait_for_lost_camera(reader: MakeReader) -> None:
     assert new.acquired == 1
 
 
+def test_reason_why_a_camera_does_not_return_is_logged_once(
+    reader: MakeReader, caplog: pytest.LogCaptureFixture
+) -> None:
+    camera = ScriptedCamera([0, CameraLost("unplugged"), 1])
+    camera.fails_to_open = 3
+    new = reader(camera)
+    deadline_s = time.monotonic() + 60
+    while new.capabilities is None:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.002)
+    camera.width_px = 5
+    new.start()
+    while "Image format changed" not in new.lost:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.002)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [sum(words in text for text in warnings) for words in ("not there yet", "2×5 Mono8")] == [1, 1]
+    camera.width_px = 4
+    assert len(run_to_the_end(new)) == 2
+    assert new.lost == ""
+
+
 def test_camera_reopened_after_a_stop_is_not_started(reader: MakeReader) -> None:
     opening, may_open = threading.Event(), threading.Event()
 
