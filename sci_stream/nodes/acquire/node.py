@@ -131,7 +131,7 @@ class AcquireNode:
     @property
     def was_ending_already(self) -> bool:
         """Whether a crashed predecessor was already ending this series; the next series did not begin."""
-        return self._spool.recovered is not None and self._spool.recovered.ending == _STOPPED
+        return self._spool.recovered is not None and self._reason == _STOPPED
 
     @property
     def under_way(self) -> int:
@@ -266,7 +266,8 @@ class AcquireNode:
 
     def _stand_by(self, now_s: float) -> None:
         """Open the camera unless the series waits for a request, or the last one still uses the camera."""
-        if self._waits() or self._camera.user.is_alive():
+        # An interrupted series is ended first.
+        if (self._waits() and self._spool.recovered is None) or self._camera.user.is_alive():
             if self._stop or self._reader.finished:
                 self._enter(AcquirePhase.ENDED, now_s)
             return
@@ -303,7 +304,7 @@ class AcquireNode:
         """Resume the series of a crashed predecessor: no acquired snapshot is lost or acquired twice."""
         self._reader.resume(state.next_seq, state.epoch + 1, state.camera_missed)
         self._in_flight.released = state.next_seq - len(state.snapshots)
-        self._reason = state.ending
+        self._reason = state.ending or (_STOPPED if self._waits() else "")
         for snapshot in state.snapshots:
             self._budget.hold(frame_bytes(snapshot))
             self._hold(snapshot, now_s)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from sci_stream.config import Rig
 from sci_stream.errors import InputError
 from sci_stream.nodes.acquire.managed_camera import managed
 from sci_stream.nodes.acquire.node import AcquireNode
-from sci_stream.nodes.acquire.spool import done_path
+from sci_stream.nodes.acquire.spool import done_path, spool_path
 from sci_stream.nodes.runtime.process import CLOSE_VARIABLE, StopRequest
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Camera
@@ -34,13 +36,12 @@ def acquire_series(
 
     Parameters and errors are those of `AcquireNode`; the limits hold for each series. After ``stop`` no other follows.
     """
-    requests = SeriesRequests(stop)
+    requests = SeriesRequests(stop, done_path() or spool_path(rig.policy.spool, rig.rig.name))
     with managed(camera, rig.camera.driver) as managed_camera:
         if os.environ.get(CLOSE_VARIABLE):
             stop.set()
-
-        def node() -> AcquireNode:
-            return AcquireNode(
+        while True:
+            node = AcquireNode(
                 rig,
                 managed_camera,
                 calibration,
@@ -50,12 +51,9 @@ def acquire_series(
                 actions=requests.actions,
                 waits=lambda: requests.held,
             )
-
-        while True:
-            first = node()
-            first.run()
-            if first.was_ending_already and not requests.current:
-                node().run()
+            node.run()
+            if node.was_ending_already and not requests.current:
+                continue  # the next series has not begun
             if not requests.renew():
                 return
             if (done := done_path()) is not None:
@@ -63,12 +61,16 @@ def acquire_series(
 
 
 class SeriesRequests:
-    """Operator requests about series: end the running one and start the next at once or on request."""
+    """Operator requests about series: end the running one and start the next at once or on request.
 
-    def __init__(self, stop: StopRequest) -> None:
+    A file beside ``path`` notes that the next one waits for a request, for a process that replaces this one.
+    """
+
+    def __init__(self, stop: StopRequest, path: Path | None = None) -> None:
         self._stop = stop
         self._follows = False
-        self.held = False
+        self._marker = None if path is None else path.with_suffix(".held")
+        self.held = self._marker is not None and self._marker.exists()
         """Whether the next series waits for a request."""
         self.current = StopRequest()
         """Ends the running series, or the wait for its start."""
@@ -87,16 +89,23 @@ class SeriesRequests:
         if self._follows or not self.held:
             self._follows = True
             self.current.set()
-        self.held = False  # a node that waits begins its series
+        self._hold(False)  # a node that waits begins its series
         return "another series follows"
 
     def stop_series(self) -> str:
         """End the series; the next one waits for a request. Raises `InputError` while the rig is stopping."""
         self._refuse_if_stopping()
         log.warning("series ends; the next one waits for a request")
-        self._follows = self.held = True
+        self._follows = True
+        self._hold(True)
         self.current.set()
         return "the series ends; start_series begins another"
+
+    def _hold(self, held: bool) -> None:
+        self.held = held
+        if self._marker is not None:
+            with contextlib.suppress(OSError):
+                self._marker.touch() if held else self._marker.unlink(missing_ok=True)
 
     def _refuse_if_stopping(self) -> None:
         if self._stop:
@@ -104,7 +113,9 @@ class SeriesRequests:
 
     def renew(self) -> bool:
         """Prepare for the next series; return whether one follows."""
-        if self._stop or not self._follows:
-            return False
-        self.current, self._follows = StopRequest(), False
-        return not self._stop  # a stop may have arrived while the request was reset
+        if self._follows and not self._stop:
+            self.current, self._follows = StopRequest(), False
+            if not self._stop:  # it may have arrived meanwhile
+                return True
+        self._hold(False)
+        return False

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import zmq
 
-from sci_stream.config import load_rig
+from sci_stream.config import Rig, load_rig
 from sci_stream.model import SeriesInfo
 from sci_stream.nodes.acquire.managed_camera import ManagedCamera
-from sci_stream.nodes.acquire.node import AcquireNode
+from sci_stream.nodes.acquire.node import AcquireNode, series_info
+from sci_stream.nodes.acquire.spool import Spool
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.transport.results_server import ResultsServer
 from sci_stream.wire.header import Limits
-from sci_stream.wire.messages import Accepted, SeriesEnd, Welcome
+from sci_stream.wire.messages import Accepted, Dropped, SeriesEnd, Welcome, acknowledgement_of
 from tests.e2e.kit import PATIENCE_S, write_rig
 
 
@@ -39,12 +40,10 @@ def test_next_series_waits_for_the_camera_of_the_last_one(tmp_path: Path) -> Non
     assert camera.user is not busy
 
 
-def test_series_announced_but_not_confirmed_is_ended_on_a_stop(tmp_path: Path) -> None:
-    rig = load_rig(write_rig(tmp_path, {"reconstruct": {"nodes": 1}}))
-    stop = StopRequest()
+def ends_of(rig: Rig, node: AcquireNode, stop: StopRequest) -> list[SeriesEnd]:
+    """Run a node that is stopped when it announces its series, and return the ends that it sends."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     server = ResultsServer(context, rig.network.results, Welcome("sink", "s", rig.network.heartbeat_s), limits=Limits())
-    node = AcquireNode(rig, ManagedCamera(make_camera(rig), "simulated"), None, stop)
     thread = threading.Thread(target=node.run, daemon=True)
     thread.start()
     ends: list[SeriesEnd] = []
@@ -57,6 +56,8 @@ def test_series_announced_but_not_confirmed_is_ended_on_a_stop(tmp_path: Path) -
                     stop.set()  # the confirmation is still on its way
                     if ends:
                         server.reply(identity, Accepted(message.series, 0, "series_start"))
+                elif isinstance(message, Dropped):
+                    server.reply(identity, acknowledgement_of(message))
                 elif isinstance(message, SeriesEnd):
                     ends.append(message)
                     server.reply(identity, Accepted(message.series, 0, "series_start"))
@@ -69,4 +70,26 @@ def test_series_announced_but_not_confirmed_is_ended_on_a_stop(tmp_path: Path) -
         server.close()
         context.term()
     assert not thread.is_alive()
-    assert {end.acquired for end in ends} == {0}  # it is sent again to a busy sink
+    return ends
+
+
+def test_series_announced_but_not_confirmed_is_ended_on_a_stop(tmp_path: Path) -> None:
+    rig = load_rig(write_rig(tmp_path, {"reconstruct": {"nodes": 1}}))
+    stop = StopRequest()
+    node = AcquireNode(rig, ManagedCamera(make_camera(rig), "simulated"), None, stop)
+    assert {end.acquired for end in ends_of(rig, node, stop)} == {0}  # it is sent again to a busy sink
+
+
+def test_series_stopped_just_before_a_crash_acquires_nothing_more(tmp_path: Path) -> None:
+    rig = load_rig(write_rig(tmp_path, {"policy": {"spool": str(tmp_path)}}))
+    camera = make_camera(rig)
+    capabilities, calibration = camera.open(), camera.calibration()
+    assert calibration is not None
+    spool = Spool(tmp_path, "test")
+    spool.begin(series_info("s-1", rig, capabilities, calibration), truth=True, limit_bytes=1 << 20)
+    spool.number(2, 0, 0)
+    spool.close(over=False)
+    node = AcquireNode(rig, ManagedCamera(camera, "simulated"), None, StopRequest(), waits=lambda: True)
+    ends = ends_of(rig, node, StopRequest())
+    assert {(end.series, end.acquired, end.reason) for end in ends} == {("s-1", 3, "stopped")}
+    assert node.was_ending_already, "the next series waits for a request"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sci_stream.errors import InputError
@@ -77,3 +79,22 @@ def test_stop_while_loading_ends_the_first_series(stop: StopRequest) -> None:
     requests = SeriesRequests(stop)
     assert requests.current
     assert requests.current.gentle
+
+
+def test_next_series_waits_also_after_a_crash(stop: StopRequest, tmp_path: Path) -> None:
+    path = tmp_path / "rig.spool"
+    SeriesRequests(stop, path).stop_series()
+    restarted = SeriesRequests(stop, path)
+    assert restarted.held
+    restarted.next_series()
+    assert not restarted.current, "the node that waits begins its series"
+    assert not SeriesRequests(stop, path).held
+
+
+def test_next_run_of_a_held_rig_does_not_wait(stop: StopRequest, tmp_path: Path) -> None:
+    requests = SeriesRequests(stop, tmp_path / "rig.spool")
+    requests.stop_series()
+    assert requests.renew()
+    stop.set()
+    assert not requests.renew()
+    assert not SeriesRequests(StopRequest(), tmp_path / "rig.spool").held
