@@ -111,7 +111,8 @@ class SinkNode:
         self._ended: deque[str] = deque(maxlen=64)
         self._ledger_file = LedgerFile.of(rig)
         for name, account in self._accounts.items():
-            if (saved := self._ledger_file.read(name)) is not None:
+            counts = cast("dict[str, Json]", account["ledger"])
+            if not counts.get("closed") and (saved := self._ledger_file.read(name)) is not None:
                 account["ledger"] = cast(Json, Ledger(saved.ledger).counts())
         self._calibration: Calibration | None = None
         self._announced: tuple[bytes, SeriesInfo] | None = None
