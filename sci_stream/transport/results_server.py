@@ -136,9 +136,9 @@ class ResultsServer(RouterServer[ReportingPeer]):
         """
         return self._clocks.get(node)
 
-    def tick(self, now_s: float) -> list[ReportingPeer]:
-        """Send heartbeats when due; return the peers that have just timed out."""
-        lost = [peer for peer in map(self.peers.__getitem__, self._silent_peers(now_s)) if not peer.lost]
+    def tick(self, now_s: float, *, receiving: bool = True) -> list[ReportingPeer]:
+        """Send heartbeats when due; return the peers that have just timed out: none in a turn without `receive`."""
+        lost = [peer for key in self._silent_peers(now_s, receiving=receiving) if not (peer := self.peers[key]).lost]
         for peer in lost:
             peer.lost = True
             log.warning("%s node %s lost: heartbeat timeout", peer.hello.kind_of_node, peer.hello.node)

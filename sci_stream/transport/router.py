@@ -219,13 +219,15 @@ class RouterServer(ServerSocket, Generic[P]):
 
     # --- connections
 
-    def _silent_peers(self, now_s: float) -> list[bytes]:
+    def _silent_peers(self, now_s: float, *, receiving: bool = True) -> list[bytes]:
         """Count refused connections, close those over the limit, and return the peers that have timed out.
 
-        Call once per loop iteration. A pause of this process, `_pause_s`, does not count as silence of its peers.
+        Call once per loop iteration. A pause of this process, or of its ``receiving``, is no silence of its peers.
         """
         self.drain_monitor()
         self.limit_connections(now_s, drained=not readable(self.socket))
+        if not receiving:
+            return []
         self._pause_s = self._pauses.pause_s(now_s)
         for peer in self.peers.values():
             peer.heard_s = min(now_s, peer.heard_s + self._pause_s)

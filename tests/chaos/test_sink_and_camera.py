@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from pathlib import Path
 
 import pytest
 
+from sci_stream.nodes.sink.recorder import Recorder
+from sci_stream.transport import results_server
 from tests import plain_http
+from tests.conftest import RigMaker
 from tests.e2e.kit import PATIENCE_S, RunningRig, assert_accounted_for, wait_for
 from tests.ports import free_ports
 from tests.rig_in_process import RunningRigSolvedHere
@@ -38,6 +43,20 @@ def test_stalled_sink_drops_only_what_exceeds_memory(tmp_path: Path) -> None:
         assert len(raws) == len(set(raws)) == ledger["acquired"] - ledger["dropped"]["ring_full"], (
             "all that fit into memory"
         )
+
+
+def test_slow_disk_makes_no_node_lost(
+    rig_in_process: RigMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig = rig_in_process()
+    rig.reconstruct()
+    with monkeypatch.context() as slow:
+        slow.setattr(Recorder, "is_full", True)
+        rig.expose()
+        time.sleep(5 * rig.rig.network.heartbeat_s)
+    rig.wait_for(lambda: rig.counts()["reconstructed"] == 2, "the disk is fast again")
+    lost = [record for record in caplog.records if record.name == results_server.__name__]
+    assert [record.getMessage() for record in lost if record.levelno >= logging.WARNING] == []
 
 
 def acquired(port: int) -> float:

@@ -120,6 +120,14 @@ def test_paused_node_keeps_its_peers(bench: Bench) -> None:
     assert bench.dealer.reopened == 0
 
 
+def test_server_that_receives_nothing_keeps_its_peers(bench: Bench) -> None:
+    for _ in range(5 * 2 * MISSED_HEARTBEATS):
+        bench.now_s += BEAT_S / 5
+        assert bench.server.tick(bench.now_s, receiving=False) == []
+    bench.poll()
+    assert not any(peer.lost for peer in bench.server.peers.values())
+
+
 def test_pause_is_longer_than_a_heartbeat() -> None:
     pauses = PauseDetector(heartbeat_s=1.0)
     assert [pauses.pause_s(now_s) for now_s in (5.0, 5.5, 6.5, 9.0, 9.5)] == [0.0, 0.0, 0.0, 2.5, 0.0]

@@ -134,9 +134,9 @@ class SinkNode:
         stopping_s: float | None = None
         try:
             while stopping_s is None or (self._series is not None and time.monotonic() < stopping_s):
-                full = self._series is not None and self._series.recorder.is_full
-                self._network.watch(self._server.socket, receiving=not full)
-                self._step(now_s := self._network.wait())
+                receiving = self._series is None or not self._series.recorder.is_full
+                self._network.watch(self._server.socket, receiving=receiving)
+                self._step(now_s := self._network.wait(), receiving=receiving)
                 # Also after the series: the last messages are lost if the connection closes before they are read.
                 needed = self._stop.gentle and (self._acquire_is_there() or self._acquire_may_return(now_s))
                 if self._stop and stopping_s is None and not needed:
@@ -163,15 +163,15 @@ class SinkNode:
         self._health.close()
         self._network.close()
 
-    def _step(self, now_s: float) -> None:
+    def _step(self, now_s: float, *, receiving: bool) -> None:
         self._operators.poll(now_s)
         if self._series is not None:
             self._acknowledge_safe(self._series)
-        if self._series is None or not self._series.recorder.is_full:
+        if receiving:
             for identity, message in self._server.receive(now_s):
                 with self._server.guard(identity):
                     self._handle(identity, message, now_s)
-        for peer in self._server.tick(now_s):
+        for peer in self._server.tick(now_s, receiving=receiving):
             self._lost(peer)
         if self._series is not None:
             self._series.show_expired(now_s)
