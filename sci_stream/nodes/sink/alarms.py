@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from http.client import HTTPException
 from queue import Full, Queue
 from typing import Literal
 
@@ -194,5 +195,5 @@ class _Webhook:
             try:
                 with urllib.request.urlopen(request, timeout=_WEBHOOK_TIMEOUT_S):
                     pass
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, HTTPException) as error:
                 log.error("the alarm %r cannot be sent to the webhook (%s)", body["text"], error)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from queue import Queue
+from socketserver import BaseRequestHandler, TCPServer
 from typing import Any
 
 import pytest
@@ -137,6 +138,22 @@ def test_unreachable_webhook_is_logged(caplog: pytest.LogCaptureFixture) -> None
     alarms.update(status(node="lost"), 1 * S)
     alarms.close()
     assert "cannot be sent to the webhook" in caplog.text
+
+
+def test_malformed_answer_does_not_end_the_webhook(caplog: pytest.LogCaptureFixture) -> None:
+    class Nonsense(BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1 << 16)
+            self.request.sendall(b"nonsense\r\n\r\n")
+
+    with TCPServer(("127.0.0.1", 0), Nonsense) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        alarms = Alarms("rig", f"http://127.0.0.1:{server.server_address[1]}")
+        alarms.update(status(node="lost"), 1 * S)
+        alarms.update(status(), 2 * S)
+        alarms.close()
+        server.shutdown()
+    assert caplog.text.count("cannot be sent to the webhook (nonsense") == 2
 
 
 def test_saturation_behind_half_open_masks_asks_for_sparser_ones(series: SeriesStatus) -> None:
