@@ -15,11 +15,12 @@ MAX_ATTEMPTS = 3
 
 @dataclass(slots=True)
 class Entry(Generic[T]):
-    """A queued or assigned snapshot; ``attempts`` counts assignments."""
+    """A queued or assigned snapshot; ``attempts`` counts assignments, a ``promised`` one is not dropped for others."""
 
     seq: int
     item: T
     attempts: int = 0
+    promised: bool = False
 
 
 @dataclass(slots=True)
@@ -106,11 +107,11 @@ class DispatchQueue(Generic[T]):
         A ``promised`` snapshot was assigned by an earlier process of the node: it is never dropped.
         """
         self.redelivered += promised
-        bisect.insort(self._waiting, Entry(seq, item, attempts=int(promised)), key=lambda entry: entry.seq)
+        bisect.insort(self._waiting, Entry(seq, item, int(promised), promised), key=lambda entry: entry.seq)
         out: list[Entry[T]] = []
         # The oldest goes first: a live view wants the newest, and the oldest has the least left to warm-start.
         while len(self._waiting) > self._capacity:
-            oldest = next((entry for entry in self._waiting if entry.attempts == 0), None)
+            oldest = next((entry for entry in self._waiting if not entry.promised), None)
             if oldest is None:
                 break
             self._waiting.remove(oldest)
@@ -125,7 +126,7 @@ class DispatchQueue(Generic[T]):
         """
         if not any(node.free > 0 for node in self._nodes.values()):
             return []
-        entries = [entry for entry in self._waiting if entry.attempts == 0]
+        entries = [entry for entry in self._waiting if not entry.promised]
         out = entries[: -len(self._nodes)] if entries and is_stale(entries[0].item) else []
         dropped = {entry.seq for entry in out}
         self._waiting = [entry for entry in self._waiting if entry.seq not in dropped]
@@ -139,7 +140,7 @@ class DispatchQueue(Generic[T]):
                 name = rule(entry.seq // self._block)
                 if name is not None:
                     del self._waiting[index]
-                    entry.attempts += 1
+                    entry.attempts, entry.promised = entry.attempts + 1, True
                     self._nodes[name].in_flight[entry.seq] = entry
                     return name, entry
         return None

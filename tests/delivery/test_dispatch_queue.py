@@ -130,6 +130,7 @@ def test_recalled_snapshot_does_not_count_an_attempt() -> None:
     for _ in range(MAX_ATTEMPTS + 2):
         assert drain(queue) == [("a", 0)]
         queue.recall("a")
+    assert queue.drop_stale(lambda _: True) == [], "it was promised to a node"
     assert queue.waiting == 1
 
 
