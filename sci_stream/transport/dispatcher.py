@@ -69,7 +69,8 @@ class Dispatcher(RouterServer[ReconstructPeer]):
     node, or for 0 as long as a solve takes, the newest goes first (`DispatchQueue.drop_stale`); None: never.
     """
 
-    address, send_queue, receive_queue = "dispatch", 64, 256
+    # Room for all snapshots that a node may hold: a full queue is taken for a broken connection.
+    address, send_queue, receive_queue = "dispatch", 2048, 256
 
     queue: DispatchQueue[Snapshot]
     """Queued and dispatched snapshots."""

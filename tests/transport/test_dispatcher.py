@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -123,6 +124,20 @@ def test_node_that_solves_nothing_delays_one_snapshot(
     bench.dispatcher.offer(snapshot(8))
     until(lambda: bench.seqs("hole") == [8], bench.poll)
     bench.close()
+
+
+def test_full_send_queue_is_no_broken_connection(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    node = bench.add("a", credit=500)
+    bench.dispatcher.offer(snapshot(0))
+    until(lambda: bench.seqs("a"), bench.poll)
+    node.try_send(encode(Done(series=SERIES, seq=0, ok=True, reason="")))
+    until(lambda: bench.settled, bench.poll)
+    large = np.zeros((512, 512), np.uint16)
+    for seq in range(1, 401):
+        bench.dispatcher.offer(dataclasses.replace(snapshot(seq), counts=large), promised=True)
+    bench.dispatcher.poll(time.monotonic())
+    assert "connection broken" not in caplog.text
+    assert bench.dispatcher.queue_figures["in_flight"] == 400
 
 
 def test_snapshot_arrives_bit_for_bit(bench: Bench) -> None:
