@@ -176,15 +176,11 @@ class _Checks:
         return "; ".join(filter(None, [match, *faults.values(), hint, monitor.correction.words]))
 
     def _check_devices(self) -> str:
-        from sci_stream.recon.backend.device import (  # noqa: PLC0415 - a light host has no torch
-            describe_device,
-            idle_cuda,
-            pick_device,
-        )
+        from sci_stream.recon.backend import device  # noqa: PLC0415 - a light host has no torch
 
-        devices = self._rig.reconstruct.devices
-        reasons = {reason for name in devices if (reason := idle_cuda(name))}
-        return "; ".join([", ".join(describe_device(pick_device(name)) for name in devices), *reasons])
+        names = self._rig.reconstruct.devices
+        reasons = {reason for name in names if (reason := device.idle_cuda(name))}
+        return "; ".join([", ".join(device.describe_device(device.pick_device(name)) for name in names), *reasons])
 
     def _check_denoiser(self) -> str:
         from sci_stream.nodes.reconstruct import solver_settings  # noqa: PLC0415 - a light host has no torch

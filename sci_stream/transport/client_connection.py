@@ -173,8 +173,7 @@ class ClientConnection:
                 continue
             taken_bytes += payload_bytes(message)
             # Every message proves that the peer lives, but only some change its state.
-            event = self._peer_event(message)
-            if event is not None:
+            if (event := self._peer_event(message)) is not None:
                 events.append(event)
             if not isinstance(message, (Welcome, Heartbeat, Refused)):
                 messages.append(message)

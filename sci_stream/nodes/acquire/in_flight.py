@@ -37,9 +37,8 @@ class MemoryBudget:
         return self._used
 
     def take(self, nbytes: int) -> bool:
-        """Reserve memory for a frame; False if the budget is exhausted. One frame is always admitted."""
+        """Reserve memory for a frame; False if the budget is exhausted. One frame is admitted whatever its size."""
         with self._lock:
-            # One frame is always admitted, so that a limit below the frame size does not drop everything.
             if self._used and self._used + nbytes > self._limit:
                 return False
             self._used += nbytes
@@ -87,10 +86,6 @@ class InFlightSnapshots:
     def hold(self, seq: int, epoch: int, nbytes: int, *, raw_pending: bool) -> None:
         """Hold a snapshot whose memory is already reserved."""
         self._held[seq] = _Held(nbytes, epoch, delivering=True, raw_pending=raw_pending)
-
-    def skip(self) -> None:
-        """Count a snapshot without memory as released."""
-        self.released += 1
 
     def settle(self, seq: int) -> int | None:
         """Settle the delivery of a snapshot; return its epoch, or None if it was already settled."""

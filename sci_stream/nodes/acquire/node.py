@@ -346,9 +346,7 @@ class AcquireNode:
             if not nodes_there:
                 log.warning(
                     "%d of %d reconstruct nodes are ready after %.0f s: starting",
-                    self._dispatcher.ready_nodes,
-                    needed,
-                    waited_s,
+                    *(self._dispatcher.ready_nodes, needed, waited_s),
                 )
             self._reader.start()
             self._started_s = now_s
@@ -431,7 +429,7 @@ class AcquireNode:
 
     def _accept(self, acquired: Snapshot | SnapshotId, now_s: float) -> None:
         if isinstance(acquired, SnapshotId):
-            self._in_flight.skip()
+            self._in_flight.released += 1
             self._drops.add(acquired.seq, acquired.epoch, DropReason.RING_FULL)
             return
         self._hold(acquired, now_s)

@@ -208,14 +208,11 @@ class SinkNode:
         self, name: str, identity: bytes, message: Snapshot | Reconstruction | Dropped | SeriesEnd, now_s: float
     ) -> None:
         series = self._series
-        # Retransmissions of a finished series: unacknowledged, they would be resent without end.
         if name in self._ended:
-            # The series has ended already: the sender need not keep the message.
-            self._acknowledge(identity, message)
-            return
-        if series is None or series.name != name:
+            self._acknowledge(identity, message)  # unacknowledged, it would be resent without end
+        elif series is None or series.name != name:
             return  # not known yet, as after a restart of this node: the sender sends it again
-        if isinstance(message, SeriesEnd):
+        elif isinstance(message, SeriesEnd):
             series.end(identity, message)
         elif not series.expects(message):
             return

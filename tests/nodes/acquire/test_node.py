@@ -21,7 +21,7 @@ from sci_stream.wire.messages import Accepted, Dropped, SeriesEnd, Welcome, ackn
 from tests.e2e.kit import PATIENCE_S, write_rig
 
 
-def test_next_series_waits_for_the_camera_of_the_last_one(tmp_path: Path) -> None:
+def test_next_series_waits_for_the_camera(tmp_path: Path) -> None:
     rig = load_rig(write_rig(tmp_path))
     stop, released = StopRequest(), threading.Event()
     camera = ManagedCamera(make_camera(rig), "simulated")
@@ -80,7 +80,7 @@ def test_series_announced_but_not_confirmed_is_ended_on_a_stop(tmp_path: Path) -
     assert {end.acquired for end in ends_of(rig, node, stop)} == {0}  # it is sent again to a busy sink
 
 
-def test_series_stopped_just_before_a_crash_acquires_nothing_more(tmp_path: Path) -> None:
+def test_series_stopped_before_a_crash_acquires_nothing_more(tmp_path: Path) -> None:
     rig = load_rig(write_rig(tmp_path, {"policy": {"spool": str(tmp_path)}}))
     camera = make_camera(rig)
     capabilities, calibration = camera.open(), camera.calibration()
