@@ -10,16 +10,24 @@ import shutil
 import signal
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 
+from sci_stream.clock import unix_ns
+from sci_stream.config import PreviewSection
+from sci_stream.model import Reconstruction
 from sci_stream.recording.reader import Recording
+from sci_stream.recording.writer import RecordingWriter
 from sci_stream.transport.client_connection import MISSED_HEARTBEATS
+from sci_stream.web.preview import WebPreview
 from tests.e2e.kit import PATIENCE_S, RunningRig, assert_accounted_for, wait_for
+from tests.series_fixtures import Series
 from tests.web.path_proxy import path_proxy
 
 pytestmark = pytest.mark.rig(seconds=80)
@@ -78,7 +86,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRig]:
 class Viewer:
     """A page with its console errors and its requests to other hosts."""
 
-    def __init__(self, browser: Any, rig: RunningRig, operator: str = "Eva", **options: Any) -> None:
+    def __init__(self, browser: Any, port: int, operator: str = "Eva", **options: Any) -> None:
         self.context = browser.new_context(viewport={"width": 1440, "height": 900}, **options)
         self.context.add_init_script(f"if ('{operator}') localStorage.setItem('operator', '{operator}')")
         self.page = self.context.new_page()
@@ -88,7 +96,7 @@ class Viewer:
         self.page.on("console", lambda m: self.complaints.append(m.text) if m.type in {"error", "warning"} else None)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
-        self.address = f"127.0.0.1:{rig.rig.preview.port}"
+        self.address = f"127.0.0.1:{port}"
 
     def visit(self, url: str = "") -> None:
         """Open the live page."""
@@ -157,7 +165,7 @@ def open_viewer(
 
     def open_one(url: str = "", operator: str = "Eva") -> Viewer:
         key = operator, len(opened)
-        viewer = viewers[key] = viewers.get(key) or Viewer(browser, rig, operator)
+        viewer = viewers[key] = viewers.get(key) or Viewer(browser, rig.rig.preview.port, operator)
         opened.append(viewer)
         viewer.visit(url)
         viewer.until_live()
@@ -166,6 +174,44 @@ def open_viewer(
     yield open_one
     for viewer in opened:
         viewer.leave()
+
+
+def show(preview: WebPreview, viewer: Viewer, snapshot: Reconstruction) -> None:
+    times = replace(snapshot.times, acquired_ns=unix_ns())
+    preview.publish(replace(snapshot, times=times))
+    viewer.until(f"{SHOWN_SEQ} === {snapshot.id.seq}")
+
+
+@pytest.fixture
+def filmed(browser: Any, series: Series, tmp_path: Path) -> Iterator[tuple[WebPreview, Viewer]]:
+    """Yield a live page without a rig, which shows the last of three snapshots and has a recording."""
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+        for seq in range(20):
+            writer.write_reconstruction(series.reconstruction(seq))
+        writer.close({"acquired": 20, "closed": True})
+    preview = WebPreview(PreviewSection(port=0, h264_mbit_per_s=0.0, stale_after_s=PATIENCE_S), tmp_path)
+    viewer = Viewer(browser, urlsplit(preview.start()).port)
+    preview.set_status({"series": "run-1", "state": "running"})
+    viewer.visit()
+    for seq in range(3):
+        show(preview, viewer, series.reconstruction(seq))
+    yield preview, viewer
+    viewer.close()
+    preview.close()
+
+
+def test_page_keeps_its_place_in_another_tone(filmed) -> None:
+    preview, viewer = filmed
+    page, polls = viewer.page, []
+    page.on("request", lambda request: polls.append(request.url))
+    page.keyboard.press("Space")
+    for number in (2, 3):
+        polled = f"{page.url}timeline?after={number}"
+        wait_for(lambda polled=polled: page.evaluate("1") and polled in polls, "the timeline has the newest number")
+        preview.display.set_tone({"exposure_ev": 1.0}, "Eva")
+    for key, seq in ((",", 1), (".", 2)):
+        page.keyboard.press(key)
+        viewer.until(f"{SHOWN_SEQ} === {seq}")
 
 
 def status(rig: RunningRig) -> dict[str, Any]:
@@ -650,7 +696,7 @@ def test_slow_viewer_affects_no_other(open_viewer, rig: RunningRig) -> None:
 
 
 def test_page_fits_phone_and_desktop(browser, rig: RunningRig) -> None:
-    viewer = Viewer(browser, rig, has_touch=True)
+    viewer = Viewer(browser, rig.rig.preview.port, has_touch=True)
     for width, height, least_px in ((390, 844, 38), (1440, 900, 24)):
         viewer.page.set_viewport_size({"width": width, "height": height})
         viewer.visit()
@@ -750,7 +796,7 @@ def test_page_controls_series(open_viewer, rig: RunningRig) -> None:
 def test_page_shows_end_and_closed_ledger(open_viewer, browser, rig: RunningRig) -> None:
     """Last, because it ends the rig."""
     viewer, *_ = (open_viewer() for _ in range(MAX_VIEWERS))
-    another = Viewer(browser, rig)
+    another = Viewer(browser, rig.rig.preview.port)
     another.visit()
     another.until("document.querySelector('#overlay-title').textContent === 'FULL'")
     assert another.text("overlay-why").startswith(f"{MAX_VIEWERS} viewers are watching, the limit of this rig")

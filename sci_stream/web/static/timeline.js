@@ -20,9 +20,9 @@ async function poll() {
   try {
     const after = kept.length ? kept[kept.length - 1][NUMBER] : -1;
     const found = await (await get("timeline", { after })).json();
-    const oldest = found.oldest;
-    if (oldest < 0 || (kept.length && found.snapshots.length && found.snapshots[0][NUMBER] <= after)) kept = [];  // the sink node was restarted
-    kept = [...kept.filter((entry) => entry[NUMBER] >= oldest), ...found.snapshots];
+    // In another tone, a snapshot has another number.
+    const isReplaced = (entry) => found.snapshots.some((one) => one[SEQ] === entry[SEQ] && one[SERIES] === entry[SERIES]);
+    kept = [...kept.filter((entry) => entry[NUMBER] >= found.oldest && !isReplaced(entry)), ...found.snapshots];
     el("timeline").title = t("timeline_title", { used: bytes(found.bytes), most: bytes(found.max_bytes) });
   } catch { /* the state of the page shows a lost connection */ }
   draw();
