@@ -21,10 +21,12 @@ import pytest
 
 from sci_stream.clock import unix_ns
 from sci_stream.config import PreviewSection
-from sci_stream.model import Reconstruction
+from sci_stream.imaging.tone import ToneSettings
+from sci_stream.model import Reconstruction, SnapshotId
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.writer import RecordingWriter
 from sci_stream.transport.client_connection import MISSED_HEARTBEATS
+from sci_stream.web.message import jpeg_picture, render_snapshot
 from sci_stream.web.preview import WebPreview
 from tests.e2e.kit import PATIENCE_S, RunningRig, assert_accounted_for, wait_for
 from tests.series_fixtures import Series
@@ -200,7 +202,7 @@ def filmed(browser: Any, series: Series, tmp_path: Path) -> Iterator[tuple[WebPr
     preview.close()
 
 
-def test_page_keeps_its_place_in_another_tone(filmed) -> None:
+def test_page_keeps_its_place_in_another_tone_or_refined(filmed, series: Series) -> None:
     preview, viewer = filmed
     page, polls = viewer.page, []
     page.on("request", lambda request: polls.append(request.url))
@@ -212,6 +214,18 @@ def test_page_keeps_its_place_in_another_tone(filmed) -> None:
     for key, seq in ((",", 1), (".", 2)):
         page.keyboard.press(key)
         viewer.until(f"{SHOWN_SEQ} === {seq}")
+    refined = series.reconstruction(2, id=SnapshotId("run-1 refined", 1, 2), node="replay")
+    message = jpeg_picture(*render_snapshot(refined, -1, unix_ns(), tone=ToneSettings())).message
+    page.route("**/refined?*", lambda route: route.fulfill(body=message))
+    page.keyboard.press("e")
+    viewer.until("document.querySelector('#overlay-title').textContent === 'REFINED'")
+    page.keyboard.press("o")
+    with page.expect_request("**/download/clip?*") as asked:
+        page.click("#get-mp4")
+    assert asked.value.url.endswith("until=3")
+    page.keyboard.press("Escape")
+    page.keyboard.press(",")
+    viewer.until(f"{SHOWN_SEQ} === 1")
 
 
 def status(rig: RunningRig) -> dict[str, Any]:

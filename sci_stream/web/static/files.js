@@ -82,7 +82,8 @@ async function list() {
 
 export function openFiles() {
   if (el("files").open) return;
-  el("get-still").disabled = el("get-mp4").disabled = !state.shown;
+  el("get-still").disabled = !state.shown;
+  el("get-mp4").disabled = !state.shown || Boolean(state.recorded);  // kept pictures are those of the live rig
   el("files").showModal();
   list();
 }

@@ -12,7 +12,8 @@ const ITERATIONS = 40;
 
 let busy = false, listed = "";
 
-const seriesOf = ({ series }) => series.replace(/ refined$/, "");
+// The series that a snapshot was filmed in; see web/recordings.py.
+export const seriesOf = ({ series }) => series.replace(/ refined$/, "");
 const refinable = () => isPaused() && state.shown?.counts && !state.recorded && seriesOf(state.shown) === state.status.series;
 
 // Offer it for a paused snapshot of the running series.

@@ -6,6 +6,7 @@ import { decode, wanted } from "./decode.js";
 import { get } from "./link.js";
 import { losses, surface, colour, SPAN_S } from "./charts.js";
 import { look, setPlaying, isPaused } from "./player.js";
+import { seriesOf } from "./refine.js";
 import { hostNowMs, judge } from "./verdict.js";
 import { t } from "./words.js";
 
@@ -136,16 +137,17 @@ function drawRecorded(context, width, height) {
 
 const nearest = (ns) => kept.reduce((found, entry) => (found === null || Math.abs(entry[ACQUIRED_NS] - ns) < Math.abs(found[ACQUIRED_NS] - ns) ? entry : found), null);
 
+const isOfShown = (entry) => state.shown && entry[SERIES] === seriesOf(state.shown);
+
 // Show the kept snapshot before or after the one on the screen.
 export function stepSnapshot(by) {
   if (state.recorded) { playRecording(state.recorded.name, Math.min(Math.max(state.recorded.index + by, 0), state.recorded.total - 1), false); return; }
-  const { series, seq } = state.shown ?? {};
-  const at = kept.findLastIndex((entry) => entry[SERIES] === series && entry[SEQ] <= seq);
+  const at = kept.findLastIndex((entry) => isOfShown(entry) && entry[SEQ] <= state.shown.seq);
   const entry = at < 0 ? null : kept[at + by];
   if (entry) show(entry[NUMBER]);
 }
 
-export const numberShown = () => kept.find((entry) => entry[SERIES] === state.shown?.series && entry[SEQ] === state.shown?.seq)?.[NUMBER] ?? -1;
+export const numberShown = () => kept.find((entry) => isOfShown(entry) && entry[SEQ] === state.shown.seq)?.[NUMBER] ?? -1;
 
 export function toLive() {
   state.lookingBack = false;
