@@ -228,6 +228,52 @@ def test_page_keeps_its_place_in_another_tone_or_refined(filmed, series: Series)
     viewer.until(f"{SHOWN_SEQ} === 1")
 
 
+def test_drag_along_a_recording_shows_where_it_ends(filmed) -> None:
+    _, viewer = filmed
+    page, held = viewer.page, []
+    page.keyboard.press("o")
+    page.click("#recordings .thumbnail button")
+    viewer.until("document.querySelector('#overlay-title').textContent === 'RECORDING'")
+    page.keyboard.press("Space")
+    page.keyboard.press("o")
+    assert page.is_disabled("#get-mp4"), "the kept pictures are not of the recording"
+    page.keyboard.press("Escape")
+    page.wait_for_load_state("networkidle")
+    page.route("**/recordings/run.h5/*", lambda route: held.append(route))  # noqa: PLW0108 - Playwright marks it
+    box = page.locator("#timeline").bounding_box()
+    page.mouse.move(box["x"] + 2, box["y"] + 5)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.525 * box["width"], box["y"] + 5, steps=10)
+    page.mouse.up()
+    for n in (1, 2):
+        wait_for(lambda n=n: page.evaluate("1") and len(held) >= n, "a request")
+        assert len(held) == n, "one at a time"
+        held[-1].continue_()
+    viewer.until(f"{SHOWN_SEQ} === 10")
+
+
+def test_page_speaks_states_and_frees_pictures(filmed, series: Series) -> None:
+    preview, viewer = filmed
+    page = viewer.page
+    show(preview, viewer, series.reconstruction(3, picture=np.zeros((*series.calibration.shape, 3), np.uint8)))
+    assert not page.evaluate("document.querySelector('#analyses').hidden"), "an analysis that only draws"
+    page.keyboard.press("Space")
+    viewer.until("/^paused/.test(document.querySelector('#spoken').textContent)")
+    spoken, before = (page.text_content(f"#{name}") for name in ("spoken", "state"))
+    viewer.until(f"document.querySelector('#state').textContent !== {json.dumps(before)}", "its age changes")
+    assert page.text_content("#spoken") == spoken
+    assert page.get_attribute("#state", "role") is None
+    page.evaluate(
+        """() => { window.made = window.open = 0; const make = createImageBitmap;
+        window.createImageBitmap = async (part) => { const image = await make(part), close = image.close.bind(image);
+            made += 1; open += 1; image.close = () => { open -= 1; close(); }; return image; }; }"""
+    )
+    for seq in (4, 5, 6):
+        preview.publish(series.reconstruction(seq))
+        viewer.until(f"window.made === {4 * (seq - 3)}")
+    viewer.until("window.open === 0", "a paused page closes the pictures that it does not show")
+
+
 def status(rig: RunningRig) -> dict[str, Any]:
     with urllib.request.urlopen(f"http://127.0.0.1:{rig.rig.preview.port}/status", timeout=PATIENCE_S) as answer:
         report: dict[str, Any] = json.loads(answer.read())

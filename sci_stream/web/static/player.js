@@ -91,6 +91,7 @@ function begin(made) {
 function release(made) {
   if (!made) return;
   made.drawn?.close();
+  made.coded?.close();
   for (const frame of made.frames) frame.close();
 }
 

@@ -63,6 +63,16 @@ export function judge() {
   put("overlay-title", title);
   put("overlay-why", why);
   tag("state", pill, kind);
+  speak([title, why, pill].filter(Boolean).join(", "));
+}
+
+let spoken = "";
+
+// A screen reader reads a state when it begins: its figures change four times a second.
+function speak(text) {
+  const now = text.replace(/(\d[\d.]* \S+ ?)+/g, "");
+  if (now !== spoken) put("spoken", text);
+  spoken = now;
 }
 
 // Title and text of the overlay, text of the state, and its severity.
