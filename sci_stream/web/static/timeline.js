@@ -13,9 +13,9 @@ import { t } from "./words.js";
 const NUMBER = 0, SERIES = 1, SEQ = 2, ACQUIRED_NS = 3, LOST = 4;  // places in an entry; see web/archive.py
 const POLL_MS = 1000;
 
-let kept = [];       // entries, oldest first
-let asked = null;    // number of the next picture to show, while another one is being fetched
-let fetching = false;
+let kept = [];        // entries, oldest first
+let asked = null;     // fetches and shows the next picture, while another one is being fetched
+let fetching = null;  // resolves when none is
 
 async function poll() {
   try {
@@ -69,23 +69,28 @@ export function draw() {
   el("timeline").setAttribute("aria-valuetext", t("ago", { time: duration(behind) }));
 }
 
-async function show(number) {
-  asked = number;
-  if (fetching) return;
-  fetching = true;
-  await attempt(async () => {
-    while (asked !== null) {
-      const now = asked;
-      asked = null;
-      const made = await decode(await (await get(`picture/${now}`, { codec: wanted() })).arrayBuffer());
-      state.lookingBack = true;
-      look(made);
-      el("to-live").hidden = false;
-      judge();
-    }
-  });
-  fetching = false;
+// Show one picture after the other: of those that are asked for while one is being fetched, the last.
+function lastOnly(work) {
+  asked = work;
+  return (fetching ??= fetchAsked());
 }
+
+async function fetchAsked() {
+  while (asked !== null) {
+    const now = asked;
+    asked = null;
+    await attempt(now);
+  }
+  fetching = null;
+}
+
+const show = (number) => lastOnly(async () => {
+  const made = await decode(await (await get(`picture/${number}`, { codec: wanted() })).arrayBuffer());
+  state.lookingBack = true;
+  look(made);
+  el("to-live").hidden = false;
+  judge();
+});
 
 // --- a recording
 
@@ -95,7 +100,7 @@ let next = null;  // { index, made }: the snapshot after the one on the screen, 
 const fetchRecorded = async (name, index) => decode(await (await get(`recordings/${encodeURIComponent(name)}/${index}`)).arrayBuffer());
 
 // Play a recording from one of its snapshots, or show that one.
-export const playRecording = (name, index = 0, playing = true) => attempt(async () => {
+export const playRecording = (name, index = 0, playing = true) => lastOnly(async () => {
   const before = state.recorded, acquired = state.shown?.acquired_ns;
   const fetched = next?.name === name && next.index === index ? next.made : fetchRecorded(name, index);
   next = null;
@@ -118,6 +123,7 @@ export const playRecording = (name, index = 0, playing = true) => attempt(async 
 
 // The frames of the snapshot on the screen have been played.
 export function playNext() {
+  if (fetching) return;  // the viewer has moved along the recording
   const { name, index, total } = state.recorded;
   if (index + 1 < total || el("loop").checked) playRecording(name, (index + 1) % total);
   else setPlaying(false);
@@ -150,6 +156,7 @@ export function stepSnapshot(by) {
 export const numberShown = () => kept.find((entry) => isOfShown(entry) && entry[SEQ] === state.shown.seq)?.[NUMBER] ?? -1;
 
 export function toLive() {
+  asked = null;
   state.lookingBack = false;
   state.recorded = null;
   el("to-live").hidden = true;
