@@ -18,6 +18,8 @@ from pydantic_core import CoreSchema, core_schema
 V = TypeVar("V")
 
 MAX_DIM: Final = 65536
+MAX_CHUNKS: Final = 24
+"""Numbers that come with a snapshot: 16 of a camera, those of its modulator and of analyses."""
 
 _WITHOUT_NUL = r"[^\x00]*"  # neither HDF5 nor file names can hold it
 _CHUNK_NAME = r"[^/\x00-\x1f\x7f]+"
@@ -157,11 +159,11 @@ Status = Annotated[Mapping[_Key, StatusValue], Field(max_length=128), FieldType(
 Parameters = Annotated[Mapping[_Key, StatusValue], Field(max_length=16), FieldType("parameters", send=_cut_values)]
 Chunks = Annotated[
     dict[_ChunkName, StatusValue],
-    Field(max_length=24),  # 16 of a camera, and those of its modulator
+    Field(max_length=MAX_CHUNKS),
     FieldType("chunks", send=lambda values: _with_chunk_names(_finite_values(values))),
 ]
 Units = Annotated[
     dict[_ChunkName, Annotated[str, text(64)]],
-    Field(max_length=24),
+    Field(max_length=MAX_CHUNKS),
     FieldType("units", send=lambda units: {name: _cut(unit, 64) for name, unit in _with_chunk_names(units).items()}),
 ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sci_stream.delivery.interval_set import IntervalSet
-from sci_stream.delivery.ledger import Ledger, Outcome
+from sci_stream.delivery.ledger import DropReason, Ledger, Outcome
 from sci_stream.delivery.outbox import Outbox
 from sci_stream.delivery.reorder_buffer import ReorderBuffer
 from sci_stream.errors import LedgerError
@@ -123,3 +125,8 @@ def test_outcomes_beyond_the_end_of_a_series_are_named() -> None:
     ledger.end(3)
     with pytest.raises(LedgerError, match=r"beyond the end of the series: \[3, 4\]"):
         ledger.check()
+
+
+def test_every_reason_of_a_drop_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
+    assert [reason for reason in DropReason if f"\n| `{reason}` | " not in text] == []

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from sci_stream.field_types import FieldType
+from sci_stream.field_types import MAX_CHUNKS, FieldType
 from sci_stream.model import StageTimes
 from sci_stream.reports import CalibrationHealth, SolveReport
 from sci_stream.wire.codec import encode
@@ -48,6 +48,8 @@ def test_every_reason_dtype_and_time_is_specified() -> None:
 
 def test_version_and_limits_match_the_code() -> None:
     assert f"Version {SCHEMA_VERSION}." in TEXT
+    assert f"`v`, integer: the version, {SCHEMA_VERSION}." in TEXT
+    assert [f"| `{name}` | map of at most {MAX_CHUNKS} names" in TEXT for name in ("units", "chunks")] == [True, True]
     assert f"most\n{Limits().max_frames}; a header at most {Limits().max_header_bytes >> 10} KiB" in TEXT
 
 
