@@ -20,8 +20,10 @@ from sci_stream.calibration.evidence import inspect
 from sci_stream.config import Rig, load_rig
 from sci_stream.config.fields import is_loopback, tcp_address
 from sci_stream.errors import CalibrationError, ConfigError, DeviceError, SciStreamError, StorageError, missing_library
+from sci_stream.field_types import MAX_CHUNKS
 from sci_stream.model import CameraCapabilities, CameraFrame, Json, Policy, Snapshot
 from sci_stream.modulation.patterns import sparser_masks_hint
+from sci_stream.nodes.runtime.analyses import Analyses
 from sci_stream.nodes.runtime.modulators import make_coded_camera
 from sci_stream.nodes.runtime.process import limit_threads
 from sci_stream.optics.calibration import Calibration
@@ -189,6 +191,15 @@ class _Checks:
         prior, settings = solver_settings.make_prior(section, _first_device(self._rig))
         settings = solver_settings.suited(section, settings, self._calibration) if self._calibration else settings
         self._solver = prior, settings
+        from_camera = self._capabilities.chunks if self._capabilities else ()
+        names = sorted({*from_camera, *Analyses(self._rig.reconstruct.analyses).units})
+        if len(names) > MAX_CHUNKS:
+            raise ConfigError(
+                "Camera, modulator and [reconstruct] analyses add too many numbers to a snapshot",
+                expected=f"at most {MAX_CHUNKS} names",
+                got=f"{len(names)}: {', '.join(names)}",
+                hint="Leave out an analysis, or chunk data of the camera.",
+            )
         sigmas = f"σ {settings.sigma_first:.3f} → {settings.sigma_last:.3f}"
         return f"{prior.name}, up to {settings.iterations} iterations, {sigmas}"
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from sci_stream.config import load_rig
+from sci_stream.errors import ConfigError
 from sci_stream.nodes.runtime.camera_drivers import make_camera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.denoisers.registry import DENOISERS
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.security.keys import make_key_pair
-from sci_stream.tools.preflight import Finding, check_rig
+from sci_stream.tools.preflight import Finding, _Checks, check_rig
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -106,3 +108,14 @@ def test_check_key_of_a_node_here_is_that_of_this_machine(tmp_path: Path, own: b
     finding = next(finding for finding in check_rig(path) if finding.what == "encryption")
     assert finding.exit_status == (0 if own else 2)
     assert own or "sink_key is not the key of this machine" in finding.text
+
+
+def test_check_refuses_more_numbers_than_a_message_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = SimpleNamespace(units=dict.fromkeys(map(str, range(25)), ""))
+    monkeypatch.setattr("sci_stream.tools.preflight.Analyses", lambda _names: figures)
+    path = tmp_path / "rig.toml"
+    path.write_text(CAMERA + SOLVER)
+    with pytest.raises(ConfigError, match="at most 24 names; got 25: 0, 1, 10"):
+        _Checks(load_rig(path))._check_denoiser()
+    del figures.units["24"]
+    assert "up to 2 iterations" in _Checks(load_rig(path))._check_denoiser()
