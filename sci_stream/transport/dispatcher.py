@@ -16,15 +16,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import Value
 from sci_stream.transport.router import MAX_PEERS, Peer, RouterServer
 from sci_stream.wire.codec import encode
-from sci_stream.wire.messages import (
-    CalibrationMissing,
-    CalibrationRequest,
-    Done,
-    Goodbye,
-    Heartbeat,
-    Hello,
-    Message,
-)
+from sci_stream.wire.messages import CalibrationMissing, CalibrationRequest, Done, Goodbye, Heartbeat, Hello, Message
 
 log = logging.getLogger(__name__)
 

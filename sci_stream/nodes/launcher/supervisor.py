@@ -19,13 +19,7 @@ from pathlib import Path
 from sci_stream.config import Rig
 from sci_stream.errors import EnvironmentFault, InputError, LedgerError
 from sci_stream.nodes.acquire.spool import done_path, spool_path
-from sci_stream.nodes.runtime.process import (
-    CLOSE_VARIABLE,
-    PARENT_VARIABLE,
-    SPOOL_VARIABLE,
-    StopRequest,
-    usable_cores,
-)
+from sci_stream.nodes.runtime.process import CLOSE_VARIABLE, PARENT_VARIABLE, SPOOL_VARIABLE, StopRequest, usable_cores
 from sci_stream.nodes.runtime.runtime_folder import FROZEN_VARIABLE, RunFolder, folders_left_behind, freeze
 from sci_stream.transport.sockets import FOLDER_VARIABLE
 

@@ -64,13 +64,7 @@ class HealthReporter:
         self._next_s = float("-inf")
 
     def report(
-        self,
-        not_ready: str,
-        status: Mapping[str, Json],
-        metrics: Mapping[str, Value],
-        *,
-        progress: int,
-        idle: bool,
+        self, not_ready: str, status: Mapping[str, Json], metrics: Mapping[str, Value], *, progress: int, idle: bool
     ) -> None:
         """Publish the status; see `Health.report` and `SystemdNotifier.report`."""
         refused = self._page_refused if self._server is None else self._page_refused + self._server.refused
