@@ -27,9 +27,12 @@ from sci_stream.file_guard import in_words
 from sci_stream.ports import Denoiser, VideoDenoiser
 from sci_stream.recon.algorithms.noise_level import Sigma
 from sci_stream.recon.algorithms.unrolled import Prior
+from sci_stream.recon.backend.device import is_lost
 from sci_stream.recon.backend.half_precision import Precision
+from sci_stream.recon.backend.memory import ran_out_of_memory
 
 GROUP = "sci_stream.denoisers"
+_IMAGES = "It gets tensors (N, H, W), a torch.nn.Module (N, 1, H, W); NumPy and OpenCV need images.numpy(), on a CPU."
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +235,10 @@ class CallableDenoiser:
         try:
             out = self._function(images, sigma) if self._accepts_sigma else self._function(images)
         except Exception as error:
-            if not (isinstance(error, TypeError | AttributeError) or type(error).__module__ == "cv2"):
+            known = isinstance(error, TypeError | AttributeError | RuntimeError | OSError)
+            if not (known or type(error).__module__ == "cv2") or ran_out_of_memory(error) or is_lost(error):
                 raise
-            hint = "It gets torch tensors, for NumPy and OpenCV images.numpy() on a CPU."
-            raise InputError(f"The denoiser {self.name!r} failed", got=in_words(error), hint=hint) from error
+            raise InputError(f"The denoiser {self.name!r} failed", got=in_words(error), hint=_IMAGES) from error
         if isinstance(out, np.ndarray):
             out = torch.from_numpy(np.ascontiguousarray(out))
         if not isinstance(out, torch.Tensor):
@@ -249,7 +252,7 @@ class CallableDenoiser:
                 f"The denoiser {self.name!r} returned another shape",
                 expected=tuple(images.shape),
                 got=tuple(out.shape),
-                hint="A torch.nn.Module gets images (N, 1, H, W), any other callable (N, H, W).",
+                hint=_IMAGES,
             )
         out = out.detach().to(x)
         invalid = int((~out.isfinite()).sum())

@@ -12,7 +12,7 @@ import torch
 
 import sci_stream
 from sci_stream.config import ReconstructSection
-from sci_stream.errors import ConfigError
+from sci_stream.errors import ConfigError, InputError
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.ports import RecordableDenoiser
 from sci_stream.recon.denoisers.external import CallableDenoiser, DenoiserDefaults
@@ -162,6 +162,23 @@ def test_rig_accepts_denoiser_names(name: str) -> None:
 def test_rig_refuses_invalid_denoiser_names(name: str) -> None:
     with pytest.raises(ValueError, match="letters, digits"):
         ReconstructSection(denoiser=name)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (RuntimeError("sizes differ"), InputError),
+        (FileNotFoundError("no weights"), InputError),
+        (torch.OutOfMemoryError("full"), torch.OutOfMemoryError),
+        (RuntimeError("CUDA error: unplugged"), RuntimeError),
+    ],
+)
+def test_failing_denoiser_is_named_unless_the_device_fails(error: Exception, raised: type[Exception]) -> None:
+    def fail(_images: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    with pytest.raises(raised, match=str(error)):
+        CallableDenoiser(fail, CPU)(FRAMES, 0.5)
 
 
 def test_callable_denoiser_splits_batches_to_reduce_memory() -> None:
