@@ -40,7 +40,7 @@ def show(file: KeyFile = None) -> None:
     typer.echo(read_key_pair(_key_file(file)).public.decode())
 
 
-@keys_app.command("allow")
+@keys_app.command("allow", context_settings={"ignore_unknown_options": True})  # a key may begin with "-"
 def allow(
     key: Annotated[str, typer.Argument(help="Public key of another host, as printed by its `keys show`.")],
     name: Annotated[str, typer.Argument(help="Name of the host, as a comment.")],

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from sci_stream.cli import app
 from sci_stream.config.fields import PUBLIC_KEY
 from sci_stream.errors import ConfigError
 from sci_stream.security.keys import allow_key, make_key_pair, read_allowed, read_key_pair
@@ -87,6 +88,13 @@ def test_allow_key_adds_once_with_every_letter(tmp_path: Path) -> None:
         assert not allow_key(path, key, "again")
     path.write_text("# hosts of the lab\n\n" + path.read_text())
     assert read_allowed(path) == {key.encode(): name for key, name in keys.items()}
+
+
+@pytest.mark.parametrize("begin", ["-", "-l", "--", "-="])
+def test_key_that_looks_like_an_option_is_allowed(begin: str, tmp_path: Path) -> None:
+    key = begin.ljust(40, "h")
+    app(["keys", "allow", key, "bench", "--list", str(tmp_path / "allowed_keys")], standalone_mode=False)
+    assert read_allowed(tmp_path / "allowed_keys") == {key.encode(): "bench"}
 
 
 def test_invalid_line_is_named(tmp_path: Path) -> None:
