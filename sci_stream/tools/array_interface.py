@@ -297,22 +297,22 @@ def reconstruct_stream(
 def _stream(solver: ArraySolver, snapshots: Iterable[AnyArray]) -> Iterator[Reconstructed]:
     known = 0
     for seq, snapshot in enumerate(snapshots):
-        counts = real_array(snapshot, f"snapshot {seq}")
+        counts = real_array(snapshot, f"snapshot {seq}", invalid=True)
         if counts.ndim != 2:
             raise InputError(f"Snapshot {seq} has an invalid shape", expected="(H, W)", got=counts.shape)
-        solver.require_fit(counts)
+        series = solver.take(counts)
         if seq == 0:
-            solver.scale(counts[np.newaxis], None)
-        video, report = solver.solve(seq, counts)
+            solver.scale(series, None)
+        video, report = solver.solve(seq, series[0])
         _warn(solver.defects[known:])
         known = len(solver.defects)
-        yield solver.result(_like(video, snapshot), (report,), None, counts[np.newaxis])
+        yield solver.result(_like(video, snapshot), (report,), None, series)
 
 
 class ArraySolver:
     """Check arrays, bring them to the engine's scale and solve them one after the other.
 
-    Of a series, `begin`, then `videos`; of a stream, `require_fit`, `scale`, then `solve` for each snapshot.
+    Of a series, `begin`, then `videos`; of a stream, `take` and `solve` for each snapshot, and `scale` with the first.
     """
 
     def __init__(self, masks: AnyArray | Calibration, options: ArrayOptions) -> None:
@@ -320,6 +320,7 @@ class ArraySolver:
         """Whether a video would be made up: the snapshots are returned in its place."""
         self.defects: list[Defect] = []
         """Defects found so far, each once."""
+        self._engine: Engine | None = None
         noise, white = options.noise, options.white
         for name, value, least in (("white", white, 0.0), ("noise", noise, -1.0)):
             if value is not None and not (np.isfinite(value) and value > least and value >= 0):
@@ -348,17 +349,16 @@ class ArraySolver:
         self.denoiser, settings = _prior(options.denoiser, options.weights, self.device)
         settings = _adjusted(suited_to_masks(settings, self.calibration.fineness), options)
         self.settings = settings
-        self._engine: Engine | None = None
         self._checks = options.check_masks
         self._monitor: CalibrationMonitor | None = None
 
     def take(self, y: AnyArray) -> Array:
-        """Return snapshots as (N, H, W), with 0 in invalid pixels, which are left out. Raises as `as_series`."""
+        """Return snapshots as (N, H, W), with 0, or NaN after `scale`, in invalid pixels. Raises as `as_series`."""
         series = as_series(real_array(y, "y", invalid=True))
         self.require_fit(series)
         valid = np.isfinite(series)
         self._leave_out(valid, "y")
-        return np.where(valid, series, series.dtype.type(0))
+        return np.where(valid, series, series.dtype.type(0 if self._engine is None or valid.all() else np.nan))
 
     def _leave_out(self, valid: npt.NDArray[np.bool_], name: str) -> None:
         invalid = np.asarray(~valid.all(0))
@@ -390,10 +390,9 @@ class ArraySolver:
 
     def require_fit(self, y: Array) -> None:
         """Raise unless y, (…, H, W), has as many pixels as the masks."""
-        masks = self.calibration.phi.shape
-        if y.shape[-2:] == masks[1:]:
+        masks, size = self.calibration.phi.shape, y.shape[-2:]
+        if size == masks[1:]:
             return
-        size = y.shape[-2:]
         orders = (order for order in itertools.permutations(range(3)) if (masks[order[1]], masks[order[2]]) == size)
         hint = next((f"Pass masks.transpose{order}." for order in orders), None)
         if y.ndim == 3 and y.shape[:2] == masks[1:]:
@@ -447,7 +446,7 @@ class ArraySolver:
         self._mark_bad(stuck)
 
     def _mark_bad(self, pixels: npt.NDArray[np.bool_]) -> None:
-        if pixels.any():
+        if pixels.any() and self._engine is None:  # else that leaves out NaN
             bad = self.calibration.bad_pixels
             both = pixels if bad is None else bad | pixels
             self.calibration = dataclasses.replace(self.calibration, bad_pixels=both)
@@ -475,7 +474,7 @@ class ArraySolver:
         if truth is not None:
             white, _ = fit_white(y[: len(truth)], phi, truth)
         else:
-            white = brightness_percentile(y, phi)
+            white = brightness_percentile(y, phi) if phi.any() else 0.0
             low, high = _KNOWN_SCALE
             if np.issubdtype(y.dtype, np.floating):
                 white = next((scale for scale in (self._masks_max, 1.0) if low <= white / scale <= high), white)

@@ -228,6 +228,7 @@ def poked(array: np.ndarray, value: float) -> np.ndarray:
             "1 of 4 masks are 0 everywhere, such as number 2",
         ),
         (lambda y, m: (y * 0, m), "y is dark: its scale cannot be determined"),
+        (lambda y, m: (y * np.nan, m), "y is dark: its scale cannot be determined"),
         (lambda y, m: (y + 1j, m), "y does not hold real numbers.*complex128"),
         (lambda _, m: (["a"], m), "y does not hold real numbers"),
     ],
@@ -250,6 +251,17 @@ def test_reconstruct_leaves_out_invalid_pixels(y, masks, change, name) -> None:
         result = solve(*change(y, masks))
     assert np.isfinite(result.video).all()
     assert np.abs(result.video - solve(y, masks).video).mean() < 0.01
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_stream_leaves_out_invalid_pixels(y, masks, bad: int, value: float) -> None:
+    snapshots = [y, y, y]
+    snapshots[bad] = poked(y, value)
+    with pytest.warns(sci_stream.DataWarning, match="1 pixels of y are NaN or infinite: left out") as warned:
+        results = list(sci_stream.reconstruct_stream(snapshots, masks, denoiser="tv", iterations=6, device="cpu"))
+    assert len(warned) == 1
+    assert all(np.abs(one.video - solve(y, masks).video).mean() < 0.01 for one in results)
 
 
 def test_reconstruct_takes_arrays_as_networks_do(y, masks) -> None:
