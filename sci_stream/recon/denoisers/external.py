@@ -134,9 +134,7 @@ def load_plugin(name: str) -> DenoiserSpec | None:
         except Exception as error:  # absent weights, a missing library, …
             raise ConfigError(f"Cannot create the denoiser {name!r}", got=repr(error)) from error
         if not callable(made):
-            raise ConfigError(
-                f"The plug-in {name!r} returned no denoiser", expected="a callable", got=type(made).__name__
-            )
+            raise ConfigError(f"The plug-in {name!r} gave no denoiser", expected="a callable", got=type(made).__name__)
         return made if isinstance(made, VideoDenoiser) else CallableDenoiser(made, device, name)
 
     return DenoiserSpec(make, defaults, takes_weights)

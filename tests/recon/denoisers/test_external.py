@@ -140,7 +140,7 @@ def test_function_of_a_file_is_a_denoiser_at_every_door(tmp_path: Path) -> None:
         ("absent_module:Net", "Cannot import the denoiser 'absent_module:Net'.*No module named.*PYTHONPATH"),
         ("shrinking:Shrunk", "Cannot import the denoiser 'shrinking:Shrunk'.*has no attribute"),
         ("shrinking:needy", r"needs arguments that are not known.*needy\(device, size\)"),
-        ("shrinking:nothing", "returned no denoiser; expected a callable; got NoneType"),
+        ("shrinking:nothing", "gave no denoiser; expected a callable; got NoneType"),
         ("shrinking:Wrong", "attribute defaults .* is invalid; expected .*DenoiserDefaults; got dict"),
         ("shrinking:failing", r"Cannot create the denoiser 'shrinking:failing'; got FileNotFoundError\('no weights'\)"),
         ("broken_plugin:X", "Cannot import the denoiser 'broken_plugin:X'.*got SyntaxError"),
