@@ -115,9 +115,9 @@ def _camera(called: str, rig: Path | None, cti: list[Path] | None, driver: str) 
     from sci_stream.nodes.runtime.modulators import make_coded_camera
     from sci_stream.tools.cameras import choose, find_cameras, make_found_camera
 
-    if (rig is None) == (not called):
+    if bool(called or cti or driver) if rig else not called:
         raise ConfigError(
-            "No camera selected", expected="either its serial number, user-defined name or id, or --rig",
+            "No camera selected", expected="either its serial number, user-defined name or id, or --rig alone",
             hint="sci-stream cameras list shows them.",
         )  # fmt: skip
     if rig is not None:
@@ -192,7 +192,5 @@ def _print_report(report: GrabReport) -> None:
 def _words(intervals: Intervals | None) -> str:
     if intervals is None:
         return "unknown"
-    median, deviation, longest = (
-        seconds * 1e3 for seconds in (intervals.median_s, intervals.deviation_s, intervals.longest_s)
-    )
+    median, deviation, longest = (1e3 * s for s in (intervals.median_s, intervals.deviation_s, intervals.longest_s))
     return f"median {median:.3f} ms, jitter {deviation:.3f} ms (standard deviation), longest {longest:.3f} ms"

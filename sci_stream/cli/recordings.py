@@ -150,6 +150,8 @@ def export(
     from sci_stream.tools.export import ExportOptions
     from sci_stream.tools.export import export as export_recording
 
+    if coded and error:
+        raise InputError("An export has one content", expected="--coded or --error", got="both")
     options = ExportOptions(
         form=form,
         stored="raw" if coded else "error" if error else "video",

@@ -143,6 +143,8 @@ def test_grab_uses_the_camera_of_a_rig(cameras: Cameras, tmp_path: Path) -> None
     ("arguments", "status", "words"),
     [
         (["grab"], 2, "No camera selected"),
+        (["grab", "--rig", "rig.toml", "--cti", "PRODUCER"], 2, "No camera selected"),
+        (["features", "--rig", "rig.toml", "--driver", "simulated"], 2, "or --rig alone"),
         (["grab", "9", "--cti", "PRODUCER"], 3, "There is no camera '9'. Found:"),
         (["grab", "1", "--cti", "PRODUCER"], 3, "RGBa8, which is not supported; expected one of Mono8"),
         (["grab", "1", "--cti", "none.cti"], 2, "There is no GenTL producer none.cti"),

@@ -55,6 +55,8 @@ def test_export_reports_written_and_missing_snapshots(command, recorded: Path, t
     status, _, said = command("export", recorded, tmp_path / "pictures", "--as", "png")
     assert status == 3
     assert "pictures exists. Choose another name, or --force to replace it." in said
+    status, _, said = command("export", recorded, tmp_path / "other", "--as", "png", "--coded", "--error")
+    assert (status, "expected --coded or --error; got both" in said) == (2, True)
     status, _, said = command("export", recorded, tmp_path / "pictures", "--as", "jpeg2000")
     assert status == 2
     assert (
