@@ -120,7 +120,7 @@ class CameraReader(Generic[T]):
     def open(self, *, retry: bool = False) -> None:
         """Open the camera in its thread; `capabilities` or `failure` holds the result.
 
-        With ``retry``, try again without limit: a resumed series waits for the camera.
+        With ``retry``, try again without limit: a resumed or later series waits for the camera.
         """
         self._retries = retry
         self.thread.start()

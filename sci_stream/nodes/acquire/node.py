@@ -156,7 +156,7 @@ class AcquireNode:
                 raise self._reader.failure
         finally:
             self._reader.stop()
-            self._reader.join(5.0)
+            self._reader.join(0.0 if self._reader.finished else 5.0)
             over = self._phase is AcquirePhase.ENDED and self._info is not None
             self._spool.close(over=over, last=self._reason == _FINISHED)
             self._link.connection.close()
@@ -275,7 +275,7 @@ class AcquireNode:
         if abs(stepped_s) > _NOTEWORTHY_STEP_S:
             log.warning("host clock stepped by %+.1f s since the last series", stepped_s)
         self._series = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + self._link.connection.hello.incarnation
-        self._reader.open(retry=self._spool.recovered is not None)
+        self._reader.open(retry=self._spool.recovered is not None or self._camera.user.ident is not None)
         self._camera.user = self._reader.thread
         self._enter(AcquirePhase.OPENING, now_s)
 

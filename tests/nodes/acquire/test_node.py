@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
+import pytest
 import zmq
 
 from sci_stream.config import Rig, load_rig
+from sci_stream.errors import CameraError
 from sci_stream.model import SeriesInfo
 from sci_stream.nodes.acquire.managed_camera import ManagedCamera
 from sci_stream.nodes.acquire.node import AcquireNode, series_info
@@ -21,10 +24,12 @@ from sci_stream.wire.messages import Accepted, Dropped, SeriesEnd, Welcome, ackn
 from tests.e2e.kit import PATIENCE_S, write_rig
 
 
-def test_next_series_waits_for_the_camera(tmp_path: Path) -> None:
+def test_next_series_waits_for_the_camera(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = load_rig(write_rig(tmp_path))
     stop, released = StopRequest(), threading.Event()
     camera = ManagedCamera(make_camera(rig), "simulated")
+    results = [CameraError("not there yet"), camera.open()]
+    monkeypatch.setattr(camera, "open", mock.Mock(side_effect=results))
     busy = camera.user = threading.Thread(target=released.wait, args=(PATIENCE_S,))
     busy.start()
     thread = threading.Thread(target=AcquireNode(rig, camera, None, stop).run)
@@ -33,11 +38,12 @@ def test_next_series_waits_for_the_camera(tmp_path: Path) -> None:
     assert camera.user is busy, "the camera has another thread already"
     released.set()
     deadline_s = time.monotonic() + PATIENCE_S
-    while camera.user is busy and time.monotonic() < deadline_s:
+    while camera.open.call_count < 2:
+        assert time.monotonic() < deadline_s
         time.sleep(0.005)
     stop.set()
     thread.join(PATIENCE_S)
-    assert camera.user is not busy
+    assert not thread.is_alive()
 
 
 def ends_of(rig: Rig, node: AcquireNode, stop: StopRequest) -> list[SeriesEnd]:
