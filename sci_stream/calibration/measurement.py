@@ -131,8 +131,8 @@ class MeasurementConditions:
         Knowledge about the white field.
     brightness
         Brightness of the white field, as a fraction of the white of the scenes to come; 1 defines the brightness scale.
-    held
-        True if each pattern was shown for a whole exposure; False for a B-th part of it, as in operation.
+    lit_share
+        Light of a mask in operation, relative to these frames; None for 1/B: each was held for a whole exposure.
     saturation_dn
         Counts from here up are clipped; None if unknown.
     bayer, bit_depth, camera_serial, exposure_ns, gain_db, created, source
@@ -143,7 +143,7 @@ class MeasurementConditions:
 
     field: Field = Field.EVEN
     brightness: float = 1.0
-    held: bool = True
+    lit_share: float | None = None
     saturation_dn: float | None = None
     bayer: BayerPhase | None = None
     bit_depth: int | None = None
@@ -215,7 +215,7 @@ def measure(
     calibration = Calibration(
         phi=np.clip(phi, 0.0, 1.0).astype(np.float32),
         dark=dark.mean.astype(np.float32),
-        full_scale_dn=peak_dn / conditions.brightness / (B if conditions.held else 1),
+        full_scale_dn=peak_dn / conditions.brightness * (conditions.lit_share or 1 / B),
         saturation_dn=conditions.saturation_dn,
         bad_pixels=~good if not good.all() else None,
         read_noise_dn=float(np.sqrt(np.median(dark.variance))) if dark.n >= _COUNT_FOR_NOISE else None,

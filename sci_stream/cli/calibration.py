@@ -86,7 +86,10 @@ def calibrate(
         brightness=brightness or None,
         reverse=reverse,
         conditions=MeasurementConditions(
-            field=Field(white_field), held=held, exposure_ns=round(exposure_us * 1000) or None, gain_db=gain_db
+            Field(white_field),
+            lit_share=None if held else 1,
+            exposure_ns=round(1e3 * exposure_us) or None,
+            gain_db=gain_db,
         ),
     )
     console = new_console(stderr=True)

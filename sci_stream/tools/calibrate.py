@@ -180,11 +180,13 @@ class _Session:
         order = range(self._n_frames)[::-1] if plan.reverse else range(self._n_frames)
         dark, white, patterns = self._held(order) if self._holds else self._by_phase(order)
         conditions = plan.conditions
-        if not self._holds and conditions.exposure_ns is None and self._coded is not None and self._coded.plan:
-            conditions = replace(conditions, exposure_ns=round(1000 * self._coded.plan.camera.exposure_us))
+        if timing := self._coded and self._coded.plan:
+            # The exposure may be longer than B patterns, by the darkness between them and a delay before the first.
+            share = timing.mask.pattern_us / timing.camera.exposure_us if self._holds else 1.0
+            exposure_ns = conditions.exposure_ns or round(1000 * timing.camera.exposure_us)
+            conditions = replace(conditions, lit_share=conditions.lit_share or share, exposure_ns=exposure_ns)
         conditions = replace(
             with_camera_settings(self._camera, conditions),
-            held=plan.conditions.held and self._holds,
             brightness=self._field_brightness if plan.brightness is None else plan.brightness,
             saturation_dn=self._saturation_dn,
             bayer=self._capabilities.bayer,

@@ -125,6 +125,18 @@ def test_calibrate_reconstructs_as_well_as_the_truth(bayer: str, tmp_path: Path)
     assert worst(assess(loaded, measured)) is Verdict.OK
 
 
+@pytest.mark.parametrize(
+    "section", [{}, {"dark_us": 1000.0}, {"master": "camera", "delay_us": 4000.0}], ids=["no gaps", "dark", "delay"]
+)
+def test_white_level_is_that_of_masks_in_operation(section: dict[str, object]) -> None:
+    both = modulated(camera={"calibration_light": 0.3}, **section)
+    calibration, _ = calibrate(both, PLAN, no_operator, silent)
+    both.open()
+    own = both.calibration()
+    assert own is not None
+    assert calibration.full_scale_dn == pytest.approx(own.full_scale_dn, rel=0.02)
+
+
 def test_calibrate_measures_gain_and_noise() -> None:
     calibration, _ = take(read_noise_e=8.0)
     options = SimulatedOptions()

@@ -120,8 +120,8 @@ class _OpenCamera:
         if bench.shown == "dark":
             return np.zeros(self._phi.shape[1:], np.float32)
         transmission = self._masks.open() if bench.shown == "white" else self._phi[bench.shown]
-        in_step = trigger.exposure_us and bench.timing.pattern_us
-        exposed = trigger.exposure_us / bench.timing.slot_us if in_step else len(self._phi)
+        exposure_us, pattern_us = trigger.exposure_us, bench.timing.pattern_us
+        exposed = exposure_us / pattern_us if exposure_us and pattern_us else len(self._phi)
         return transmission * (light * np.float32(exposed))
 
     def _make(self, n: int) -> Shot:
