@@ -43,7 +43,7 @@ def calibrate(
     settle: Annotated[int, typer.Option(min=0, help="Frames discarded after each change of pattern.")] = 2,
     masks: Annotated[int, typer.Option(min=0, help="Number of masks B; 0 for the camera's value.")] = 0,
     yes: Unattended = False,
-    manual: Annotated[bool, typer.Option(help="Ask for each pattern, even if the modulator can show it.")] = False,
+    manual: Annotated[bool, typer.Option(help="Ask before each pattern, as to cover the lens for dark.")] = False,
     white_field: Annotated[str, typer.Option(help="even: an integrating sphere; uneven: anything else.")] = "even",
     brightness: Brightness = 0.0,
     held: Annotated[bool, typer.Option(help="Patterns are shown for whole exposures, not for 1/B of one.")] = True,

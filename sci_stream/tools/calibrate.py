@@ -26,7 +26,7 @@ from sci_stream.model import Array, CameraCapabilities, CameraFrame
 from sci_stream.modulation.timing import CameraTrigger
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.optics.calibration import Calibration
-from sci_stream.ports import AdjustableCamera, Camera, MaskModulator, Pattern, TriggeredCamera
+from sci_stream.ports import AdjustableCamera, Camera, Pattern, TriggeredCamera
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +43,9 @@ class CalibrationPlan:
     """Settings of a calibration.
 
     ``frames`` are averaged per pattern, after ``settle`` ones are discarded: their exposure may have started before the
-    change. ``n_frames`` None is B of the camera or the modulator. The modulator of the rig shows the patterns if it can
-    and ``automatic``; otherwise the user is asked. ``unattended`` asks nothing: the dark frame of a moving mask, which
-    cannot be closed, is extrapolated from two exposure times. ``brightness`` is as in
+    change. ``n_frames`` None is B of the camera or the modulator. The modulator of the rig shows the patterns, and the
+    user is asked before unless ``automatic``; without one, the user shows them. ``unattended`` asks nothing: the dark
+    frame of a moving mask, which cannot be closed, is extrapolated from two exposure times. ``brightness`` is as in
     `calibration.measurement.MeasurementConditions`, None for the modulator's value, else 1; ``reverse`` is for patterns
     in reverse order of exposure; ``timeout_s`` for a frame. ``conditions`` are those that the camera does not tell;
     exposure time and gain are read from a GenICam camera where None. ``progress_file`` has the averages taken so far,
@@ -134,10 +134,10 @@ class _Session:
         self._plan = plan
         self._ask, self._progress, self._show = ask, progress, show
         self._capabilities = capabilities
-        self._coded = camera if isinstance(camera, ModulatedCamera) and plan.automatic else None
-        self._camera = camera.camera if isinstance(camera, ModulatedCamera) else camera
-        self._modulator: MaskModulator | None = None if self._coded is None else self._coded.modulator
-        properties = None if self._coded is None else self._coded.properties
+        coded = self._coded = camera if isinstance(camera, ModulatedCamera) else None
+        self._camera = camera if coded is None else coded.camera
+        self._timing = None if coded is None else coded.plan
+        properties = None if coded is None else coded.properties
         self._holds = properties is None or properties.holds
         self._field_brightness = 1.0 if properties is None else properties.field_brightness
         n_frames = plan.n_frames or capabilities.n_frames
@@ -149,24 +149,25 @@ class _Session:
         self._n_frames = n_frames
         self._saturation_dn = float((1 << capabilities.bit_depth) - 1)
         self._dark_dn = 0.0
-        of_modulator = None if self._coded is None else (self._coded.pattern_hash, self._coded.plan)
+        # Another dark frame is the reason to be asked.
+        of_modulator = None if coded is None else (coded.pattern_hash, coded.plan, plan.automatic)
         of_camera = (capabilities.model, capabilities.serial, capabilities.pixel_format)
         self._taken = _TakenFrames(plan.progress_file, repr((plan.frames, n_frames, *of_camera, of_modulator)))
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Let the camera expose by itself as long as in operation; restore its trigger in any case."""
-        planned = None if self._coded is None else self._coded.plan
+        timing = self._timing
         before = self._camera.trigger_now() if isinstance(self._camera, TriggeredCamera) else None
-        if planned is not None and self._holds:
-            self._arm(CameraTrigger("free", planned.camera.exposure_us, period_us=planned.period_us))
+        if timing is not None and self._holds:
+            self._arm(CameraTrigger("free", timing.camera.exposure_us, period_us=timing.period_us))
         try:
             yield
         finally:
-            if self._modulator is not None and self._holds:
-                self._modulator.hold(None)
+            if self._coded is not None and self._holds:
+                self._coded.modulator.hold(None)
             self._camera.stop()
-            if before is not None and planned is not None:
+            if before is not None and timing is not None:
                 self._arm(before)
 
     def _arm(self, trigger: CameraTrigger) -> None:
@@ -180,7 +181,7 @@ class _Session:
         order = range(self._n_frames)[::-1] if plan.reverse else range(self._n_frames)
         dark, white, patterns = self._held(order) if self._holds else self._by_phase(order)
         conditions = plan.conditions
-        if timing := self._coded and self._coded.plan:
+        if (timing := self._timing) is not None:
             # The exposure may be longer than B patterns, by the darkness between them and a delay before the first.
             share = timing.mask.pattern_us / timing.camera.exposure_us if self._holds else 1.0
             exposure_ns = conditions.exposure_ns or round(1000 * timing.camera.exposure_us)
@@ -228,10 +229,10 @@ class _Session:
         """Let the modulator hold a pattern, or ask for it, and start the camera."""
         # Stopped meanwhile: its buffers would hold frames of the pattern before.
         self._camera.stop()
-        if self._modulator is not None:
-            self._modulator.hold(pattern)
-        else:
+        if self._coded is None or not self._plan.automatic:
             self._ask(words)
+        if self._coded is not None:
+            self._coded.modulator.hold(pattern)
         self._camera.start()
 
     def show_next(self, words: str) -> CameraFrame | None:
@@ -247,9 +248,8 @@ class _Session:
         Each pixel sees an open element in some phase: white is the largest phase. Dark is the light of exposures half
         as long, doubled, less that of whole ones: counts are proportional to light.
         """
-        coded = self._coded
+        coded, plan = self._coded, self._timing
         assert coded is not None
-        plan = coded.plan
         assert plan is not None
         if not isinstance(self._camera, TriggeredCamera):
             raise ConfigError("A moving mask is measured phase by phase", expected="a camera whose exposure can be set")

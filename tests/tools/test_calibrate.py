@@ -179,6 +179,16 @@ def test_operator_is_asked_without_a_modulator() -> None:
     assert operated.closed
 
 
+def test_manual_calibration_asks_before_the_modulator_holds() -> None:
+    asked: list[str] = []
+    plan = dataclasses.replace(PLAN, automatic=False, frames=4, timeout_s=1.0)
+    calibration, _ = calibrate(modulated(masks(4), dark_us=1000.0), plan, asked.append, silent)
+    assert [words.split()[0] for words in asked] == ["No", "White:", *["Pattern"] * 4]
+    automatic, _ = take(4)
+    np.testing.assert_allclose(calibration.phi, automatic.phi, atol=0.05)
+    assert calibration.full_scale_dn == pytest.approx(automatic.full_scale_dn, rel=0.02)
+
+
 def test_camera_is_closed_when_the_operator_aborts() -> None:
     operated = Operated()
 
