@@ -214,7 +214,7 @@ class _Session:
         _check_dark(dark, self._saturation_dn)
         white = self._take("white", "White: a uniform bright field, every mask element open", again=True)
         check_white(dark, white)
-        self._taken.require_light(float(np.median(white.mean - dark.mean)))
+        self._taken.require_light("white", float(np.median(white.mean - dark.mean)))
         patterns = [self._take(b, f"Pattern {b} (of 0 to {self._n_frames - 1}), the same field") for b in order]
         return dark, white, patterns
 
@@ -265,9 +265,9 @@ class _Session:
                 hint="Move the mask more slowly: [modulator] pattern_us.",
             )
 
-        def phase(index: int, parts: int, step: str = "phase") -> FrameMean:
+        def phase(index: int, parts: int, step: str = "phase", *, again: bool = False) -> FrameMean:
             name = f"{step} {parts}:{index}"
-            if (before := self._taken.get(name)) is not None:
+            if not again and (before := self._taken.get(name)) is not None:
                 return before
             length_us = len(order) * slot_us / parts
             coded.stop()
@@ -276,15 +276,15 @@ class _Session:
             return self._taken.put(name, self._average(f"Phase {index} (of 0 to {parts - 1}), a uniform bright field"))
 
         n = len(order)
-        if self._plan.unattended:
-            patterns = [phase(b, n) for b in range(n)]
-            halves = [phase(b, 2 * n) for b in range(2 * n)]
-            dark = FrameMean.of((np.sum([h.mean for h in halves], 0) - np.sum([p.mean for p in patterns], 0)) / n)
-        else:
+        if not self._plan.unattended:
             self._ask("No light: close the lens, or switch the light off")
             dark = phase(0, n, "dark")
             self._ask("White: a uniform bright field, the mask moving")
-            patterns = [phase(b, n) for b in range(n)]
+        self._taken.require_light(f"phase {n}:0", float(np.median(phase(0, n, again=True).mean)))
+        patterns = [phase(b, n) for b in range(n)]
+        if self._plan.unattended:
+            halves = [phase(b, 2 * n) for b in range(2 * n)]
+            dark = FrameMean.of((np.sum([h.mean for h in halves], 0) - np.sum([p.mean for p in patterns], 0)) / n)
         coded.stop()
         white_dn = np.max([pattern.mean for pattern in patterns], axis=0)
         clipped = np.any([pattern.saturated for pattern in patterns], axis=0)
@@ -354,11 +354,11 @@ class _TakenFrames:
                 new.replace(self._path)
         return mean
 
-    def require_light(self, light_dn: float) -> None:
-        """Forget the patterns of an interrupted calibration if the light has changed since."""
+    def require_light(self, step: str, light_dn: float) -> None:
+        """Forget an interrupted calibration but for dark and ``step`` if the light has changed since."""
         before = self._arrays.get("light")
         if before is not None and abs(light_dn / float(before) - 1) > _SAME_LIGHT:
-            self._arrays = {name: a for name, a in self._arrays.items() if name.partition(".")[0] in ("dark", "white")}
+            self._arrays = {name: a for name, a in self._arrays.items() if name.startswith(("dark", f"{step}."))}
         self._arrays["light"] = np.asarray(light_dn)
 
     def finish(self) -> None:

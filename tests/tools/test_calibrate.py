@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import cv2
@@ -15,6 +15,7 @@ from sci_stream.calibration.measurement import Measured
 from sci_stream.calibration.quality import Verdict, assess, worst
 from sci_stream.errors import CalibrationError, CameraError, ConfigError, StorageError
 from sci_stream.model import Array, CameraCapabilities, CameraFrame, Snapshot, SnapshotId
+from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.optics.calibration import Calibration
 from sci_stream.ports import Pattern
 from sci_stream.recon.denoisers.registry import make_denoiser
@@ -265,6 +266,26 @@ def test_interrupted_calibration_resumes_with_the_next_pattern(tmp_path: Path) -
     assert not plan.progress_file.exists()
     at_once, _ = calibrate(modulated(), dataclasses.replace(plan, progress_file=None), no_operator, silent)
     np.testing.assert_allclose(whole.phi, at_once.phi, atol=0.05)
+
+
+@pytest.mark.parametrize(("light", "taken"), [(1.0, [0, *range(3, 8)]), (0.9, range(8))], ids=["same", "dimmed"])
+def test_moving_mask_resumes_in_the_same_light_only(light: float, taken: Sequence[int], tmp_path: Path) -> None:
+    plan = dataclasses.replace(PLAN, unattended=True, frames=4, progress_file=tmp_path / "c.h5.part")
+    began: list[str] = []
+
+    def interrupt(words: str, done: int, total: int) -> None:
+        began.extend([words] * (done == 0))
+        if words.startswith("Phase 3"):
+            raise KeyboardInterrupt
+
+    def stage(light: float) -> ModulatedCamera:
+        return modulated(modulator={"motion": "sine"}, camera={"white_field": True, "calibration_light": light})
+
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(stage(1.0), plan, no_operator, interrupt)
+    began.clear()
+    calibrate(stage(light), plan, no_operator, lambda words, done, _: began.extend([words] * (done == 0)))
+    assert [int(words.split()[1]) for words in began if "of 0 to 7" in words] == list(taken)
 
 
 def test_write_report_shows_masks_of_any_number_and_shape(tmp_path: Path) -> None:
