@@ -29,7 +29,6 @@ from sci_stream_drivers.genicam.options import FeatureSetting, GenicamOptions
 from sci_stream_drivers.genicam.standard_features import (
     EXPOSURE,
     distortions,
-    feature_named,
     frame_rate_hz,
     settings,
     suggested_features,
@@ -209,8 +208,7 @@ class GenicamCamera(abc.ABC, Generic[OptionsT, ConnectionT]):
         with self._answering() as (camera, nodes):
             # Against the current range: on many cameras the range of one feature depends on the value of another.
             checked = checked_changes(settings(nodes), {name: value}, camera.connection.name)
-            setting = FeatureSetting(feature=feature_named(nodes, name), value=checked[name])
-            apply(nodes, setting, camera.connection.name)
+            apply(nodes, FeatureSetting(feature=name, value=checked[name]), camera.connection.name)
             self._note_timing(camera)
             return camera.capabilities
 

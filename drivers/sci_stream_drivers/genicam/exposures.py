@@ -82,9 +82,8 @@ def arm(nodes: Any, trigger: CameraTrigger, options: TriggerOptions | None, came
     """
     steps = {"TriggerSelector": "FrameStart" if options is None else options.selector, "ExposureMode": "Timed"}
     before: list[tuple[str, Value]] = [(name, value) for name, value in steps.items() if nodes.has_node(name)]
-    exposure = EXPOSURE.find(nodes)
-    if exposure is not None and trigger.exposure_us:
-        before.append((exposure, trigger.exposure_us))
+    if trigger.exposure_us and EXPOSURE.find(nodes) in EXPOSURE.names:
+        before.append((EXPOSURE.name, trigger.exposure_us))
     started = _free(nodes, trigger) if trigger.source == "free" else _by_line(nodes, trigger, options, camera)
     for name, value in (*before, *started):
         apply(nodes, FeatureSetting(feature=name, value=value), camera)
@@ -124,6 +123,5 @@ def _by_line(
     if source == line and edge in choices_of_feature(nodes, "TriggerActivation"):
         yield "TriggerActivation", edge
     yield "TriggerMode", "On"
-    delay = TRIGGER_DELAY.find(nodes)
-    if delay is not None:
-        yield delay, trigger.delay_us
+    if TRIGGER_DELAY.find(nodes) in TRIGGER_DELAY.names:
+        yield TRIGGER_DELAY.name, trigger.delay_us

@@ -13,7 +13,7 @@ from sci_stream.parameters import Value
 from sci_stream_drivers.genicam.library import feature, library, message_of
 from sci_stream_drivers.genicam.node_map import access_of, choices_of, is_settable, kind_of, range_text, value_of
 from sci_stream_drivers.genicam.options import FeatureSetting, GenicamOptions, TriggerOptions
-from sci_stream_drivers.genicam.standard_features import CLOCK_SWITCHES, feature_named
+from sci_stream_drivers.genicam.standard_features import CLOCK_SWITCHES, TIMES, feature_named, microseconds
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ def _apply(node_map: Any, setting: FeatureSetting, camera: str) -> Value | None:
         raise ConfigError(
             f"{camera}: the feature {setting.feature} refuses its value",
             expected=range_text(node) or message_of(error),
-            got=setting.value,
+            got=value,
         ) from None
     except lib.genapi.AccessException as error:
         raise ConfigError(f"{camera}: the feature {setting.feature} cannot be set", got=message_of(error)) from None
@@ -150,7 +150,7 @@ def find(node_map: Any, name: str, camera: str) -> Any:
 
     Raises `ConfigError` if the camera has no such feature.
     """
-    for known in filter(None, dict.fromkeys((name, feature_named(node_map, name)))):
+    for known in filter(None, dict.fromkeys((feature_named(node_map, name), name))):
         if node_map.has_node(known):
             node = node_map.get_node(known)
             if access_of(node) != "NI":
@@ -180,14 +180,17 @@ def _execute(node: Any, setting: FeatureSetting, camera: str) -> None:
 
 
 def _as_kind(setting: FeatureSetting, kind: str, node: Any, camera: str) -> Value:
-    """Return the value in the type of the feature; a bool is an int in Python, but not for a camera."""
+    """Return the value in type and unit of the feature; a bool is an int in Python, but not for a camera."""
     value = setting.value
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if setting.feature in TIMES:
+        number /= microseconds(node)
     fits: Value | None = None
     match kind:
-        case "integer" if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
-            fits = int(value)
-        case "float" if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            fits = float(value)
+        case "integer" if math.isfinite(number) and number == int(number):
+            fits = int(number)
+        case "float" if math.isfinite(number):
+            fits = float(number)
         case "boolean" if isinstance(value, bool):
             fits = value
         case "enumeration" if isinstance(value, str) and value in choices_of(node, available=False):

@@ -14,9 +14,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from sci_stream.model import Feature
 from sci_stream.parameters import Kind, Parameter, Value
 from sci_stream_drivers.genicam.formats import FORMATS, PixelFormat
 from sci_stream_drivers.genicam.library import feature
@@ -51,18 +52,25 @@ class StandardFeature:
 
     def read(self, node_map: Any) -> float | None:
         """Return its value in ``unit``; None if the camera does not give it in that unit."""
-        values = (_in_unit(node_map, name) for name in self.names if node_map.has_node(name))
-        return next((value for value in values if value is not None), None)
+        values = (self.describe(node_map.get_node(name)).value for name in self.names if node_map.has_node(name))
+        return next((float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)), None)
 
     def limits(self, node_map: Any) -> tuple[float | None, float | None, float]:
         """Return minimum, maximum and step in ``unit``; None where it is unknown."""
         name = self.find(node_map)
         if name not in self.names:
             return None, None, 0.0
-        about = describe(node_map.get_node(name), "")
-        scale = _MICROSECONDS.get(about.unit, 1.0)
-        low, high = (None if limit is None else scale * limit for limit in (about.minimum, about.maximum))
-        return low, high, scale * (about.step or 0.0)
+        about = self.describe(node_map.get_node(name))
+        return about.minimum, about.maximum, about.step or 0.0
+
+    def describe(self, node: Any) -> Feature:
+        """Describe a feature that holds it; times are in µs, whatever the unit of the feature."""
+        about, scale = describe(node, ""), microseconds(node)
+        if about.name not in self.names or scale == 1:
+            return about
+        names = ("value", "minimum", "maximum", "step")
+        scaled: dict[str, Any] = {name: n if (n := getattr(about, name)) is None else scale * n for name in names}
+        return replace(about, kind="float", unit=self.unit, **scaled)
 
 
 EXPOSURE = StandardFeature(
@@ -88,6 +96,7 @@ _RESULTING = (
 # Without it, a free-running camera takes as many frames as it can, whatever its rate says.
 RATE_SWITCHES = ("AcquisitionFrameRateEnable", "AcquisitionFrameRateEnabled")
 TRIGGER_DELAY = StandardFeature("TriggerDelay", "us", ("TriggerDelay", "TriggerDelayAbs"), ("TriggerDelayRaw",))
+TIMES = (EXPOSURE.name, TRIGGER_DELAY.name)
 
 # Features that synchronise the camera's clock with IEEE 1588, with the value that does, and their state.
 CLOCK_SWITCHES: dict[str, tuple[Value, str]] = {
@@ -107,7 +116,7 @@ def settings(node_map: Any) -> list[Parameter]:
         name = quantity.find(node_map)
         if name is None:
             continue
-        node = describe(node_map.get_node(name), "")
+        node = quantity.describe(node_map.get_node(name))
         if node.access != "RW" or node.value is None:
             continue
         in_unit = name in quantity.names
@@ -120,9 +129,9 @@ def settings(node_map: Any) -> list[Parameter]:
 
 
 def feature_named(node_map: Any, name: str) -> str:
-    """Return the feature of a camera behind a parameter's name."""
+    """Return the feature of a camera behind a parameter's name; a time in steps of the camera is none."""
     for quantity in (EXPOSURE, GAIN, FRAME_RATE, TRIGGER_DELAY):
-        if name == quantity.name:
+        if name == quantity.name and (name not in TIMES or quantity.find(node_map) in quantity.names):
             return quantity.find(node_map) or name
     return name
 
@@ -139,12 +148,9 @@ def frame_rate_hz(node_map: Any) -> float | None:
     return rate if rate is not None and rate > 0 else None
 
 
-def _in_unit(node_map: Any, name: str) -> float | None:
-    """Return a feature's number; times are in µs, whatever the unit of the feature."""
-    value = feature(node_map, name)
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    return float(value) * _MICROSECONDS.get(unit_of(node_map.get_node(name)), 1.0)
+def microseconds(node: Any) -> float:
+    """Return the µs in the unit of a feature; 1 if that is no unit of time."""
+    return _MICROSECONDS.get(unit_of(node), 1.0)
 
 
 class Distortion(NamedTuple):

@@ -8,6 +8,7 @@ from sci_stream.errors import ConfigError
 from sci_stream.modulation.timing import CameraTrigger
 from sci_stream_drivers.genicam.exposures import arm, timing_of, trigger_of
 from sci_stream_drivers.genicam.library import feature
+from sci_stream_drivers.genicam.standard_features import settings
 from tests.drivers.genicam.node_maps import made_up
 
 CAMERA = {
@@ -36,6 +37,17 @@ def test_line_trigger_is_set_and_read_back() -> None:
     assert arm(nodes, wanted, None, "camera") == wanted == trigger_of(nodes)
     assert feature(nodes, "TriggerSource") == "Line0"
     assert feature(nodes, "ExposureMode") == "Timed"
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "ns", "µs"])
+def test_times_are_set_and_limited_in_the_unit_of_the_feature(unit: str) -> None:
+    nodes = made_up({**CAMERA, "ExposureTime": (1.0, unit), "TriggerDelay": (0.0, unit)})
+    armed = arm(nodes, CameraTrigger("line", 8.0, 4.0), None, "camera")
+    assert (armed.exposure_us, armed.delay_us) == pytest.approx((8.0, 4.0))
+    scale = {"s": 1e-6, "ms": 1e-3, "ns": 1e3}.get(unit, 1.0)
+    assert feature(nodes, "ExposureTime") == pytest.approx(8 * scale)
+    (shown,) = (p for p in settings(nodes) if p.name == "ExposureTime")
+    assert (shown.value, shown.high) == pytest.approx((8.0, 100_000 / scale))
 
 
 def test_camera_exposes_freely_while_a_pattern_is_held() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from sci_stream.errors import ConfigError
 from sci_stream_drivers.genicam import node_map
 from sci_stream_drivers.genicam.features import apply
 from sci_stream_drivers.genicam.options import FeatureSetting
@@ -45,6 +46,11 @@ def test_standard_name_sets_the_feature_that_the_camera_has() -> None:
     nodes = made_up({"ExposureTimeAbs": 800.0})
     assert apply(nodes, FeatureSetting(feature="ExposureTime", value=500.0), "camera") == 500.0
     assert nodes.get_node("ExposureTimeAbs").value == 500.0
+
+
+def test_time_in_steps_of_the_camera_takes_no_microseconds() -> None:
+    with pytest.raises(ConfigError, match="has no feature ExposureTime"):
+        apply(made_up({"ExposureTimeRaw": 40}), FeatureSetting(feature="ExposureTime", value=500.0), "camera")
 
 
 @pytest.mark.parametrize(
