@@ -19,8 +19,8 @@ def require_compatible_calibration(
 ) -> Calibration:
     """Return the calibration to use: the rig's file, else the camera's own.
 
-    Raises `CalibrationError` if there is none, its size or number of frames differs from the camera's, or it was
-    measured with another camera and ``other_camera`` is not set.
+    Raises `CalibrationError` if there is none, its size, number of frames or Bayer phase differs from the camera's, or
+    it was measured with another camera and ``other_camera`` is not set.
     """
     calibration = of_rig or of_camera
     if calibration is None:
@@ -30,36 +30,37 @@ def require_compatible_calibration(
             hint="Set [calibration] file to the calibration of this camera.",
         )
     name = f"The calibration {file or 'of the camera'} does not fit the camera"
-    height_px, width_px = calibration.shape
-    if (height_px, width_px) != (capabilities.height_px, capabilities.width_px):
-        raise CalibrationError(
-            name,
-            expected=f"{capabilities.height_px}×{capabilities.width_px} pixels, the size of the camera's frames",
-            got=f"{height_px}×{width_px}",
-            hint="Restore the image size that was calibrated, or calibrate the present one (sci-stream calibrate).",
-        )
-    if capabilities.n_frames not in (None, calibration.n_frames):
-        raise CalibrationError(
-            name,
-            expected=f"B = {capabilities.n_frames} masks per exposure of the camera",
-            got=f"B = {calibration.n_frames}",
-            hint="Set the modulator to the number of patterns that was calibrated, or name the matching calibration.",
-        )
-    if calibration.bayer and capabilities.bayer and calibration.bayer is not capabilities.bayer:
-        raise CalibrationError(
-            name,
-            expected=f"Bayer phase {capabilities.bayer}",
-            got=calibration.bayer.value,
-            hint="An odd OffsetX or OffsetY, or a flipped image, changes it: restore the settings of the calibration.",
-        )
-    serials = (calibration.camera_serial, capabilities.serial)
-    if all(serials) and serials[0] != serials[1] and not other_camera:
-        raise CalibrationError(
-            name,
-            expected=f"a calibration of the connected camera {capabilities.serial}",
-            got=f"one of camera {calibration.camera_serial}",
-            hint="Calibrate this camera (sci-stream calibrate), or set [calibration] other_camera = true.",
-        )
+    size, own_size = (capabilities.height_px, capabilities.width_px), calibration.shape
+    serial, own_serial = capabilities.serial, calibration.camera_serial
+    checks = (
+        (
+            own_size != size,
+            f"{size[0]}×{size[1]} pixels, the size of the camera's frames",
+            f"{own_size[0]}×{own_size[1]}",
+            "Restore the image size that was calibrated, or calibrate the present one (sci-stream calibrate).",
+        ),
+        (
+            capabilities.n_frames not in (None, calibration.n_frames),
+            f"B = {capabilities.n_frames} masks per exposure of the camera",
+            f"B = {calibration.n_frames}",
+            "Set the modulator to the number of patterns that was calibrated, or name the matching calibration.",
+        ),
+        (
+            serial and own_serial not in ("", serial) and not other_camera,
+            f"a calibration of the connected camera {serial}",
+            f"one of camera {own_serial}",
+            "Calibrate this camera (sci-stream calibrate), or set [calibration] other_camera = true.",
+        ),
+        (
+            capabilities.bayer not in (None, calibration.bayer),
+            f"Bayer phase {capabilities.bayer}",
+            calibration.bayer or "none",
+            f"Restore OffsetX, OffsetY and flips as calibrated, or import the masks with --bayer {capabilities.bayer}.",
+        ),
+    )
+    for is_wrong, expected, got, hint in checks:
+        if is_wrong:
+            raise CalibrationError(name, expected=expected, got=got, hint=hint)
     return calibration
 
 

@@ -55,6 +55,13 @@ def test_other_bayer_phase_is_refused() -> None:
         require_compatible_calibration(camera(bayer=BayerPhase.RGGB), None, calibration(bayer=BayerPhase.BGGR), FILE)
 
 
+def test_calibration_without_a_phase_does_not_fit_a_mosaic() -> None:
+    with pytest.raises(CalibrationError, match=r"expected Bayer phase RGGB; got none.*--bayer RGGB"):
+        require_compatible_calibration(camera(bayer=BayerPhase.RGGB), None, calibration(), FILE)
+    of_mosaic = calibration(bayer=BayerPhase.RGGB)
+    assert require_compatible_calibration(camera(), None, of_mosaic, FILE) is of_mosaic, "sent as a grey format"
+
+
 def test_calibration_of_another_camera_needs_permission() -> None:
     other = replace(calibration(), camera_serial="8")
     with pytest.raises(CalibrationError, match=r"connected camera 7; got one of camera 8.*other_camera = true"):
