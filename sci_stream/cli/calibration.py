@@ -175,9 +175,10 @@ def calibration_check(
 ) -> None:
     """Print the properties of a calibration and check it; exit status 2 if it is not fit for use."""
     from sci_stream.calibration.quality import Verdict, assess, worst
+    from sci_stream.recording.calibration_file import load_calibration, load_measured
     from sci_stream.tools.calibration_report import write_report
 
-    calibration, measured = _load(path)
+    calibration, measured = load_calibration(path), load_measured(path)
     figures = assess(calibration, measured)
     verdict = worst(figures)
     _print_properties(calibration, measured)
@@ -216,12 +217,6 @@ def _print_properties(calibration: Calibration, measured: Measured | None) -> No
     for name, value in properties.items():
         if value not in (None, ""):
             console.print(f"{name:<21}{escape(str(value))}", highlight=False, soft_wrap=True)
-
-
-def _load(path: Path) -> tuple[Calibration, Measured | None]:
-    from sci_stream.recording.calibration_file import load_calibration, load_measured
-
-    return load_calibration(path), load_measured(path)
 
 
 def _must_be_new(path: Path, *, force: bool) -> None:

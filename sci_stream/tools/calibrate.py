@@ -22,7 +22,7 @@ from sci_stream.clock import unix_ns
 from sci_stream.errors import CalibrationError, CameraError, ConfigError, FileFormatError
 from sci_stream.file_guard import writing
 from sci_stream.files.arrays import read_npz
-from sci_stream.model import Array, CameraCapabilities, CameraFrame
+from sci_stream.model import Array, CameraFrame
 from sci_stream.modulation.timing import CameraTrigger
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.optics.calibration import Calibration
@@ -83,10 +83,7 @@ def calibrate(
     no frames; `CalibrationError` if the frames are unsuitable for a calibration; raised as early as possible.
     """
     try:
-        capabilities = camera.open()
-        for text in capabilities.distortions:
-            log.warning("the masks will be wrong: %s", text)
-        session = _Session(camera, capabilities, plan, ask=ask, progress=progress, show=show)
+        session = _Session(camera, plan, ask=ask, progress=progress, show=show)
         with session.running():
             return session.calibrate()
     finally:
@@ -102,10 +99,7 @@ def hold(camera: Camera, pattern: Pattern | None, show: Show) -> None:
     if not isinstance(camera, ModulatedCamera):
         raise ConfigError("The rig commands no modulator", expected="[modulator] driver", hint="See the rig guide.")
     try:
-        capabilities = camera.open()
-        session = _Session(
-            camera, capabilities, CalibrationPlan(), ask=lambda _: None, progress=lambda *_: None, show=show
-        )
+        session = _Session(camera, CalibrationPlan(), ask=lambda _: None, progress=lambda *_: None, show=show)
         with nullcontext() if pattern is None else session.running():
             if pattern is None:
                 camera.start()
@@ -119,21 +113,12 @@ def hold(camera: Camera, pattern: Pattern | None, show: Show) -> None:
 
 
 class _Session:
-    """One calibration of an open camera."""
+    """One calibration of a camera, which it opens."""
 
-    def __init__(
-        self,
-        camera: Camera,
-        capabilities: CameraCapabilities,
-        plan: CalibrationPlan,
-        *,
-        ask: Ask,
-        progress: Progress,
-        show: Show,
-    ) -> None:
+    def __init__(self, camera: Camera, plan: CalibrationPlan, *, ask: Ask, progress: Progress, show: Show) -> None:
         self._plan = plan
         self._ask, self._progress, self._show = ask, progress, show
-        self._capabilities = capabilities
+        capabilities = self._capabilities = camera.open()
         coded = self._coded = camera if isinstance(camera, ModulatedCamera) else None
         self._camera = camera if coded is None else coded.camera
         self._timing = None if coded is None else coded.plan
@@ -157,26 +142,24 @@ class _Session:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Let the camera expose by itself as long as in operation; restore its trigger in any case."""
-        timing = self._timing
-        before = self._camera.trigger_now() if isinstance(self._camera, TriggeredCamera) else None
-        if timing is not None and self._holds:
-            self._arm(CameraTrigger("free", timing.camera.exposure_us, period_us=timing.period_us))
+        camera, timing = self._camera, self._timing
+        before = camera.trigger_now() if isinstance(camera, TriggeredCamera) else None
+        if isinstance(camera, TriggeredCamera) and timing is not None and self._holds:
+            camera.arm(CameraTrigger("free", timing.camera.exposure_us, period_us=timing.period_us))
         try:
             yield
         finally:
             if self._coded is not None and self._holds:
                 self._coded.modulator.hold(None)
             self._camera.stop()
-            if before is not None and timing is not None:
-                self._arm(before)
-
-    def _arm(self, trigger: CameraTrigger) -> None:
-        if isinstance(self._camera, TriggeredCamera):
-            self._camera.arm(trigger)
+            if isinstance(camera, TriggeredCamera) and timing is not None and before is not None:
+                camera.arm(before)
 
     def calibrate(self) -> tuple[Calibration, Measured]:
         """Take all frames and compute."""
         plan = self._plan
+        for text in self._capabilities.distortions:
+            log.warning("the masks will be wrong: %s", text)
         # The order of exposure is stored; reconstruction needs the masks in the order of time.
         order = range(self._n_frames)[::-1] if plan.reverse else range(self._n_frames)
         dark, white, patterns = self._held(order) if self._holds else self._by_phase(order)
@@ -248,15 +231,15 @@ class _Session:
         Each pixel sees an open element in some phase: white is the largest phase. Dark is the light of exposures half
         as long, doubled, less that of whole ones: counts are proportional to light.
         """
-        coded, plan = self._coded, self._timing
+        camera, coded, plan = self._camera, self._coded, self._timing
         assert coded is not None
         assert plan is not None
-        if not isinstance(self._camera, TriggeredCamera):
+        if not isinstance(camera, TriggeredCamera):
             raise ConfigError("A moving mask is measured phase by phase", expected="a camera whose exposure can be set")
         slot_us = plan.mask.slot_us
         shortest_us = slot_us / 2 if self._plan.unattended else slot_us
         latest_us = plan.camera.delay_us + len(order) * slot_us - shortest_us
-        limits = self._camera.timing()
+        limits = camera.timing()
         if shortest_us < limits.min_exposure_us or latest_us > limits.max_delay_us:
             raise ConfigError(
                 "The camera cannot expose for single phases of the mask",
@@ -271,7 +254,7 @@ class _Session:
                 return before
             length_us = len(order) * slot_us / parts
             coded.stop()
-            self._arm(replace(plan.camera, exposure_us=length_us, delay_us=plan.camera.delay_us + index * length_us))
+            camera.arm(replace(plan.camera, exposure_us=length_us, delay_us=plan.camera.delay_us + index * length_us))
             coded.start()
             return self._taken.put(name, self._average(f"Phase {index} (of 0 to {parts - 1}), a uniform bright field"))
 
