@@ -19,8 +19,8 @@ def require_compatible_calibration(
 ) -> Calibration:
     """Return the calibration to use: the rig's file, else the camera's own.
 
-    Raises `CalibrationError` if there is none, its size, number of frames or Bayer phase differs from the camera's, or
-    it was measured with another camera and ``other_camera`` is not set.
+    Raises `CalibrationError` if there is none, its size, number of frames, Bayer phase or bit depth differs from the
+    camera's, or it was measured with another camera and ``other_camera`` is not set.
     """
     calibration = of_rig or of_camera
     if calibration is None:
@@ -32,6 +32,7 @@ def require_compatible_calibration(
     name = f"The calibration {file or 'of the camera'} does not fit the camera"
     size, own_size = (capabilities.height_px, capabilities.width_px), calibration.shape
     serial, own_serial = capabilities.serial, calibration.camera_serial
+    bits, own_bits = capabilities.bit_depth, calibration.bit_depth or capabilities.bit_depth
     checks = (
         (
             own_size != size,
@@ -56,6 +57,13 @@ def require_compatible_calibration(
             f"Bayer phase {capabilities.bayer}",
             calibration.bayer or "none",
             f"Restore OffsetX, OffsetY and flips as calibrated, or import the masks with --bayer {capabilities.bayer}.",
+        ),
+        (
+            # Imported masks may name the bits of a sensor that sends them in a wider format.
+            own_bits > bits or (own_bits < bits and own_serial),
+            f"{bits} bits, those of the camera's {capabilities.pixel_format}",
+            f"{own_bits} bits",
+            "Restore the PixelFormat that was calibrated, or calibrate the present one (sci-stream calibrate).",
         ),
     )
     for is_wrong, expected, got, hint in checks:

@@ -62,7 +62,20 @@ def test_calibration_without_a_phase_does_not_fit_a_mosaic() -> None:
     assert require_compatible_calibration(camera(), None, of_mosaic, FILE) is of_mosaic, "sent as a grey format"
 
 
-def test_calibration_of_another_camera_needs_permission() -> None:
+@pytest.mark.parametrize(("bits", "serial"), [(14, ""), (10, "7")], ids=["imported", "measured"])
+def test_calibration_of_another_bit_depth_is_refused(bits: int, serial: str) -> None:
+    other = replace(calibration(), bit_depth=bits, camera_serial=serial)
+    with pytest.raises(CalibrationError, match=rf"expected 12 bits.*Mono12; got {bits} bits.*PixelFormat"):
+        require_compatible_calibration(camera(), None, other, FILE)
+
+
+@pytest.mark.parametrize(("bits", "serial"), [(None, "7"), (12, "7"), (10, "")], ids=["unknown", "same", "imported"])
+def test_calibration_of_no_other_bit_depth_is_used(bits: int | None, serial: str) -> None:
+    fitting = replace(calibration(), bit_depth=bits, camera_serial=serial)
+    assert require_compatible_calibration(camera(), None, fitting, FILE) is fitting
+
+
+def test_calibration_of_another_camera_camera_needs_permission() -> None:
     other = replace(calibration(), camera_serial="8")
     with pytest.raises(CalibrationError, match=r"connected camera 7; got one of camera 8.*other_camera = true"):
         require_compatible_calibration(camera(), None, other, FILE)
