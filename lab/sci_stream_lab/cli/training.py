@@ -37,6 +37,9 @@ def train(
     kernel_rate: Annotated[float | None, typer.Option(help="Rate of Muon, for the inner kernels, likewise.")] = None,
     decay: Annotated[float, typer.Option(help="Share of the steps over which the rates fall.")] = 0.3,
     clip_size: Annotated[int, typer.Option(help="Height and width of the videos of unrolled, in pixels.")] = 128,
+    taught_share: Annotated[
+        float, typer.Option(help="Of unrolled: share of the draws that 40 iterations with ffdnet teach too.")
+    ] = 0.3,
     validate_every: Annotated[int, typer.Option(help="Steps between checkpoints and points of the curve.")] = 1000,
     held_out: HeldOut = None,
     memory_mib: Annotated[
@@ -60,6 +63,7 @@ def train(
         kernel_rate=kernel_rate,
         decay_share=decay,
         clip_px=clip_size,
+        taught_share=taught_share,
         stages=stages,
         validate_every=validate_every,
     )

@@ -118,7 +118,7 @@ class ModelCard:
     def _training(self) -> str:
         whole = self.steps is not None and self.step >= self.steps
         state = "complete" if whole else f"not complete (of {self.steps or 'an open number of'} steps)"
-        unused = {"clip_px", "stages", "layers", "channels"}
+        unused = {"clip_px", "taught_share", "stages", "layers", "channels"}
         if isinstance(self.shape, UnrolledShape):
             unused = {"bayer_share", "sigma_most"}
         if self._in_loop:
@@ -167,7 +167,7 @@ class ModelCard:
             f"{data} --seed {s['seed']} --batch {s['batch']} --patch {s['patch_px']} "
             f"--learning-rate {s['learning_rate']} --kernel-rate {s['kernel_rate']} "
             f"--decay {s['decay_share']} --steps {self.steps or self.step}"
-            + (f" --clip-size {s['clip_px']}" if whole else "")
+            + (f" --clip-size {s['clip_px']} --taught-share {s.get('taught_share', 0)}" if whole else "")
             + (" --start-from BEGUN_WITH.safetensors" if self.begun_with else "")
         )
         return (

@@ -59,6 +59,9 @@ class TrainingSettings:
         Fraction of patches taken from an aliased plane of the Bayer mosaic; the others are luminance. Photographs only.
     clip_px
         Unrolled only: height and width of the videos that patches are taken from, even and at least ``patch_px``.
+    taught_share
+        Unrolled only: fraction of the draws whose steps also learn from the result of 40 iterations with FFDNet. On a
+        CPU such a draw takes ten times as long.
     stages, layers, channels
         Unrolled only: see `sci_stream_lab.training.unrolled.network.UnrolledShape`.
     validate_every
@@ -87,6 +90,7 @@ class TrainingSettings:
     sigma_most: float = 75 / 255
     bayer_share: float = 0.25
     clip_px: int = 128
+    taught_share: float = 0.3
     stages: int = 4
     layers: int = 7
     channels: int = 64
@@ -106,6 +110,7 @@ class TrainingSettings:
             "sigma_most": (0.0, self.sigma_most, 1.0),
             "bayer_share": (0.0, self.bayer_share, 1.0),
             "clip_px": (self.patch_px, self.clip_px, 1024),
+            "taught_share": (0.0, self.taught_share, 1.0),
             "stages": (1, self.stages, 64),
             "layers": (2, self.layers, 64),
             "channels": (2, self.channels, 1024),

@@ -27,6 +27,7 @@ from sci_stream_lab.training.unrolled.masks import moving_masks
 from sci_stream_lab.training.unrolled.samples import (
     CodedSamples,
     StartOf,
+    Teacher,
     cut,
     draw_n_frames,
     draw_solve,
@@ -34,6 +35,8 @@ from sci_stream_lab.training.unrolled.samples import (
 )
 from sci_stream_lab.training.video.scenes import Scenes, Video, centre
 
+# The teacher's denoiser and iterations.
+_TAUGHT_BY, _TAUGHT_ITERATIONS = "ffdnet", 40
 DrawnT = TypeVar("DrawnT")
 # Distinguishes the seeds of batches from those of the snapshots they are cut from.
 _BATCHES = 1
@@ -134,6 +137,9 @@ class UnrolledData(CodedScenes[list[CodedSamples], CodedSamples]):
     def __init__(self, *args: Any, held_out: int) -> None:
         super().__init__(*args, held_out=held_out)
         self._before = make_denoiser(_BEFORE, self._device, precision=Precision.AUTO)
+        self._teacher = Teacher(
+            make_denoiser(_TAUGHT_BY, self._device, precision=Precision.AUTO), _TAUGHT_ITERATIONS, self._device
+        )
         self._solver = dataclasses.replace(default_settings(self._device, "unrolled"), warm_start=True)
 
     def _draw(self, rng: np.random.Generator, number: int, n_frames: int) -> list[CodedSamples]:
@@ -141,7 +147,9 @@ class UnrolledData(CodedScenes[list[CodedSamples], CodedSamples]):
         solves = (
             draw_solve(rng, self._scenes, self._measured, start_of, n_frames=n_frames, size=size) for _ in range(number)
         )
-        return [finish_iterations(solve, int(rng.choice(_ITERATIONS, p=_LIKELY))) for solve in solves]
+        iterations = [int(rng.choice(_ITERATIONS, p=_LIKELY)) for _ in range(number)]
+        teacher = self._teacher if rng.random() < self._settings.taught_share else None
+        return [finish_iterations(solve, n, teacher) for solve, n in zip(solves, iterations, strict=True)]
 
     def _batch(self, rng: np.random.Generator, drawn: list[CodedSamples]) -> CodedSamples:
         return cut(rng, drawn, self._settings.patch_px)

@@ -14,6 +14,8 @@ from sci_stream_lab.training.unrolled.samples import CodedSamples
 
 # Weight of the estimates before the last one, which are results too where time is short.
 _EARLY = 0.2
+# Weight of the distance from a teacher's result, beside that from the truth.
+_TAUGHT = 0.3
 # Weight of an estimate's roughness, which shows as texture and hardly counts in squared errors; the number added to it;
 # the detail below which a scene is smooth; and the share of a sample that must be.
 _ROUGH, _LEAST_ROUGH, _SMOOTH_BELOW, _LEAST_SMOOTH = 0.8, 1e-3, 0.01, 0.03
@@ -33,6 +35,10 @@ def _detail(video: torch.Tensor) -> torch.Tensor:
     return video - F.avg_pool2d(video, 3, 1, 1, count_include_pad=False)
 
 
+def _mean_squares(errors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([error.square().mean((1, 2, 3)) for error in errors])
+
+
 class UnrolledLearner(Learner[CodedSamples, list[Stage]]):
     """Train all stages at once, from these weights."""
 
@@ -48,10 +54,13 @@ class UnrolledLearner(Learner[CodedSamples, list[Stage]]):
         return [*self._outer, *self._inner, *self._biases]
 
     def _loss(self, samples: CodedSamples) -> torch.Tensor:
-        coded, truth = samples
+        coded, truth, taught = samples
         dtype = torch.bfloat16 if self._bfloat16 else torch.float32
-        errors = [x - truth for x in estimates(coded, self._as_stages(self._parameters), dtype)]
-        losses = error_of_solves(torch.stack([error.square().mean((1, 2, 3)) for error in errors]))
+        results = [*estimates(coded, self._as_stages(self._parameters), dtype)]
+        errors = [x - truth for x in results]
+        losses = error_of_solves(_mean_squares(errors))
+        if taught is not None:
+            losses = losses + _TAUGHT * error_of_solves(_mean_squares([x - taught for x in results]))
         losses = (losses + _ROUGH * torch.stack([roughness(error, truth) for error in errors])).mean(1)
         return losses[-1] + _EARLY * losses[:-1].sum()
 

@@ -19,7 +19,7 @@ from sci_stream.recon.algorithms.unrolled import Coded
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.initialization.initializer import InitialState, Past, coded
 from sci_stream.recon.measurement import Measurement
-from sci_stream.recon.settings import SolverSettings
+from sci_stream.recon.settings import SolverSettings, default_settings
 from sci_stream_lab.training.unrolled.masks import MaskPair, draw_pair
 from sci_stream_lab.training.video.scenes import Scenes, Video, sensed
 
@@ -44,10 +44,14 @@ class StartedSolve(NamedTuple):
 
 
 class CodedSamples(NamedTuple):
-    """Snapshots of as many frames each as stages meet them, with the truth, (N, B, H, W)."""
+    """Snapshots of as many frames each as stages meet them, with the truth, (N, B, H, W).
+
+    ``taught``, (N, B, H, W), is the result of a teacher, if there is one.
+    """
 
     coded: Coded
     truth: torch.Tensor
+    taught: torch.Tensor | None = None
 
 
 def draw_n_frames(rng: np.random.Generator) -> int:
@@ -123,12 +127,28 @@ class StartOf:
         return StartedSolve(engine, measurement, engine.initialize(measurement, before), frames)
 
 
+class Teacher:
+    """Solves with another denoiser and more iterations, on a device."""
+
+    def __init__(self, denoiser: Denoiser, iterations: int, device: torch.device) -> None:
+        self._denoiser, self._iterations, self._device = denoiser, iterations, device
+        self._settings = default_settings(device, denoiser.name)
+
+    @torch.no_grad()
+    def __call__(self, calibration: Calibration, measurement: Measurement) -> torch.Tensor:
+        """Return the video of a measurement, (1, B, H, W), from the start that needs no other."""
+        engine = Engine(calibration, self._denoiser, self._device, self._settings)
+        (last,) = deque(engine.solve(measurement, engine.initialize(measurement, None), self._iterations), maxlen=1)
+        return last
+
+
 @torch.no_grad()
-def finish_iterations(solve: StartedSolve, iterations: int) -> CodedSamples:
-    """Return a snapshot as the stages meet it, after this many iterations, ≥ 1."""
+def finish_iterations(solve: StartedSolve, iterations: int, teacher: Teacher | None = None) -> CodedSamples:
+    """Return a snapshot as the stages meet it, after this many iterations, ≥ 1, and its teacher's result."""
     engine, measurement, start, truth = solve
+    taught = None if teacher is None else teacher(engine.calibration, measurement)
     (last,) = deque(engine.solve(measurement, start, iterations), maxlen=1)
-    return CodedSamples(coded(measurement, start, last), truth)
+    return CodedSamples(coded(measurement, start, last), truth, taught)
 
 
 def cut(rng: np.random.Generator, samples: Sequence[CodedSamples], size: int) -> CodedSamples:
@@ -141,9 +161,10 @@ def cut(rng: np.random.Generator, samples: Sequence[CodedSamples], size: int) ->
         kind, backwards = int(rng.integers(8)), rng.random() < 0.5
         flipped = [axis for axis, bit in ((-1, 1), (-2, 2)) if kind & bit]
         parts = []
-        for image in (*sample.coded, sample.truth):
+        for image in (*sample.coded, sample.truth, *(() if sample.taught is None else (sample.taught,))):
             part = image[..., rows, columns].flip([*flipped, 1] if backwards and image.ndim == 4 else flipped)
             parts.append(part.mT if kind & 4 else part)
         fields.append(parts)
-    *coded, truth = (torch.cat(field).contiguous() for field in zip(*fields, strict=True))
-    return CodedSamples(Coded(*coded), truth)
+    images = [torch.cat(field).contiguous() for field in zip(*fields, strict=True)]
+    n_coded = len(Coded._fields)
+    return CodedSamples(Coded(*images[:n_coded]), *images[n_coded:])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -19,9 +20,20 @@ Video = npt.NDArray[np.float32]
 """(B, H, W), 0–1."""
 Grey = npt.NDArray[np.uint8]
 
+
+class Shares(NamedTuple):
+    """Shares of scenes, and of the layers of moving photographs that are out of focus."""
+
+    clips: float
+    drawn: float
+    soft: float
+
+
 # Most others are photographs set moving: sharper than clips, and with motion that is known to be smooth. The rest are
 # drawn: plain surfaces, which show false texture, and edges of high contrast that move fast, which clips hardly have.
-_CLIP_SHARE, _DRAWN_SHARE = 0.4, 0.15
+_SHARES = Shares(clips=0.4, drawn=0.15, soft=0.25)
+# Some scenes are plain on purpose: the busiest of some hardly are.
+_PLAIN, _PLAIN_SHARE = Shares(clips=0.0, drawn=0.6, soft=0.9), 0.17
 # Speeds of drawn shapes, in pixels a frame, and how many there are at most.
 _DRAWN_SPEED, _MAX_SHAPES = (0.1, 8.0), 8
 # Long side to which photographs are reduced, so that a window shows as much as one of a clip does.
@@ -36,9 +48,8 @@ _ZOOM, _HALVED_FROM = (0.6, 2.6), 1.4
 _SPEED, _STILL_SHARE = (0.1, 5.0), 0.3
 # Every how many frames of a clip are used, in turn.
 _STRIDES = (1, 1, 1, 2, 2, 3, 4)
-# Of the layers of moving photographs: out of focus, as smooth things are that show false texture best; and how much, in
-# pixels.
-_SOFT_SHARE, _SOFT_PX = 0.25, (1.5, 10.0)
+# How far layers are out of focus, as smooth things are that show false texture best, in pixels.
+_SOFT_PX = (1.5, 10.0)
 # Standard deviation below which a window shows next to nothing; most such windows are drawn again.
 _FLAT = 4
 _MAX_DRAWS = 10
@@ -57,28 +68,37 @@ class Scenes:
 
     def draw(self, rng: np.random.Generator, n_frames: int, size: int) -> Video:
         """Draw a video of this many square frames: the same for the same state of ``rng``."""
-        drawn = (self._draw(rng, n_frames, size) for _ in range(_BUSIEST_OF if rng.random() < _BUSY_SHARE else 1))
-        return max(drawn, key=_busyness)
+        if rng.random() < _PLAIN_SHARE:
+            return self._draw(rng, n_frames, size, _PLAIN)
+        number = _BUSIEST_OF if rng.random() < _BUSY_SHARE else 1
+        return max((self._draw(rng, n_frames, size, _SHARES) for _ in range(number)), key=_busyness)
 
-    def _draw(self, rng: np.random.Generator, n_frames: int, size: int) -> Video:
+    def _draw(self, rng: np.random.Generator, n_frames: int, size: int, shares: Shares) -> Video:
         long_enough = [clip for clip in self._clips if len(clip) >= n_frames]
         chance = rng.random()
-        if chance < _DRAWN_SHARE:
+        if chance < shares.drawn:
             video = _drawn(rng, n_frames, size)
-        elif long_enough and chance < _DRAWN_SHARE + _CLIP_SHARE:
+        elif long_enough and chance < shares.drawn + shares.clips:
             video = _window(rng, long_enough, n_frames, size).astype(np.float32)
         else:
-            video = self._moving_photographs(rng, n_frames, size)
+            video = self._moving_photographs(rng, n_frames, size, shares.soft)
         return _varied(rng, video / np.float32(255))
 
-    def _moving_photographs(self, rng: np.random.Generator, n_frames: int, size: int) -> npt.NDArray[np.float32]:
+    def _moving_photographs(
+        self, rng: np.random.Generator, n_frames: int, size: int, soft_share: float
+    ) -> npt.NDArray[np.float32]:
         """Draw a moving background with up to two blobs of other photographs that pass in front of it."""
         speed = math.exp(rng.uniform(*np.log(_SPEED)))
-        video = self._layer(rng, n_frames, size, 0.0 if rng.random() < _STILL_SHARE else speed)
+
+        def layer(speed: float) -> npt.NDArray[np.float32]:
+            frames = self._layer(rng, n_frames, size, speed)
+            return _out_of_focus(rng, frames) if rng.random() < soft_share else frames
+
+        video = layer(0.0 if rng.random() < _STILL_SHARE else speed)
         for _ in range(rng.integers(3)):
-            layer = self._layer(rng, n_frames, size, speed)
+            front = layer(speed)
             alpha = _blob(rng, n_frames, size, speed)
-            video = video * (1 - alpha) + layer * alpha
+            video = video * (1 - alpha) + front * alpha
         return video
 
     def _layer(self, rng: np.random.Generator, n_frames: int, size: int, speed: float) -> npt.NDArray[np.float32]:
@@ -99,10 +119,12 @@ class Scenes:
             affine = np.column_stack((linear, middle - linear @ (size / 2, size / 2)))
             flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
             frames.append(cv2.warpAffine(image, affine, (size, size), flags=flags, borderMode=cv2.BORDER_REFLECT_101))
-        if rng.random() < _SOFT_SHARE:
-            soft_px = math.exp(rng.uniform(*np.log(_SOFT_PX)))
-            frames = [cv2.GaussianBlur(frame, (0, 0), soft_px) for frame in frames]
         return np.stack(frames).astype(np.float32)
+
+
+def _out_of_focus(rng: np.random.Generator, frames: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    soft_px = math.exp(rng.uniform(*np.log(_SOFT_PX)))
+    return np.stack([cv2.GaussianBlur(frame, (0, 0), soft_px) for frame in frames])
 
 
 def centre(clip: Clip) -> Video:

@@ -34,7 +34,7 @@ from sci_stream_lab.training.train import TrainingResult, train
 from sci_stream_lab.training.unrolled.learner import UnrolledLearner, roughness
 from sci_stream_lab.training.unrolled.masks import draw_pair, moving_masks
 from sci_stream_lab.training.unrolled.network import UnrolledShape, grown, initial_stages
-from sci_stream_lab.training.unrolled.samples import CodedSamples, StartOf, cut, draw_solve, finish_iterations
+from sci_stream_lab.training.unrolled.samples import CodedSamples, StartOf, Teacher, cut, draw_solve, finish_iterations
 from sci_stream_lab.training.variants import NetworkShape
 from sci_stream_lab.training.video.scenes import Scenes
 
@@ -79,6 +79,32 @@ def test_steps_on_one_sample_lower_its_error() -> None:
     for _ in range(40):
         learner.learn(sample, rate=2e-3, kernel_rate=0.01)
     assert error() < 0.7 * before
+
+
+def test_teacher_draws_the_result_towards_its_own() -> None:
+    sample = _sample()
+    taught = sample._replace(taught=sample.truth + 0.2)
+    levels = []
+    for samples in (sample, taught):
+        learner = UnrolledLearner(initial_stages(SHAPE, 0), CPU, ema_decay=0.5)
+        for _ in range(20):
+            learner.learn(samples, rate=2e-3, kernel_rate=0.01)
+        levels.append(float(_last(sample.coded, learner.weights()).mean()))
+    assert levels[0] < levels[1]
+
+
+def test_taught_draws_have_the_result_of_longer_solves(go: Go, tmp_path: Path) -> None:
+    teacher, sample = Teacher(make_denoiser("ffdnet-lite", CPU), 6, CPU), _sample()
+    truth = sample.truth[0].numpy()
+    masks = (np.random.default_rng(0).random(truth.shape) < 0.5).astype(np.float32)
+    solve = START_OF(masks, np.asarray((masks * truth).sum(0), np.float32), truth=truth)
+    taught = finish_iterations(solve, 1, teacher).taught
+    assert taught is not None
+    errors = [(x - sample.truth).square().mean() for x in (taught, sample.coded.start)]
+    assert errors[0] < errors[1]
+    part = cut(np.random.default_rng(0), [sample._replace(taught=sample.truth)] * 2, 16)
+    assert torch.equal(part.truth, part.taught)
+    assert go(tmp_path / "run", dataclasses.replace(SETTINGS, taught_share=1.0), steps=1).finished
 
 
 def test_roughness_counts_errors_on_smooth_surfaces_only() -> None:
@@ -215,7 +241,7 @@ def test_cut_keeps_measurement_and_truth_together() -> None:
 Go = Callable[..., TrainingResult]
 SETTINGS = TrainingSettings(
     variant="unrolled", stages=2, layers=3, channels=16, batch=8, patch_px=16, clip_px=32, warmup_steps=2,
-    validate_every=3, ema_decay=0.9,
+    validate_every=3, ema_decay=0.9, taught_share=0,
 )  # fmt: skip
 
 
