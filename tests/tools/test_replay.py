@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import cv2
 import h5py
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from sci_stream.optics.displacement import NO_DISPLACEMENT, Displacement
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.engine import Engine
+from sci_stream.recon.settings import default_settings, suited_to_masks
 from sci_stream.recording.calibration_file import save_calibration
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.writer import RecordingWriter
@@ -286,6 +288,15 @@ def test_recording_of_a_removed_denoiser_replays_with_another(tmp_path: Path, ca
     done = replay(recorded, ReplayPlan(solver=SolverChanges(denoiser="tv")))
     with sci_stream.open(done.path) as again:
         assert again.video_of(1).shape == (B, H, W)
+
+
+def test_another_denoiser_takes_the_iterations_of_coarse_masks(tmp_path: Path, calibration: Calibration) -> None:
+    coarse = dataclasses.replace(calibration, phi=np.stack([cv2.GaussianBlur(m, (0, 0), 2) for m in calibration.phi]))
+    done = replay(Live(coarse, SECTION).record(tmp_path / "run.h5"), ReplayPlan(solver=SolverChanges(denoiser="tv")))
+    usual = default_settings(CPU, "tv")
+    with sci_stream.open(done.path) as again:
+        taken = again.table["iterations"][-1]
+    assert taken == suited_to_masks(usual, coarse.fineness).iterations > usual.iterations
 
 
 def test_resumed_replay_equals_uninterrupted_one(recorded: Path) -> None:

@@ -16,7 +16,7 @@ from sci_stream.calibration.diagnosis import WITHHELD
 from sci_stream.config import ReconstructSection, parse_rig
 from sci_stream.errors import ConfigError, WeightsError
 from sci_stream.model import Array
-from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_prior, solver_id
+from sci_stream.nodes.reconstruct.solver_settings import describe_solver, make_prior, solver_id, suited
 from sci_stream.optics.calibration import Calibration
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.recon.algorithms.unrolled import Prior
@@ -111,7 +111,7 @@ def replay_solver(
     # Older recordings name no settings in their rows: all nodes used the same rig.
     used = [recorded[name] for name in named] or list(recorded.values())[:1]
     return ReplaySolver(
-        [_setup(section, one, changes, device) for one in used or (None,)],
+        [_setup(section, one, changes, device, calibration) for one in used or (None,)],
         _chosen(cells, named),
         *_corrections(series, calibration),
         series.first_seq,
@@ -171,7 +171,11 @@ def _corrections(series: RecordedSeries, calibration: Calibration) -> tuple[Arra
 
 
 def _setup(
-    section: ReconstructSection, recorded: Settings | None, changes: SolverChanges, device: torch.device
+    section: ReconstructSection,
+    recorded: Settings | None,
+    changes: SolverChanges,
+    device: torch.device,
+    calibration: Calibration,
 ) -> SolverSetup:
     """Return the settings from a recording, or else from a rig, with the changes applied."""
     if recorded is not None:
@@ -184,7 +188,7 @@ def _setup(
         section = section.model_copy(update=update)
         _check_weights(section.weights, recorded)
     denoiser, defaults = make_prior(section, device)
-    settings = defaults if recorded is None else settings
+    settings = suited(section, defaults, calibration) if recorded is None else settings
     changed = {name: value for name in ("iterations", "sigma_first", "sigma_last") if (value := getattr(changes, name))}
     if "iterations" in changed:
         changed["min_iterations"] = min(settings.min_iterations, changed["iterations"])
