@@ -60,9 +60,10 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
 
     An existing file is never modified: ``<stem>_001.h5`` and so on are tried (see `path`), and rows in earlier segments
     of the same series count as written. ``raw``, ``video``, ``picture`` of an analysis and estimated ``error`` select
-    the stored data; the columns are always written. Row 0 is ``first_seq``, by default the first snapshot without an
-    outcome in earlier segments or, where there are none, ``settled_below``. ``video_dtype`` is float16, float32, or
-    uint16 for 0 to 2 in equal steps. ``parent``, the source of a derived recording, is stored as JSON.
+    the stored data; the columns are always written. Row 0 is ``first_seq``, by default the first snapshot from
+    ``settled_below`` up without an outcome in earlier segments; those before it have one in the ledger, perhaps without
+    a row. ``video_dtype`` is float16, float32, or uint16 for 0 to 2 in equal steps. ``parent``, the source of a derived
+    recording, is stored as JSON.
 
     Raises `StorageError` if the file cannot be created.
     """
@@ -85,6 +86,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
     ) -> None:
         self.info = info
         self.notes: dict[str, Json] = {}
+        self.settled_below = settled_below
         self._calibration = calibration
         self._first_path = path
         self._written = WrittenRows()
@@ -93,9 +95,9 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
         stored = {"raw": raw, "video": video, "picture": picture, "error": error}
         frames = {name: dtype for name, dtype in types.items() if stored[name]}
         self._layout = Layout(first_seq=0, frames=frames, compression=compression, parent=parent)
-        self._create(0, first_seq, settled_below)
+        self._create(0, first_seq)
 
-    def _create(self, segment: int, first_seq: int | None = None, settled_below: int = 0) -> None:
+    def _create(self, segment: int, first_seq: int | None = None) -> None:
         """Create the segment of this number, or the first after it whose file does not exist, and open it."""
         self.bytes_written = 0
         self.rows_written = 0
@@ -106,7 +108,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             try:
                 # Late results may belong to snapshots whose raw counts are in an earlier segment, so the default first
                 # row is the first snapshot without an outcome, not the next one to arrive.
-                earliest = settled_below if self._written.first is None else self._written.first
+                earliest = max(self.settled_below, self._written.first or 0)
                 self.first_seq = self._written.settled.first_missing(earliest) if first_seq is None else first_seq
                 with ExitStack() as opened:
                     with new_segment(self.path) as hidden:
@@ -253,10 +255,11 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             )
         row = seq - self.first_seq
         if row >= self._rows.rows + MAX_EMPTY_ROWS:
-            raise InputError(
+            raise StorageError(
                 f"Snapshot {seq} is too far ahead of the recording {self.path}",
                 expected=f"at most {MAX_EMPTY_ROWS} empty rows before it",
                 got=f"row {row} after {self._rows.rows}",
+                hint="Switch the recording on again: a segment begins with the first snapshot without an outcome.",
             )
         return row
 

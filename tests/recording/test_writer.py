@@ -263,9 +263,9 @@ def test_row_far_ahead_of_all_others_is_refused(tmp_path: Path, series) -> None:
     with RecordingWriter(path, series.info, series.calibration) as writer:
         writer.write_reconstruction(series.reconstruction(0))
         for seq in (MAX_EMPTY_ROWS + 1, 2**48 - 1):
-            with pytest.raises(InputError, match="too far ahead"):
+            with pytest.raises(StorageError, match="too far ahead"):
                 writer.write_outcome(seq, "dropped", "queue_full")
-            with pytest.raises(InputError, match="too far ahead"):
+            with pytest.raises(StorageError, match="too far ahead"):
                 writer.write_raw(series.snapshot(seq))
         writer.write_outcome(5000, "dropped", "queue_full")
     with Recording(path) as recording:
@@ -281,6 +281,8 @@ def test_late_recording_begins_at_first_unsettled_snapshot(tmp_path: Path, serie
             assert second.first_seq == start + 1
     with RecordingWriter(path, series.info, series.calibration) as after_restart:
         assert after_restart.first_seq == start + 1
+    with RecordingWriter(path, series.info, series.calibration, settled_below=start + 9) as without_rows:
+        assert without_rows.first_seq == start + 9
 
 
 def test_numbers_beyond_their_columns_become_the_nearest(tmp_path: Path, series) -> None:

@@ -99,7 +99,7 @@ class Recorder:
     def start(self, settled_below: int = 0, *, make_folder: bool = True) -> str:
         """Record from the next snapshot on; return the file name.
 
-        A first segment begins at ``settled_below``: snapshots before it have an outcome and need no row.
+        Snapshots before ``settled_below`` have an outcome and need no row in the new segment.
 
         Raises `InputError` if already recording, while the previous file is still being written, or if the name of the
         series, which may come from the network, is not a valid file name; `StorageError` if the folder or the file

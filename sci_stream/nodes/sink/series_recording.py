@@ -67,10 +67,14 @@ OnDurable = Callable[[Written], None]
 
 @dataclass(frozen=True, slots=True)
 class LedgerNote:
-    """The ledger at this moment, so that a crash leaves a recent one in the file, with ``notes`` next to it."""
+    """The ledger at this moment, so that a crash leaves a recent one in the file, with ``notes`` next to it.
+
+    The next segment needs no row for snapshots below ``settled_below``.
+    """
 
     ledger: LedgerCounts
     notes: dict[str, Json] = field(default_factory=dict)
+    settled_below: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +275,7 @@ class SeriesRecording:
                 case LedgerNote():
                     self.ledger = data.ledger
                     self.writer.notes |= data.notes
+                    self.writer.settled_below = data.settled_below
                     self.writer.write_ledger(data.ledger)
                 case SettingChange() | Event():
                     self._journal.append("changed" if isinstance(data, SettingChange) else "event", asdict(data))

@@ -30,6 +30,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.parameters import SettingChange
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.segments import DAMAGE, count_recorded, earlier_segments, recording_path
+from sci_stream.recording.writer import MAX_EMPTY_ROWS
 from sci_stream.wire.messages import Accepted, Dropped, SeriesEnd, acknowledgement_of
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,8 @@ _SOLVERS_IN_FILE, _EVENTS_IN_FILE = 32, 128
 _EVENTS_SHOWN = 20
 _LONGEST_SOLVER = 1500
 # The acquire node reports its count with each heartbeat. In between, snapshots arrive with numbers beyond it: no camera
-# is faster than this. Each number that is accepted may cost a row of 300 bytes in the recording.
+# is faster than this. Each number that is accepted may cost a row of 300 bytes in the recording, and ends it beyond
+# `MAX_EMPTY_ROWS`.
 _MAX_SNAPSHOTS_PER_S = 1 << 17
 _MAX_COUNT = 2**48
 # The file is written before each acknowledgement; the journal has every change.
@@ -114,7 +116,7 @@ class SeriesSession:
         # Of deliveries that wait for the decision on their raw counts, once that is saved.
         self._acknowledgements: list[tuple[bytes, Accepted]] = []
         self.ended_by: bytes | None = None
-        self._ahead = int(_MAX_SNAPSHOTS_PER_S * max(1.0, rig.network.heartbeat_s))
+        self._ahead = min(MAX_EMPTY_ROWS // 2, int(_MAX_SNAPSHOTS_PER_S * max(1.0, rig.network.heartbeat_s)))
         self.recorder = Recorder(info, calibration, rig.record, picture=bool(rig.reconstruct.analyses))
         state, is_triggered = triggers or TriggerState(), rig.record.is_triggered
         self._triggered = TriggeredSeries(info, rig, calibration.saturation_dn, state) if is_triggered else None
@@ -529,7 +531,7 @@ class SeriesSession:
                 dataclasses.asdict(event) for event in self._triggered.ring.state.events[-_EVENTS_IN_FILE:]
             ]
         if not self.recorder.is_full:
-            self.recorder.submit(LedgerNote(self.ledger.counts(), notes))
+            self.recorder.submit(LedgerNote(self.ledger.counts(), notes, self.ledger.settled_below))
 
     def status(self, now_s: float) -> SeriesStatus:
         """Return the status of the series for the page."""

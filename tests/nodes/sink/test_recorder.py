@@ -23,7 +23,7 @@ from sci_stream.nodes.sink.series_recording import LedgerNote, Written
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.segments import free_bytes
 from sci_stream.recording.series import RecordedSeries, open_recording
-from sci_stream.recording.writer import RecordingWriter
+from sci_stream.recording.writer import MAX_EMPTY_ROWS, RecordingWriter
 from sci_stream.wire.messages import Dropped
 from tests.journals import read_journal
 from tests.nodes.sink.record_section import record_section
@@ -370,6 +370,22 @@ def test_segments_by_size_make_one_recording(tmp_path: Path, series) -> None:
         assert whole.notes == {"solvers": {"reconstruct-0": {}}}
     events = [event["event"] for event in read_journal(tmp_path / "run-1.journal.jsonl")]
     assert events.count("segment_started") == 2
+
+
+def test_next_segment_has_no_row_for_snapshots_settled_before(tmp_path: Path, series) -> None:
+    recorder = started(record_section(tmp_path, segment_bytes=1), series, batch_items=1)
+    for item in (series.snapshot(0), LedgerNote({"acquired": 5}, settled_below=5), series.snapshot(5)):
+        recorder.submit(item)
+    recorder.close(LEDGER)
+    with Recording(tmp_path / "run-1_001.h5") as second, Recording(tmp_path / "run-1_002.h5") as third:
+        assert (second.first_seq, third.first_seq) == (0, 5)
+
+
+def test_row_far_ahead_ends_the_recording_with_a_reason(recorder: Recorder, series) -> None:
+    recorder.submit(series.snapshot(0))
+    recorder.submit(series.snapshot(2 * MAX_EMPTY_ROWS))
+    recorder.close(LEDGER)
+    assert "too far ahead" in recorder.status().incomplete_reason
 
 
 def test_segments_by_age_are_never_empty(tmp_path: Path, series) -> None:

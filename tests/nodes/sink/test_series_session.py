@@ -183,6 +183,7 @@ def test_snapshots_received_while_recording_is_off_are_counted(
         assert recording.ledger["unrecorded"] == 2
     with Recording(Path(second)) as recording:
         assert list(recording.settled_seqs) == [5]
+        assert recording.first_seq == 5, "no row for the one that came while recording was off"
         assert recording.ledger is not None
         assert recording.ledger["closed"]
         assert recording.ledger["unrecorded"] == 3
