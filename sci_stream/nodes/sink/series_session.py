@@ -111,6 +111,8 @@ class SeriesSession:
             patience_s=_REORDER_PATIENCE_S,
         )
         self._raw_safe = IntervalSet()
+        # Reported without video while their raw counts wait for the recorder, which may lose them.
+        self._awaiting_raw: set[int] = set()
         self._pending: dict[Accepted, _Pending] = {}
         self._written: queue.SimpleQueue[tuple[Accepted, Written]] = queue.SimpleQueue()
         # Of deliveries that wait for the decision on their raw counts, once that is saved.
@@ -214,10 +216,12 @@ class SeriesSession:
         pending = self._pending.get(key)
         if pending is None and not self._is_safe(message):
             self._pending[key] = _Pending(self._accept(message, now_s), [sender])
-            if self._triggered is None:
-                self._queue(key)
-            else:
+            if self._triggered is not None:
                 self._await_decision(key, self._triggered)
+            elif key.of == "dropped" and self._raw_is_coming(key.seq):
+                self._awaiting_raw.add(key.seq)
+            else:
+                self._queue(key)
             return False
         if pending is None and self._triggered is not None:
             self._accept(message, now_s)  # videos of snapshots that are not kept are shown, too
@@ -247,16 +251,13 @@ class SeriesSession:
         if isinstance(message, Snapshot):
             self._note_event(triggered.add(message))
             self._write_decided(triggered)
-        elif isinstance(message, Dropped) and message.outcome == "dropped":
-            self._queue(key)  # its raw counts do not come
+        elif key.seq in self._raw_safe or (isinstance(message, Dropped) and not self._raw_is_coming(key.seq)):
+            self._queue(key)
         else:
             assert isinstance(message, Reconstruction | Dropped)
-            if key.seq in self._raw_safe:
-                self._pass_on(key)
-            else:
-                triggered.hold(key.seq, message)
-                self._acknowledgements += [(sender, key) for sender in self._pending.pop(key).senders]
-                self._callbacks.wake()
+            triggered.hold(key.seq, message)
+            self._acknowledgements += [(sender, key) for sender in self._pending.pop(key).senders]
+            self._callbacks.wake()
 
     def _write_decided(self, triggered: TriggeredSeries) -> None:
         """Record raw counts that are kept, and that others are not."""
@@ -274,14 +275,7 @@ class SeriesSession:
         if message is not None:
             key = acknowledgement_of(message)
             self._pending[key] = _Pending(message, [])
-            self._pass_on(key)
-
-    def _pass_on(self, key: Accepted) -> None:
-        """Record the outcome of a snapshot whose raw counts are decided."""
-        pending = self._pending[key]
-        if isinstance(pending.message, Dropped):
-            pending.message = self._with_outcome(pending.message)
-        self._queue(key)
+            self._queue(key)
 
     def keep_event(self, who: str) -> Event:
         """Begin an event now, for an operator. Raises `InputError` if the recording is not triggered."""
@@ -316,7 +310,6 @@ class SeriesSession:
             case Dropped():
                 for seq in message.seqs:
                     self._show(self._reorder.skip(seq, now_s))
-                return self._with_outcome(message)
         return message
 
     def take_acknowledgements(self) -> list[tuple[bytes, Accepted]]:
@@ -366,7 +359,10 @@ class SeriesSession:
             self._written.put((key, written))
             self._callbacks.wake()
 
-        message = self._pending[key].message
+        pending = self._pending[key]
+        if isinstance(pending.message, Dropped):
+            pending.message = self._with_outcome(pending.message)
+        message = pending.message
         if isinstance(message, Snapshot) and not self._rig.record.raw:
             done(Written.OFF)
         else:
@@ -392,6 +388,9 @@ class SeriesSession:
                     self._raw_safe.add(message.id.seq)
                 if self._triggered is not None:
                     self._raw_is_decided(message.id.seq, written)
+                elif message.id.seq in self._awaiting_raw:
+                    self._awaiting_raw.remove(message.id.seq)
+                    self._queue(Accepted(self.name, message.id.seq, "dropped"))
             case Dropped():
                 for seq in message.seqs:
                     self.ledger.settle(seq, Outcome(message.outcome), message.reason)
@@ -414,12 +413,14 @@ class SeriesSession:
         self.statistics.add_latency("record", recorded_s)
         self._callbacks.observe(recorded_s, "record")
 
+    def _raw_is_coming(self, seq: int) -> bool:
+        return Accepted(self.name, seq, "snapshot") in self._pending
+
     def _with_outcome(self, dropped: Dropped) -> Dropped:
         """Return which outcome a snapshot without video has: raw only requires recorded raw counts."""
         if dropped.outcome == "dropped":
             return dropped
-        is_coming = Accepted(self.name, dropped.seq, "snapshot") in self._pending
-        if dropped.seq in self._raw_safe or is_coming:
+        if dropped.seq in self._raw_safe:
             return dataclasses.replace(dropped, reason="")
         reason = dropped.reason
         if reason != DropReason.ACQUIRE_LOST:  # of those the data never reached the sink

@@ -18,7 +18,7 @@ from sci_stream.delivery.ledger import DropReason, Ledger
 from sci_stream.errors import InputError
 from sci_stream.nodes.sink import node, series_session
 from sci_stream.nodes.sink.ledger_file import LedgerFile
-from sci_stream.nodes.sink.series_recording import Item, SeriesRecording
+from sci_stream.nodes.sink.series_recording import Item, RecorderState, SeriesRecording
 from sci_stream.nodes.sink.series_session import Callbacks, SeriesSession
 from sci_stream.recording.reader import Recording
 from sci_stream.wire.messages import Accepted, Dropped, SeriesEnd
@@ -225,6 +225,25 @@ def test_raw_only_snapshot_while_recording_is_off_is_dropped(open_series: Series
     assert not open_series.receive(b"acquire", dropped, 0.0)
     open_series.take_acknowledgements()
     assert open_series.ledger.counts()["dropped"] == {DropReason.RECORDING_OFF: 1}
+
+
+def test_raw_counts_lost_behind_a_full_disk_are_not_raw_only(
+    series: Series, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_write = threading.Event()
+    write = SeriesRecording.write
+    monkeypatch.setattr(SeriesRecording, "write", lambda *given: (may_write.wait(60), write(*given))[1])
+    opened = SeriesSession.open(series.info, series.calibration, rig(tmp_path, enabled=True))
+    assert opened.recorder._recording is not None
+    for seq, state in enumerate((opened.recorder._recording.state, RecorderState.STOPPED)):
+        opened.receive(b"acquire", series.snapshot(seq), 0.0)
+        opened.recorder._recording.state = state  # before and after the report, which waits for the snapshot
+        opened.receive(b"acquire", Dropped("run-1", 1, seq, "queue_full", "raw_only"), 0.0)
+    may_write.set()
+    while not opened.ledger.is_settled(0) or not opened.ledger.is_settled(1):
+        opened.take_acknowledgements()
+    assert opened.ledger.counts()["dropped"] == {DropReason.NOT_RECORDED: 2}
+    opened.abandon()
 
 
 def test_solver_settings_are_bounded(open_series: SeriesSession) -> None:
