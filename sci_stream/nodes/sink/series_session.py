@@ -187,7 +187,7 @@ class SeriesSession:
             return
         for seq in list(self._triggered.delivered):
             if seq in self._raw_safe and not self.ledger.is_settled(seq):
-                self._raw_is_decided(seq, Written.WRITTEN)
+                self._raw_is_decided(seq)
 
     # --- messages
 
@@ -267,10 +267,11 @@ class SeriesSession:
                 self._pending[key].message = NotKept(seq)
             self._queue(key)
 
-    def _raw_is_decided(self, seq: int, written: str) -> None:
+    def _raw_is_decided(self, seq: int) -> None:
         assert self._triggered is not None
         message = self._triggered.take(seq)
-        if written != Written.WRITTEN:
+        # At the end, one that was kept too late for a node has no delivery.
+        if seq not in self._raw_safe or (message is None and self.ended_by is not None):
             message = Dropped(self.name, 0, seq, "", "raw_only")  # without raw counts it becomes a drop
         if message is not None:
             key = acknowledgement_of(message)
@@ -387,7 +388,7 @@ class SeriesSession:
                 if written == Written.WRITTEN:
                     self._raw_safe.add(message.id.seq)
                 if self._triggered is not None:
-                    self._raw_is_decided(message.id.seq, written)
+                    self._raw_is_decided(message.id.seq)
                 elif message.id.seq in self._awaiting_raw:
                     self._awaiting_raw.remove(message.id.seq)
                     self._queue(Accepted(self.name, message.id.seq, "dropped"))
@@ -462,9 +463,10 @@ class SeriesSession:
             self._triggered.ring.end()
             self._write_decided(self._triggered)
             pending = {key.seq for key in self._pending}
-            for seq in list(self._triggered.delivered):
-                if seq not in pending and not self.ledger.is_settled(seq):  # lost in a crash of the acquire node
-                    self._raw_is_decided(seq, Written.LOST)
+            kept = (seq for run in self._raw_safe.runs for seq in range(*run))
+            for seq in {*self._triggered.delivered, *kept}:  # lost in a crash of the acquire node, or without delivery
+                if seq not in pending and not self.ledger.is_settled(seq):
+                    self._raw_is_decided(seq)
 
     def may_end(self) -> bool:
         """Return whether the series has ended and nothing is left to record."""

@@ -115,6 +115,7 @@ class Nodes:
     def finish(self) -> None:
         while self.later:
             self.deliver_oldest()
+        self.solves_kept = False  # snapshots that are confirmed from now on get no node
         self.sink.end(b"acquire", SeriesEnd("run-1", len(self.times), "finished"))
         deadline_s = time.monotonic() + 60
         while not self.sink.may_end():
@@ -206,6 +207,17 @@ def test_video_from_before_the_event_is_recorded(tmp_path: Path) -> None:
     journal = (tmp_path / "run-1.journal.jsonl").read_text()
     assert journal.count('"event":"event"') == 1
     assert journal.count('"event":"outcome"') == 0
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_snapshot_kept_at_the_end_without_a_node_is_raw_only(tmp_path: Path, *, is_confirmed: bool) -> None:
+    nodes = Nodes(tmp_path, reconstruct="kept", trigger=["brightness > -1"])
+    nodes.solves_kept = False
+    nodes.expose(0, 10, "")
+    while is_confirmed and nodes.unsafe:
+        nodes.take()
+    nodes.finish()
+    assert nodes.sink.ledger.counts()["raw_only"] == 1
 
 
 # The noise of these small snapshots exceeds a fixed scene's: their blocks change by a hundredth.
