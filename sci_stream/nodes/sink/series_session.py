@@ -110,7 +110,7 @@ class SeriesSession:
             window=2 * nodes * rig.reconstruct.block_snapshots,
             patience_s=_REORDER_PATIENCE_S,
         )
-        self._raw_safe = IntervalSet()
+        self._raw_safe, self._videos = IntervalSet(), IntervalSet()
         # Reported without video while their raw counts wait for the recorder, which may lose them.
         self._awaiting_raw: set[int] = set()
         self._pending: dict[Accepted, _Pending] = {}
@@ -177,6 +177,7 @@ class SeriesSession:
         for seq in recording.seqs_with_outcome(Outcome.RECONSTRUCTED):
             report, node, redelivered = recording.report(seq)
             self.statistics.add_figures(seq, report, node, redelivered=redelivered if seq in new else 0)
+            self._videos.add(seq)
         for seq in recording.raw_seqs:
             self._raw_safe.add(seq)
         self.learn_solvers(recording.solvers)
@@ -223,7 +224,7 @@ class SeriesSession:
             else:
                 self._queue(key)
             return False
-        if pending is None and self._triggered is not None:
+        if pending is None and self._triggered is not None and key.seq not in self._videos:
             self._accept(message, now_s)  # videos of snapshots that are not kept are shown, too
         else:
             self.ledger.duplicates += key.of == "reconstruction"
@@ -335,6 +336,7 @@ class SeriesSession:
             self._file.write(SavedLedger(self.name, self.recorder.is_wanted, self.ledger.state(), changes, triggers))
 
     def _accept_reconstruction(self, reconstruction: Reconstruction, now_s: float) -> Reconstruction:
+        self._videos.add(reconstruction.id.seq)
         # The heartbeat with new settings may be behind the first result that used them.
         if not self.knows_solver(reconstruction.report.solver):
             self.learn_solvers(self._callbacks.solvers())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -247,6 +248,16 @@ def test_condition_on_a_snapshot_triggers(tmp_path: Path, condition: str) -> Non
     nodes.finish()
     with RecordedSeries(tmp_path / "run-1.h5") as recording:
         assert recording.seqs_of_event(1) == recording.raw.seqs.tolist() == [2, 3, 4, 5, 6, 7]
+
+
+def test_result_sent_again_is_counted_and_shown_once(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path)
+    nodes.expose(0, 10, "late")
+    nodes.solve(0)  # still undecided
+    nodes.finish()
+    nodes.solve(0)  # not kept
+    assert nodes.sink.statistics.summary({}, Counter(), {})["by_node"] == {"reconstruct-0": 1}
+    assert (nodes.sink.ledger.duplicates, nodes.shown) == (2, [0])
 
 
 def test_continuous_recording_offers_no_events(tmp_path: Path) -> None:
