@@ -129,10 +129,13 @@ def _open_segment(path: Path, series: str, *, only_outcomes: bool = False) -> Re
     return None
 
 
-def count_recorded(path: Path, series: str) -> tuple[int, list[str]]:
-    """Open every segment of ``path`` as a reader would; return the number of reconstructed snapshots, and errors."""
+def count_recorded(path: Path, series: str) -> tuple[int, int, list[str]]:
+    """Open every segment of ``path`` as a reader would.
+
+    Returns the number of reconstructed snapshots, of snapshots that are reconstructed or have raw counts, and errors.
+    """
     problems: list[str] = []
-    reconstructed = IntervalSet()
+    reconstructed, stored = IntervalSet(), IntervalSet()
     # By number and not by file: a deleted segment in the middle would go unnoticed.
     names = (other.stem.removeprefix(f"{path.stem}_") for other in path.parent.glob(f"{glob.escape(path.stem)}_*.h5"))
     last = max((int(name) for name in names if name.isdecimal()), default=0)
@@ -146,11 +149,14 @@ def count_recorded(path: Path, series: str) -> tuple[int, list[str]]:
                 if recording.info.series == series:
                     for seq in recording.seqs_with_outcome("reconstructed"):
                         reconstructed.add(seq)
+                        stored.add(seq)
+                    for seq in recording.raw_seqs:
+                        stored.add(seq)
                 else:
                     problems.append(f"{candidate} holds another series, {recording.info.series}")
         except DAMAGE as error:
             problems.append(f"{candidate} cannot be read: {error}")
-    return len(reconstructed), problems
+    return len(reconstructed), len(stored), problems
 
 
 def existing_segments(path: Path) -> Iterator[Path]:

@@ -55,7 +55,7 @@ def test_end_and_restart_of_a_series_read_only_outcomes(recorded: Path, series, 
         return read_dataset(node)
 
     monkeypatch.setattr(columns, "read_dataset", noted)
-    assert count_recorded(recorded, series.info.series)[0] == 4
+    assert count_recorded(recorded, series.info.series) == (4, 4, [])
     with RecordingWriter(recorded, series.info, series.calibration) as writer:
         assert writer.path == recorded.with_stem("run_001")
     assert read == {"/rows/state", "/rows/outcome"}

@@ -487,14 +487,14 @@ class SeriesSession:
     def _missing_from_disk(self) -> str:
         """Read back which snapshots are in the recording; return why it has fewer than the ledger, ``""`` if not."""
         counts = self.ledger.counts()
-        recorded = counts["reconstructed"] - counts["unrecorded"]
+        videos = counts["reconstructed"] - counts["unrecorded"]
+        recorded = videos + counts["raw_only"]
         if recorded <= 0:
             return ""
-        on_disk, problems = count_recorded(self._file_path, self.name)
-        if on_disk >= recorded:
-            return ""
+        videos_on_disk, on_disk, problems = count_recorded(self._file_path, self.name)
+        missing = max(videos - videos_on_disk, recorded - on_disk)
         causes = "; ".join(problems) or "their rows are missing"
-        return f"{recorded - on_disk} of {recorded} recorded snapshots cannot be read back: {causes}"
+        return f"{missing} of {recorded} recorded snapshots cannot be read back: {causes}" if missing > 0 else ""
 
     def abandon(self) -> None:
         """Close the recording without a ledger, after an error."""

@@ -13,6 +13,7 @@ from sci_stream.config import Rig
 from sci_stream.delivery.ledger import Ledger, Outcome
 from sci_stream.nodes.sink.ledger_file import LedgerFile, SavedLedger
 from sci_stream.nodes.sink.series_session import SeriesSession
+from sci_stream.wire.messages import Dropped
 from tests.series_fixtures import Series
 
 PATIENCE_S = 60.0
@@ -195,6 +196,16 @@ def test_recording_deleted_just_before_the_end_is_named(sink: MakeSink) -> None:
     ledger, problem = running.end(4)
     assert ledger["closed"]
     assert f"4 of 4 recorded snapshots cannot be read back: {running.file} is missing" in problem
+
+
+def test_raw_counts_deleted_just_before_the_end_are_named(sink: MakeSink, series: Series) -> None:
+    running = sink()
+    running.session.receive(b"acquire", series.snapshot(0), 0.0)
+    running.session.receive(b"acquire", Dropped("run-1", 1, 0, "queue_full", "raw_only"), 0.0)
+    while not running.session.ledger.is_settled(0):
+        running.session.take_acknowledgements()
+    _deleted(running)
+    assert "1 of 1 recorded snapshots cannot be read back" in running.end(1)[1]
 
 
 def test_sink_restarted_without_its_folder_does_not_create_it(sink: MakeSink) -> None:
