@@ -258,7 +258,8 @@ class OperatorCommands:
         """
         series = self.series()
         assert series is not None
-        if series.recorder.is_on == on:
+        # One that stopped by itself is off, but wanted: it would start again.
+        if series.recorder.is_on == on and (on or not series.recorder.is_wanted):
             return series.recorder.status().file or ""
         self.show_soon()
         change = SettingChange(unix_ns(), who, SINK, "recording", not on, on)

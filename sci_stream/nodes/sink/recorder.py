@@ -162,17 +162,17 @@ class Recorder:
         log.warning("the disk has room again: the recording continues in %s", file)
 
     def stop(self, ledger: LedgerCounts) -> str:
-        """Close the file once all accepted items are written, without waiting; return its name.
+        """Close the file once all accepted items are written, without waiting; return its name, ``""`` if none began.
 
         ``ledger`` is the current ledger, stored in the file.
 
         Raises `InputError` if not recording.
         """
-        wanted, self.is_wanted, self._failure = self.is_wanted, False, ""
-        if self._recording is None or not wanted:
+        if not self.is_wanted:
             raise InputError("Not recording")
+        self.is_wanted, self._failure = False, ""
         self._end(ledger)
-        return str(self._recording.writer.path)
+        return "" if self._recording is None else str(self._recording.writer.path)
 
     @property
     def is_full(self) -> bool:

@@ -17,6 +17,7 @@ from sci_stream.imaging.tone import ToneSettings
 from sci_stream.nodes.sink.alarms import Alarms
 from sci_stream.nodes.sink.ledger_file import LedgerFile
 from sci_stream.nodes.sink.operator_commands import MAX_WAITING, PATIENCE_S, OperatorCommands
+from sci_stream.nodes.sink.series_recording import RecorderState
 from sci_stream.nodes.sink.series_session import SeriesSession
 from sci_stream.parameters import ControlAnswer, Parameter, SettingChange, Value, declared
 from sci_stream.transport.results_server import ReportingPeer
@@ -224,6 +225,21 @@ def test_recording_that_cannot_start_is_no_change(bench: Bench, series: Series, 
     bench.series = SeriesSession.open(series.info, series.calibration, rig(tmp_path, min_free_mib=10**9))
     assert "free" in error_of(bench.ask("sink", recording=True))
     assert bench.changes == []
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_recording_that_stopped_by_itself_can_be_switched_off(bench: Bench, tmp_path: Path, *, begins: bool) -> None:
+    recorder = bench.series.recorder
+    if begins:
+        bench.ask("sink", recording=True)
+        recorder._recording.state, recorder._recording.free_bytes = RecorderState.STOPPED, 0
+    else:
+        tmp_path.rmdir()
+        recorder.resume(0)
+    assert bench.ask("sink", recording=False).result(0).values == {"sink": {"recording": False}}
+    recorder.try_again(0, 100.0)
+    assert not recorder.is_on
+    assert not recorder.is_wanted
 
 
 def test_recording_without_a_series_is_refused(bench: Bench) -> None:
