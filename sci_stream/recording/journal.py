@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from sci_stream.clock import unix_ns
@@ -56,6 +57,7 @@ class Journal:
         if not self._pending:
             return
         batch = ("\n".join(self._pending) + "\n").encode()
+        end = self._file.seek(0, os.SEEK_END)
         try:
             # An unbuffered file may write less than asked for on a full disk, without an exception.
             written = self._file.write(batch)
@@ -65,6 +67,8 @@ class Journal:
             # too.
             os.fsync(self._file.fileno())
         except OSError as error:
+            with suppress(OSError):
+                self._file.truncate(end)  # the next call would append to a fragment
             raise StorageError(f"The journal {self.path} cannot be written", got=error) from error
         self._pending.clear()
 

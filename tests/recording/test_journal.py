@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import resource
 from contextlib import closing
 from pathlib import Path
 
@@ -45,6 +47,18 @@ def test_truncated_journal_loses_only_truncated_lines(tmp_path_factory, cut: int
     events = read_journal(path)
     assert [event["seq"] for event in events[:-1]] == list(range(whole))
     assert events[-1]["event"] == "resumed"
+
+
+def test_batch_that_a_full_disk_cut_is_written_whole_later(tmp_path: Path) -> None:
+    with closing(Journal(tmp_path / "j.jsonl")) as journal:
+        journal.append("first")
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+        with pytest.raises(StorageError, match="10 of"):
+            journal.sync()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    (line,) = (tmp_path / "j.jsonl").read_text().splitlines()
+    assert json.loads(line)["event"] == "first"
 
 
 def test_missing_folder_is_named(tmp_path: Path) -> None:
