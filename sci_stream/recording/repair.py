@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,31 +67,46 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
     FileFormatError
         If the file is not a recording, or data that its rows declare cannot be read.
     StorageError
-        If the clean copy cannot be written.
+        If the file is being recorded, or open in another program; if the clean copy cannot be written.
     """
-    original = path.with_name(f"{path.name}.crashed")
     with Recording(path) as old:
         if old.finished:
             return None
-        if original.exists():
-            raise StorageError(f"{original} exists", hint="An earlier repair left it: move it away.")
+    _require_unused(path)
+    original = path.with_name(f"{path.name}.crashed")
+    if original.exists():
+        raise StorageError(f"{original} exists", hint="An earlier repair left it: move it away.")
+    with Recording(path) as old, complete_output(path, replace=True) as partial:
         columns, ledger = _settled_columns(old)
         used = len(columns["state"])
-        with complete_output(path, replace=True) as partial:
-            with open_for_reading(path, "recording") as source, h5py.File(partial, "w", libver=LIBVER) as out:
-                _create_copy(out, source, old)
-                _write_columns(out, columns)
-                _copy_frames(out, source, columns["state"], used, progress)
-                document: LedgerDocument = {"time_ns": unix_ns(), "ledger": ledger, "repaired": True}
-                if old.continued is None:
-                    document["clean"] = True
-                else:
-                    document["continued"] = old.continued
-                out["ledger"][:] = ledger_document(document, old.notes)
-            _verify(partial, old)
-            # Two renames, the original first: a crash in between leaves both files, and neither is overwritten.
-            path.rename(original)
+        with open_for_reading(path, "recording") as source, h5py.File(partial, "w", libver=LIBVER) as out:
+            _create_copy(out, source, old)
+            _write_columns(out, columns)
+            _copy_frames(out, source, columns["state"], used, progress)
+            document: LedgerDocument = {"time_ns": unix_ns(), "ledger": ledger, "repaired": True}
+            if old.continued is None:
+                document["clean"] = True
+            else:
+                document["continued"] = old.continued
+            out["ledger"][:] = ledger_document(document, old.notes)
+        _verify(partial, old)
+        # Two renames, the original first: a crash in between leaves both files, and neither is overwritten.
+        path.rename(original)
     return Repaired(path, original, used, ledger)
+
+
+def _require_unused(path: Path) -> None:
+    """Raise unless no program has the file open: its writer holds a lock, and so do readers."""
+    try:
+        with path.open("r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be repaired while it may be in use",
+            expected="a file that no other program has open",
+            got=error.strerror,
+            hint="End the recording and its viewers first. Where a disk has no file locks, repair a copy on another.",
+        ) from error
 
 
 def _settled_columns(old: Recording) -> tuple[dict[str, Array], LedgerCounts]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import fcntl
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,9 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             # After this no object can be created, only datasets extended; hence the reserved ledger and the empty
             # columns.
             self._file.swmr_mode = True
+        # HDF5 has released its own lock. Readers share this one, and a killed process has none: `repair` looks for it.
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(self._file.id.get_vfd_handle(), fcntl.LOCK_SH | fcntl.LOCK_NB)
         return self._file
 
     @contextmanager

@@ -142,6 +142,15 @@ def test_earlier_original_is_never_overwritten(tmp_path: Path, series) -> None:
     assert (tmp_path / "run.h5.crashed").read_text() == "precious"
 
 
+def test_file_that_is_being_recorded_is_refused(tmp_path: Path, series) -> None:
+    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+        writer.write_raw(series.snapshot(0))
+        writer.flush()
+        with pytest.raises(StorageError, match="may be in use"):
+            repair_recording(writer.path)
+        assert writer.displaced() == ""
+
+
 def test_file_of_a_killed_writer_is_repaired(tmp_path: Path) -> None:
     path = tmp_path / "run.h5"
     writer = start_writer(path, 4)
