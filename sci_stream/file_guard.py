@@ -29,14 +29,9 @@ SMALL_BYTES = 64 << 20
 def reading(
     path: Path | str, what: str, *, error: type[InputError] = FileFormatError, hint: str | None = None
 ) -> Iterator[None]:
-    """Convert any exception of a library on the content of a file to one error that names the file.
+    """Convert any exception of a library on the content of a file to one ``error`` that names the file.
 
-    Parameters
-    ----------
-    path, what
-        The file and its kind, for the message: ``"a recording"``.
-    error, hint
-        The error to raise, and its advice.
+    ``what`` is its kind, for the message: ``"a recording"``; ``hint`` the advice.
     """
     try:
         yield

@@ -182,10 +182,7 @@ def _gaps(series: RecordedSeries) -> dict[str, Runs]:
     if not len(known):
         return {"raw": [], "video": []}
     span = (int(known[0]) + series.first_seq, int(known[-1]) + 1 + series.first_seq)
-    return {
-        "raw": _missing_runs(series.raw.seqs, *span),
-        "video": _missing_runs(series.video.seqs, *span),
-    }
+    return {name: _missing_runs(series.stack(name).seqs, *span) for name in ("raw", "video")}
 
 
 def _missing_runs(seqs: npt.NDArray[np.int64], start: int, stop: int) -> Runs:

@@ -56,18 +56,11 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
     Snapshots with raw counts but without an outcome become ``raw_only``; those without any data
     ``dropped["lost_in_crash"]``.
 
-    ``progress`` is called with the number of rows done and the total.
+    ``progress`` is called with the number of rows done and the total. Returns None if the file was closed cleanly and
+    needs no repair.
 
-    Returns
-    -------
-    The repaired file; None if the file was closed cleanly and needs no repair.
-
-    Raises
-    ------
-    FileFormatError
-        If the file is not a recording, or data that its rows declare cannot be read.
-    StorageError
-        If the file is being recorded, or open in another program; if the clean copy cannot be written.
+    Raises `FileFormatError` if the file is not a recording, or data that its rows declare cannot be read;
+    `StorageError` if it is being recorded, or open in another program, or the copy cannot be written.
     """
     with Recording(path) as old:
         if old.finished:

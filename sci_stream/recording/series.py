@@ -102,10 +102,7 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
     the first one to read all of it, a later one to read that one only. A recording that is being written, or was left
     by a crash, is read up to its last flush.
 
-    Raises
-    ------
-    FileFormatError
-        If the file is missing, of another format, of a newer schema, or incomplete.
+    Raises `FileFormatError` if the file is missing, of another format, of a newer schema, or incomplete.
 
     Examples
     --------
@@ -240,10 +237,7 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
     def rgb(self, tone: ToneSettings | None = None) -> FrameStack:
         """Return the video as pictures, (N, B, H, W, 3) uint8 RGB, demosaiced and rendered when indexed.
 
-        Parameters
-        ----------
-        tone
-            Appearance; the default suits linear light on a screen. Mono video has three equal channels.
+        The default ``tone`` suits linear light on a screen. Mono video has three equal channels.
         """
         from sci_stream.imaging.rendering import render  # noqa: PLC0415 - OpenCV, which a recording does without
 

@@ -334,23 +334,18 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             return
         self._closed = True
         try:
+            # After a failed write the file is in an unknown state: it is closed without further writes and read to its
+            # last flush.
             if self._failure is None:
-                # After a failed write the file is in an unknown state: it is closed without further writes and read to
-                # its last flush.
-                self._finish(ledger, continued)
+                self.flush()
+                if continued is not None or ledger is not None:
+                    self.write_ledger(ledger, clean=continued is None, continued=continued)
+                with self._guard("closed"):
+                    self._rows.trim()
+                    for frames in self._frames.values():
+                        frames.resize(self._rows.rows, 0)
         finally:
             self._close_file()
-
-    def _finish(self, ledger: LedgerCounts | None, continued: str | None) -> None:
-        self.flush()
-        if continued is not None:
-            self.write_ledger(ledger, continued=continued)
-        elif ledger is not None:
-            self.write_ledger(ledger, clean=True)
-        with self._guard("closed"):
-            self._rows.trim()
-            for frames in self._frames.values():
-                frames.resize(self._rows.rows, 0)
 
     def _close_file(self) -> None:
         try:

@@ -10,6 +10,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, field
 from sci_stream.config import RecordSection
 from sci_stream.delivery.ledger import LedgerCounts
 from sci_stream.errors import InputError, StorageError
+from sci_stream.file_guard import writing
 from sci_stream.model import Json, SeriesInfo
 from sci_stream.nodes.sink.series_recording import (
     MIB,
@@ -110,7 +111,8 @@ class Recorder:
         if not self.is_wanted and self._thread is not None and self._thread.is_alive():
             raise InputError("The previous file is still being written", hint="Try again in a moment.")
         if make_folder:
-            self._make_folder()
+            with writing(self.section.folder):
+                self.section.folder.mkdir(parents=True, exist_ok=True)
         recording = SeriesRecording(self.info, self.calibration, self.section, settled_below, picture=self.picture)
         self.close()  # one that stopped by itself, e.g. on a full disk
         self._thread = threading.Thread(target=self._run, args=(recording,), name="recorder", daemon=True)
@@ -124,13 +126,6 @@ class Recorder:
         while (batch := self._take()) is not None:
             recording.write(batch)
         recording.finish(self._final_ledger)
-
-    def _make_folder(self) -> None:
-        folder = self.section.folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"Cannot create the [record] folder {folder}", got=error.strerror) from None
 
     def resume(self, settled_below: int) -> None:
         """Start again after a restart of the sink. On failure log an error, which `status` has, too.

@@ -67,14 +67,11 @@ OnDurable = Callable[[Written], None]
 
 @dataclass(frozen=True, slots=True)
 class LedgerNote:
-    """The ledger at this moment, so that a crash leaves a recent one in the file, with ``notes`` next to it.
-
-    The next segment needs no row for snapshots below ``settled_below``.
-    """
+    """The ledger at this moment, so that a crash leaves a recent one in the file, with ``notes`` next to it."""
 
     ledger: LedgerCounts
     notes: dict[str, Json] = field(default_factory=dict)
-    settled_below: int = 0
+    settled_below: int = 0  # snapshots before it need no row in the next segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +193,8 @@ class SeriesRecording:
                 _LOG.exception("a callback of the recorder failed")
         self._measure()
         try:
-            self._watch_file()
+            if self.state is RecorderState.RECORDING and (reason := self.writer.displaced()):
+                self._stop(RecorderState.FAILED, reason)  # the rest would be lost without notice
             if self.state is RecorderState.RECORDING:
                 self._watch_space()
             if self.state is RecorderState.RECORDING and self._segment_is_full():
@@ -293,11 +291,6 @@ class SeriesRecording:
         if any(written):
             event: dict[str, Json] = {"seq": dropped.seq, "outcome": outcome, "reason": reason}
             self._journal.append("outcome", event | ({"count": dropped.count} if dropped.count > 1 else {}))
-
-    def _watch_file(self) -> None:
-        """Stop if the file is no longer where its readers look for it: what follows would be lost without notice."""
-        if self.state is RecorderState.RECORDING and (reason := self.writer.displaced()):
-            self._stop(RecorderState.FAILED, reason)
 
     def _watch_space(self) -> None:
         try:

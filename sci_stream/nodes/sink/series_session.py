@@ -42,8 +42,7 @@ _SOLVERS_IN_FILE, _EVENTS_IN_FILE = 32, 128
 _EVENTS_SHOWN = 20
 _LONGEST_SOLVER = 1500
 # The acquire node reports its count with each heartbeat. In between, snapshots arrive with numbers beyond it: no camera
-# is faster than this. Each number that is accepted may cost a row of 300 bytes in the recording, and ends it beyond
-# `MAX_EMPTY_ROWS`.
+# is faster. Each number that is accepted may cost a row of 300 bytes in the recording, which `MAX_EMPTY_ROWS` end.
 _MAX_SNAPSHOTS_PER_S = 1 << 17
 _MAX_COUNT = 2**48
 # The file is written before each acknowledgement; the journal has every change.
@@ -234,14 +233,10 @@ class SeriesSession:
 
     def _is_safe(self, message: OfSnapshot) -> bool:
         triggered = self._triggered
-        match message:
-            case Snapshot():
-                seq = message.id.seq
-                return seq in self._raw_safe or (triggered is not None and self.ledger.is_settled(seq))
-            case Reconstruction():
-                seqs = range(message.id.seq, message.id.seq + 1)
-            case Dropped():
-                seqs = message.seqs
+        if isinstance(message, Snapshot):
+            seq = message.id.seq
+            return seq in self._raw_safe or (triggered is not None and self.ledger.is_settled(seq))
+        seqs = message.seqs if isinstance(message, Dropped) else [message.id.seq]
         return all(self.ledger.is_settled(seq) or (triggered and seq in triggered.delivered) for seq in seqs)
 
     # --- triggered recording
@@ -306,12 +301,10 @@ class SeriesSession:
 
     def _accept(self, message: OfSnapshot, now_s: float) -> OfSnapshot:
         """Display a new message; return it as it is recorded and counted."""
-        match message:
-            case Reconstruction():
-                return self._accept_reconstruction(message, now_s)
-            case Dropped():
-                for seq in message.seqs:
-                    self._show(self._reorder.skip(seq, now_s))
+        if isinstance(message, Reconstruction):
+            return self._accept_reconstruction(message, now_s)
+        for seq in message.seqs if isinstance(message, Dropped) else ():
+            self._show(self._reorder.skip(seq, now_s))
         return message
 
     def take_acknowledgements(self) -> list[tuple[bytes, Accepted]]:
@@ -489,8 +482,6 @@ class SeriesSession:
         counts = self.ledger.counts()
         videos = counts["reconstructed"] - counts["unrecorded"]
         recorded = videos + counts["raw_only"]
-        if recorded <= 0:
-            return ""
         videos_on_disk, on_disk, problems = count_recorded(self._file_path, self.name)
         missing = max(videos - videos_on_disk, recorded - on_disk)
         causes = "; ".join(problems) or "their rows are missing"
