@@ -10,6 +10,7 @@ from typing import Any
 from sci_stream.parameters import Value
 from sci_stream_drivers.genicam.library import get, library
 from sci_stream_drivers.genicam.node_map import kind_of, unit_of, value_of
+from sci_stream_drivers.genicam.standard_features import TIMES, microseconds
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,13 @@ def chunk_units(node_map: Any, names: Sequence[str]) -> dict[str, str]:
     texts = [name for name, node in nodes.items() if kind_of(node) not in _NUMBERS]
     if texts:
         log.warning("Chunk data that is not numeric is not recorded: %s", ", ".join(texts))
-    return {name: unit_of(node) for name, node in nodes.items() if name not in texts}
+    return {name: "us" if name in TIMES else unit_of(node) for name, node in nodes.items() if name not in texts}
+
+
+def in_standard_units(name: str, node: Any) -> Value | None:
+    """Return the value of chunk data, times in µs, whatever the camera counts in."""
+    value = value_of(node)
+    return value * microseconds(node) if name in TIMES and isinstance(value, int | float) else value
 
 
 class ChunkReader:
@@ -56,7 +63,7 @@ class ChunkReader:
         except library().transport_errors:
             self._counts["chunk_errors"] += 1
             return {}
-        values = {name: value_of(node) for name, node in self._nodes.items()}
+        values = {name: in_standard_units(name, node) for name, node in self._nodes.items()}
         return {name: value for name, value in values.items() if value is not None}
 
     def detach(self) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from sci_stream.errors import ConfigError
 from sci_stream_drivers.genicam import node_map
+from sci_stream_drivers.genicam.chunks import chunk_units, in_standard_units
 from sci_stream_drivers.genicam.features import apply
 from sci_stream_drivers.genicam.options import FeatureSetting
 from sci_stream_drivers.genicam.standard_features import (
@@ -70,6 +71,13 @@ def test_frame_rate_is_the_one_that_applies(features: dict, rate_hz: float | Non
 def test_exposure_is_read_in_microseconds_whatever_its_unit() -> None:
     assert EXPOSURE.read(made_up({"ExposureTime": (0.002, "s")})) == pytest.approx(2000)
     assert EXPOSURE.read(made_up({"ExposureTimeRaw": 40})) is None
+
+
+def test_chunks_of_times_are_in_microseconds_too() -> None:
+    nodes = made_up({"ChunkExposureTime": (0.002, "s"), "ChunkGain": (3.0, "dB")})
+    assert chunk_units(nodes, ["ExposureTime", "Gain"]) == {"ExposureTime": "us", "Gain": "dB"}
+    assert in_standard_units("ExposureTime", nodes.get_node("ChunkExposureTime")) == pytest.approx(2000)
+    assert in_standard_units("Gain", nodes.get_node("ChunkGain")) == 3.0
 
 
 @pytest.mark.parametrize(
