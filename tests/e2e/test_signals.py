@@ -72,11 +72,12 @@ def test_nodes_stop_after_supervisor_is_killed(tmp_path: Path, monkeypatch: pyte
         time.sleep(4 * rig.rig.network.heartbeat_s)
         acquire.resume()
         wait_for(lambda: not rig.nodes(), "no node is left behind")
-        # They drained: the recording is finished and its ledger is closed.
+        # They drained: the recording is finished and its ledger is closed. A busy machine solves not all.
         with rig.recordings() as (recording,):
             assert recording.clean
-            assert recording.ledger is not None
-            assert recording.ledger["closed"]
-            assert recording.ledger["acquired"] == recording.ledger["reconstructed"]
+            ledger = recording.ledger
+        assert ledger is not None
+        assert ledger["closed"]
+        assert ledger["acquired"] == ledger["reconstructed"] + ledger["raw_only"]
     # Its files are in a run folder, which the next run deletes.
     assert not list(temporary.glob("sci-stream-*"))
