@@ -203,9 +203,8 @@ class FrameLearner(Learner[SamplesT, FfdnetWeights]):
 
     def restore(self, state: LearnerState) -> None:
         """Resume from a `state`; see `Learner.restore`."""
-        if state["gives_noise"] != self._gives_noise:
-            raise ValueError("one network predicts the image, the other the noise")
         super().restore(state)
+        self._gives_noise = bool(state["gives_noise"])
 
 
 class FfdnetLearner(FrameLearner[Samples]):

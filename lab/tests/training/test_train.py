@@ -131,7 +131,9 @@ def test_new_run_can_start_from_weights(go: Train, tmp_path: Path, small: Traini
     go(tmp_path / "one", small, steps=4)
     weights = tmp_path / "one.safetensors"
     export_weights(tmp_path / "one", weights, data=[], licence="none")
-    go(tmp_path / "two", dataclasses.replace(small, learning_rate=1e-8, kernel_rate=1e-8), steps=1, start_from=weights)
+    save_ffdnet(dataclasses.replace(load_ffdnet(weights), gives_noise=False), weights)
+    slow = dataclasses.replace(small, learning_rate=1e-8, kernel_rate=1e-8)
+    go(tmp_path / "two", slow, steps=1, start_from=weights)
     given = load_ffdnet(weights)
     for start, now in zip(
         (*given.kernels, *given.biases),
@@ -142,6 +144,8 @@ def test_new_run_can_start_from_weights(go: Train, tmp_path: Path, small: Traini
     card = export_weights(tmp_path / "two", tmp_path / "two.safetensors", data=[], licence="none").markdown()
     assert f"Begun with the weights of SHA-256 `{hashlib.sha256(weights.read_bytes()).hexdigest()}`" in card
     assert "--start-from" in card
+    assert not load_ffdnet(tmp_path / "two.safetensors").gives_noise
+    assert go(tmp_path / "two", slow, steps=2, resume=True).finished
 
 
 def test_weights_of_another_network_are_refused(go: Train, tmp_path: Path, small: TrainingSettings) -> None:
