@@ -243,8 +243,10 @@ class _Session(Generic[SamplesT, WeightsT]):
         step = self.learner.step
         if self.until.steps is not None and self.until.steps <= step:
             raise ConfigError(f"The run in {self.run} has {step} steps", expected="more", got=self.until.steps)
-        if self.until.steps is None and saved["steps"] is not None and saved["steps"] > step:
-            self.steps = saved["steps"]
+        planned = saved["steps"]
+        # A decay that has begun is completed; before it, the minutes set the steps.
+        if self.until.steps is None and planned and self.settings.decay_begins(planned) <= step < planned:
+            self.steps = planned
         self.elapsed_before_s = saved["elapsed_s"]
         self.sessions = saved["sessions"]
         self.begun_with = saved["begun_with"]

@@ -124,6 +124,8 @@ def test_minutes_pause_a_run_of_given_steps(go: Train, tmp_path: Path, small: Tr
     settings = dataclasses.replace(small, validate_every=10**6)
     result = go(tmp_path / "run", settings, steps=10**6, minutes=1e-3)
     assert not result.finished
+    result = go(tmp_path / "run", settings, minutes=1e-3, resume=True, stop=_after(300))
+    assert result.finished
     assert go(tmp_path / "run", settings, steps=result.step + 2, resume=True).finished
 
 
