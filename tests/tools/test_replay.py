@@ -341,7 +341,9 @@ def test_resume_refuses_a_different_replay(recorded: Path) -> None:
         replay(done.path, ReplayPlan())
 
 
-def test_range_is_inclusive(recorded: Path) -> None:
+@pytest.mark.parametrize("name", ["run", "_Läufe (2) [a]", 99 * "x", "Ü"])
+def test_range_is_inclusive_of_a_file_of_any_name(recorded: Path, name: str) -> None:
+    recorded = recorded.rename(recorded.with_stem(name))
     done = replay(recorded, ReplayPlan(first=2, last=4))
     with sci_stream.open(done.path) as again:
         assert again.video.seqs.tolist() == [2, 3, 4]

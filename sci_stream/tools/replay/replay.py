@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -284,7 +285,9 @@ class _Run:
     ) -> None:
         """Reconstruct snapshots until all are done or a stop is requested; ``before`` were done earlier."""
         calibration = self._calibration
-        info = dataclasses.replace(self._series.info, series=out.stem, calibration_hash=calibration.hash)
+        # A `Name` of the file, which may have any: readers refuse another one.
+        series = re.sub(r"[^A-Za-z0-9._-]", "_", out.stem).lstrip("._-")[:96] or "replay"
+        info = dataclasses.replace(self._series.info, series=series, calibration_hash=calibration.hash)
         ledger = Ledger()
         # The ledger of a resumed replay covers the whole of it, not only the part since.
         for index in range(before):
