@@ -13,7 +13,6 @@ from pathlib import Path
 
 from sci_stream.errors import FileFormatError, SciStreamError
 from sci_stream.file_guard import read_small, reading
-from sci_stream.recording.segments import first_segment
 from sci_stream.tools.replay.jobs import JobResult, JobState, ReplayJob, run_jobs
 from sci_stream.tools.replay.replay import replay
 
@@ -24,7 +23,7 @@ _MAX_MANIFEST_BYTES = 16 << 20
 def read_manifest(path: Path) -> list[Path]:
     """Return the recordings that a text file names: one path or pattern (``*``, ``**``) per line, ``#`` for comments.
 
-    Relative paths are relative to the manifest. Of a recording in segments, only the first is returned.
+    Relative paths are relative to the manifest.
 
     Raises
     ------
@@ -42,7 +41,7 @@ def read_manifest(path: Path) -> list[Path]:
             matches = sorted(glob.glob(str(path.parent / Path(pattern).expanduser()), recursive=True))  # noqa: PTH207 - absolute patterns too
         if not matches:
             raise FileFormatError(f"Line {number} of {path} matches no file", got=pattern)
-        recordings |= dict.fromkeys(first_segment(Path(match)) for match in matches)
+        recordings |= dict.fromkeys(map(Path, matches))
     if not recordings:
         raise FileFormatError(f"The manifest {path} is empty", expected="one recording per line")
     return list(recordings)

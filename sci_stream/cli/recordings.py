@@ -81,7 +81,7 @@ def replay(
     """Reconstruct recordings again from their raw snapshots, into new recordings; Ctrl-C keeps finished work."""
     from sci_stream.nodes.runtime.process import stop_on_signals
     from sci_stream.tools.replay.jobs import JobState, ReplayJob, plan_jobs, run_jobs
-    from sci_stream.tools.replay.replay import ReplayPlan, default_output
+    from sci_stream.tools.replay.replay import ReplayPlan
     from sci_stream.tools.replay.solver import SolverChanges
 
     start_logging("replay")
@@ -95,7 +95,7 @@ def replay(
         resume=resume,
     )
     if len(files) == 1 and not (out is not None and out.is_dir()):
-        jobs = [ReplayJob(files[0], dataclasses.replace(plan, out=out or default_output(files[0])))]
+        jobs = [ReplayJob(files[0], dataclasses.replace(plan, out=out))]
     else:
         jobs = plan_jobs(files, out, plan)
     failed = []

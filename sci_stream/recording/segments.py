@@ -79,6 +79,15 @@ def first_segment(path: Path) -> Path:
     return base if base.exists() else path
 
 
+def is_segment_of(path: Path, first: Path) -> bool:
+    """Return whether both files can be read and are of one series."""
+    try:
+        with Recording(first, only_outcomes=True) as one, Recording(path, only_outcomes=True) as other:
+            return one.info.series == other.info.series
+    except DAMAGE:
+        return False
+
+
 @contextmanager
 def new_segment(path: Path) -> Iterator[Path]:
     """Provide a hidden path, whose file takes the name ``path`` at the end; it is removed on an error.

@@ -44,6 +44,16 @@ def test_replays_of_one_name_are_refused(recordings: list[Path], tmp_path: Path)
     assert [job.out.name for job in beside] == ["run000_replay.h5", "run000_replay.h5"]
 
 
+def test_later_segments_of_named_recordings_are_left_out(recordings: list[Path]) -> None:
+    record(recordings[0], 0)  # run000_001.h5, of the same series
+    record(recordings[1].with_stem("run001_001"), 9)  # of its own
+    recordings[2].with_stem("run002_001").write_text("not a recording")
+    shelf = sorted(recordings[0].parent.iterdir())
+    segment = shelf.pop(1)
+    assert [job.source for job in plan_jobs([segment, *shelf], None, ReplayPlan())] == shelf
+    assert [job.source for job in plan_jobs([segment], None, ReplayPlan())] == [segment], "named alone"
+
+
 def test_failed_job_is_named_and_others_continue(recordings: list[Path], tmp_path: Path) -> None:
     recordings[1].write_text("not a recording")
     results = list(run_jobs(plan_jobs(recordings, tmp_path / "out", ReplayPlan(device="cpu"))))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sci_stream.errors import InputError, SciStreamError, StorageError
+from sci_stream.recording.segments import first_segment, is_segment_of
 from sci_stream.tools.replay.replay import Progress, ReplayPlan, default_output, replay
 
 
@@ -66,6 +67,8 @@ class JobResult:
 def plan_jobs(sources: Iterable[Path], out: Path | None, plan: ReplayPlan) -> list[ReplayJob]:
     """Return the jobs of some recordings; ``out`` is a folder, None to write each replay beside its recording.
 
+    A later segment is left out if the first one of its series, whose replay includes it, is among them.
+
     Raises `InputError` if two replays would have the same name; `StorageError` if the folder cannot be created.
     """
     if out is not None:
@@ -74,7 +77,11 @@ def plan_jobs(sources: Iterable[Path], out: Path | None, plan: ReplayPlan) -> li
         except OSError as error:
             raise StorageError(f"The folder {out} cannot be created", got=error.strerror) from error
     jobs: dict[Path, ReplayJob] = {}
-    for source in dict.fromkeys(sources):
+    named = dict.fromkeys(sources)
+    for source in named:
+        first = first_segment(source)
+        if first != source and first in named and is_segment_of(source, first):
+            continue
         target = default_output(source) if out is None else out / f"{source.stem}.h5"
         if target in jobs:
             raise InputError(
