@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import glob
 import os
 import secrets
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from sci_stream.errors import FileFormatError, SciStreamError
 from sci_stream.file_guard import read_small, reading
+from sci_stream.recording.segments import existing_segments, is_segment_of
 from sci_stream.tools.replay.jobs import JobResult, JobState, ReplayJob, run_jobs
 from sci_stream.tools.replay.replay import replay
 
@@ -62,7 +64,11 @@ def run_job_atomically(job: ReplayJob, worker: str = "") -> JobResult:
         folder.mkdir()
         partial = folder / job.out.name
         done = replay(job.source, dataclasses.replace(job.plan, out=partial, resume=False))
-        os.replace(partial, job.out)  # noqa: PTH105 - the paths are named by their roles
+        for segment in reversed(list(existing_segments(partial))):  # the first one completes the output
+            target = job.out.with_name(segment.name)
+            if target.exists() and not is_segment_of(target, segment):
+                raise FileExistsError(errno.EEXIST, f"{target.name} exists")
+            os.replace(segment, target)  # noqa: PTH105 - the paths are named by their roles
     except SciStreamError as error:
         return JobResult.of(job, JobState.FAILED, began_s, error=str(error), worker=worker)
     except OSError as error:

@@ -6,11 +6,13 @@ import dataclasses
 import importlib
 import json
 import os
+import shutil
 import signal
 import threading
 import time
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 import yaml
@@ -52,6 +54,20 @@ def test_job_output_appears_complete_and_is_not_repeated(recordings: list[Path],
     other = dataclasses.replace(job, plan=dataclasses.replace(job.plan, solver=SolverChanges(iterations=1)))
     refused = run_job_atomically(other)
     assert (refused.state, "not from this replay" in refused.error) == (JobState.FAILED, True)
+
+
+def test_job_moves_all_segments_of_its_output(recordings: list[Path], tmp_path: Path, monkeypatch) -> None:
+    with h5py.File(recordings[0], "r+") as file:
+        file["rows/state"][1] = 0  # a long quiet time, after which the replay begins a segment
+    for module in ("recording.writer", "tools.replay.replay"):
+        monkeypatch.setattr(f"sci_stream.{module}.MAX_EMPTY_ROWS", 1)
+    (job,) = plan_jobs(recordings[:1], tmp_path / "out", ReplayPlan(device="cpu"))
+    shutil.copy(recordings[1], later := job.out.with_stem("run000_001"))
+    refused = run_job_atomically(job)
+    assert (refused.state, "run000_001.h5 exists" in refused.error) == (JobState.FAILED, True)
+    later.unlink()
+    assert run_job_atomically(job).state is JobState.DONE
+    assert [len(video(job.out)), later.exists()] == [N - 1, True]
 
 
 def test_failed_job_leaves_nothing(recordings: list[Path], tmp_path: Path) -> None:

@@ -331,6 +331,17 @@ def test_resumed_replay_equals_uninterrupted_one(recorded: Path) -> None:
     assert (third.before, third.done, third.complete) == (7, 7, True), "everything is done"
 
 
+def test_replay_continues_after_a_long_quiet_time(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("recording.writer", "tools.replay.replay"):
+        monkeypatch.setattr(f"sci_stream.{module}.MAX_EMPTY_ROWS", 2)
+    with h5py.File(recorded, "r+") as file:
+        file["rows/state"][2:5] = 2  # video without raw counts, as between two events
+    done = replay(recorded, ReplayPlan())
+    with sci_stream.open(done.path) as again:
+        assert again.video.seqs.tolist() == [0, 1, 5, 6]
+        assert ([segment.first_seq for segment in again.segments], again.finished) == ([0, 5], True)
+
+
 def test_resume_refuses_a_different_replay(recorded: Path) -> None:
     done = replay(recorded, ReplayPlan())
     with pytest.raises(StorageError, match=r"run_replay\.h5 exists.*--resume"):

@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from sci_stream.recon.engine import Engine
 from sci_stream.recording.calibration_file import load_calibration
 from sci_stream.recording.columns import START, recorded_chunks
 from sci_stream.recording.series import RecordedSeries
-from sci_stream.recording.writer import RecordingWriter
+from sci_stream.recording.writer import MAX_EMPTY_ROWS, RecordingWriter
 from sci_stream.reports import SolveReport, Start
 from sci_stream.tools.replay.solver import ReplaySolver, SolverChanges, SolverSetup, replay_solver
 
@@ -293,15 +294,21 @@ class _Run:
         for index in range(before):
             ledger.settle(index, Outcome.RECONSTRUCTED)
         picture, error = (self._series.stored_dtype(name) is not None for name in ("picture", "error"))
-        with RecordingWriter(
+        writer = RecordingWriter(
             out, info, calibration, raw=False, picture=picture, error=error, first_seq=seqs[0], parent=parent
-        ) as writer:
+        )
+        with ExitStack() as opened:
+            opened.enter_context(writer)
             writer.notes["solvers"] = self._solver.described
             self._solve_preceding(seqs[0])
             flushed_s = time.monotonic()
             for index, seq in enumerate(seqs):
                 if stop():
                     break
+                if index and seq - seqs[index - 1] > MAX_EMPTY_ROWS:  # not kept in between, of a triggered recording
+                    writer.settled_below = seq
+                    last, writer = writer, opened.enter_context(writer.next_segment())
+                    last.close(ledger.counts(), continued=writer.path.name)
                 reconstruction = self._solve(seq)
                 writer.write_reconstruction(reconstruction)
                 self.done += 1
