@@ -279,10 +279,11 @@ class ModulatedCamera:
         self.stop()
         try:
             self.plan = self._arm(self.n_patterns, self._feedback.delay_us)
-        except ConfigError as error:  # neither can delay so long; both are as before
+        except ConfigError as error:  # neither can delay so long
             log.error("the delay is not corrected any more: %s", error)
             self._feedback.delay_us -= correction.delay_us
             self._feedback.delays = False
+            self.plan = self._arm(self.n_patterns, self._feedback.delay_us)
         self.start()
 
     def _look_after(self) -> None:

@@ -142,10 +142,16 @@ def test_delay_that_no_device_can_make_is_given_up() -> None:
     both.camera.timing = lambda: replace(timing(), max_delay_us=0.0)
     both.modulator.open = lambda: replace(opened(), max_delay_us=0.0)
     frames(both, 1)
+    before = both.camera.trigger_now()
+    # As a camera whose delay cannot be read while it exposes freely: then the plan fails half way.
+    both.camera.timing = lambda: replace(
+        timing(), max_delay_us=0.0 if both.camera.trigger_now().source == "free" else 1e6
+    )
     for corrections in (0, 0, 0, 0, 0, 1, 1, 1, 1, 1):
         both.observe({CORRECTIONS: corrections, STATE: 0, LATE: -0.1})
     (frame,) = frames(both, 1)
     assert (frame.chunks[DELAY], frame.chunks[CORRECTIONS]) == (0, 1)
+    assert both.camera.trigger_now() == before
 
 
 def test_corrections_are_switched_off_by_the_rig() -> None:
