@@ -57,8 +57,9 @@ class Journal:
         if not self._pending:
             return
         batch = ("\n".join(self._pending) + "\n").encode()
-        end = self._file.seek(0, os.SEEK_END)
+        end = None
         try:
+            end = self._file.seek(0, os.SEEK_END)
             # An unbuffered file may write less than asked for on a full disk, without an exception.
             written = self._file.write(batch)
             if written != len(batch):
@@ -68,7 +69,8 @@ class Journal:
             os.fsync(self._file.fileno())
         except OSError as error:
             with suppress(OSError):
-                self._file.truncate(end)  # the next call would append to a fragment
+                if end is not None:
+                    self._file.truncate(end)  # the next call would append to a fragment
             raise StorageError(f"The journal {self.path} cannot be written", got=error) from error
         self._pending.clear()
 

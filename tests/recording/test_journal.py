@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import resource
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -59,6 +62,14 @@ def test_batch_that_a_full_disk_cut_is_written_whole_later(tmp_path: Path) -> No
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     (line,) = (tmp_path / "j.jsonl").read_text().splitlines()
     assert json.loads(line)["event"] == "first"
+
+
+def test_lost_disk_is_an_error_of_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Journal(tmp_path / "j.jsonl")) as journal, monkeypatch.context() as lost:
+        journal.append("first")
+        lost.setattr(journal, "_file", SimpleNamespace(seek=Mock(side_effect=OSError(errno.ESTALE, "stale"))))
+        with pytest.raises(StorageError, match="stale"):
+            journal.sync()
 
 
 def test_missing_folder_is_named(tmp_path: Path) -> None:
