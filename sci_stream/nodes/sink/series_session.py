@@ -176,7 +176,7 @@ class SeriesSession:
         for seq in recording.seqs_with_outcome(Outcome.RECONSTRUCTED):
             report, node, redelivered = recording.report(seq)
             self.statistics.add_figures(seq, report, node, redelivered=redelivered if seq in new else 0)
-            self._videos.add(seq)
+            self._note_video(seq)
         for seq in recording.raw_seqs:
             self._raw_safe.add(seq)
         self.learn_solvers(recording.solvers)
@@ -328,8 +328,12 @@ class SeriesSession:
             changes = self.statistics.changes[-_SAVED_CHANGES:]
             self._file.write(SavedLedger(self.name, self.recorder.is_wanted, self.ledger.state(), changes, triggers))
 
+    def _note_video(self, seq: int) -> None:
+        if self._triggered is not None:  # nothing else asks, and gaps cost memory
+            self._videos.add(seq)
+
     def _accept_reconstruction(self, reconstruction: Reconstruction, now_s: float) -> Reconstruction:
-        self._videos.add(reconstruction.id.seq)
+        self._note_video(reconstruction.id.seq)
         # The heartbeat with new settings may be behind the first result that used them.
         if not self.knows_solver(reconstruction.report.solver):
             self.learn_solvers(self._callbacks.solvers())
