@@ -150,10 +150,10 @@ def find(node_map: Any, name: str, camera: str) -> Any:
 
     Raises `ConfigError` if the camera has no such feature.
     """
-    for known in filter(None, dict.fromkeys((feature_named(node_map, name), name))):
+    for known in (name, feature_named(node_map, name)):
         if node_map.has_node(known):
             node = node_map.get_node(known)
-            if access_of(node) != "NI":
+            if access_of(node) != "NI" and kind_of(node) != "category":  # ``Gain`` is one on some cameras
                 return node
     names = [node.node.name for node in node_map.nodes if node.node.is_feature() and access_of(node) != "NI"]
     hint = did_you_mean(name, names) or "sci-stream cameras features lists all features."
