@@ -60,7 +60,7 @@ def require_compatible_calibration(
         ),
         (
             # Imported masks may name the bits of a sensor that sends them in a wider format.
-            own_bits > bits or (own_bits < bits and own_serial),
+            own_bits > bits or (own_bits < bits and calibration.created),
             f"{bits} bits, those of the camera's {capabilities.pixel_format}",
             f"{own_bits} bits",
             "Restore the PixelFormat that was calibrated, or calibrate the present one (sci-stream calibrate).",

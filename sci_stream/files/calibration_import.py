@@ -111,7 +111,8 @@ def _frame(path: Path | None, shape: tuple[int, ...]) -> npt.NDArray[np.float32]
     if path is None:
         return None
     array = read_one(path, ("frame", "dark", "white"), "frame")
-    frame = array.mean(0) if array.ndim == 3 else array
+    means = (array.mean(axis) for axis in range(3)) if array.ndim == 3 else iter((array,))
+    frame = next((mean for mean in means if mean.shape == shape), array)
     if frame.shape != shape:
         raise CalibrationError(f"The frame {path} does not fit the masks", expected=f"{shape} pixels", got=frame.shape)
     return frame.astype(np.float32)

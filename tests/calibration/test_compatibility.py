@@ -64,12 +64,13 @@ def test_calibration_without_a_phase_does_not_fit_a_mosaic() -> None:
 
 @pytest.mark.parametrize(("bits", "serial"), [(14, ""), (10, "7")], ids=["imported", "measured"])
 def test_calibration_of_another_bit_depth_is_refused(bits: int, serial: str) -> None:
-    other = replace(calibration(), bit_depth=bits, camera_serial=serial)
+    created = "2026-01-01T00:00:00Z" if serial else ""
+    other = replace(calibration(), bit_depth=bits, camera_serial=serial, created=created)
     with pytest.raises(CalibrationError, match=rf"expected 12 bits.*Mono12; got {bits} bits.*PixelFormat"):
         require_compatible_calibration(camera(), None, other, FILE)
 
 
-@pytest.mark.parametrize(("bits", "serial"), [(None, "7"), (12, "7"), (10, "")], ids=["unknown", "same", "imported"])
+@pytest.mark.parametrize(("bits", "serial"), [(None, "7"), (12, "7"), (10, ""), (10, "7")])
 def test_calibration_of_no_other_bit_depth_is_used(bits: int | None, serial: str) -> None:
     fitting = replace(calibration(), bit_depth=bits, camera_serial=serial)
     assert require_compatible_calibration(camera(), None, fitting, FILE) is fitting

@@ -62,6 +62,12 @@ def test_masks_of_matlab_files_may_lie_along_any_axis(frames: int, axis: int | N
     np.testing.assert_allclose(calibration.phi, square / square.max(), rtol=1e-6)
 
 
+def test_many_dark_frames_of_a_matlab_file_are_averaged(tmp_path: Path) -> None:
+    scipy.io.savemat(tmp_path / "dark.mat", {"dark": np.full((12, 16, 40), 2.0)})  # more frames than rows
+    calibration = import_masks(as_npy(tmp_path), ImportOptions(dark=tmp_path / "dark.mat"))
+    assert calibration.dark.shape == (12, 16)
+
+
 def test_reverse_puts_the_last_mask_first(tmp_path: Path) -> None:
     calibration = import_masks(as_npy(tmp_path), ImportOptions(reverse=True))
     np.testing.assert_allclose(calibration.phi, MASKS[::-1] / 113, rtol=1e-6)
