@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +92,7 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
 def _require_unused(path: Path) -> None:
     """Raise unless no program has the file open: its writer holds a lock, and so do readers."""
     try:
-        with path.open("r+b") as file:
+        with path.open("r+b" if os.access(path, os.W_OK) else "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         raise StorageError(
