@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -118,4 +119,9 @@ def test_check_refuses_more_numbers_than_a_message_has(tmp_path: Path, monkeypat
     with pytest.raises(ConfigError, match="at most 24 names; got 25: 0, 1, 10"):
         _Checks(load_rig(path))._check_denoiser()
     del figures.units["24"]
+    assert "up to 2 iterations" in _Checks(load_rig(path))._check_denoiser()
+    monkeypatch.setattr("sci_stream.tools.preflight.Analyses", Mock(side_effect=ConfigError("not installed")))
+    with pytest.raises(ConfigError, match="not installed"):
+        _Checks(load_rig(path))._check_denoiser()
+    monkeypatch.setattr("sci_stream.config.Rig.spans_machines", True)  # they may be installed on the others only
     assert "up to 2 iterations" in _Checks(load_rig(path))._check_denoiser()
