@@ -226,7 +226,7 @@ class SolverThread:
         self._wake()
 
     def _fail(self, snapshot: Snapshot | None, error: Exception) -> None:
-        if not isinstance(error, SciStreamError):
+        if not isinstance(error, SciStreamError) or error.__cause__ is not None:  # such as that of a denoiser of users
             log.error("solver failed", exc_info=error)
         self._failures += 1
         # Lost to this process: the node ends, and its snapshots are sent again.
