@@ -72,6 +72,8 @@ class SeriesRequests:
         self._marker = None if path is None else path.with_suffix(".held")
         self.held = self._marker is not None and self._marker.exists()
         """Whether the next series waits for a request."""
+        if self.held:
+            log.warning("a stop of the last series still holds: waiting for start_series (noted in %s)", self._marker)
         self.current = StopRequest()
         """Ends the running series, or the wait for its start."""
         stop.call_on_stop(lambda: self.current.set(gentle=stop.gentle))
