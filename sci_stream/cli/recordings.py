@@ -26,7 +26,6 @@ from sci_stream.cli.common import (
 from sci_stream.errors import InputError
 
 if TYPE_CHECKING:
-    from sci_stream.delivery.ledger import LedgerCounts
     from sci_stream.tools.replay.jobs import JobResult
 
 RecordingPath = Annotated[Path, typer.Argument(metavar="FILE", help="A recording.", show_default=False)]
@@ -180,6 +179,7 @@ def export(
 @app.command()
 def repair(file: RecordingPath) -> None:
     """Write clean copies of the segments left by a crash; the originals are kept."""
+    from sci_stream.delivery.ledger import outcomes_in_words
     from sci_stream.recording.repair import repair_recording
     from sci_stream.recording.segments import existing_segments
 
@@ -190,12 +190,6 @@ def repair(file: RecordingPath) -> None:
             done = repair_recording(segment, report)
         if done is not None:
             repaired += 1
-            echo(f"{done.path} is clean: {_account(done.ledger)}; original: {done.original}")
+            echo(f"{done.path} is clean: {outcomes_in_words(done.ledger)}; original: {done.original}")
     if not repaired:
         echo(f"nothing to repair: {file} was closed properly")
-
-
-def _account(ledger: LedgerCounts) -> str:
-    dropped = "".join(f", {count} {reason}" for reason, count in ledger["dropped"].items())
-    not_kept = f", {ledger['not_kept']} not kept" if ledger["not_kept"] else ""
-    return f"{ledger['reconstructed']} reconstructed, {ledger['raw_only']} raw only{not_kept}{dropped}"

@@ -10,9 +10,7 @@ from pydantic import BaseModel
 from sci_stream.parameters import Kind, Parameter, Value
 
 
-def declare(
-    model: type[BaseModel], field: str, value: Value, *, choices: tuple[str, ...] = (), low: float | None = None
-) -> Parameter:
+def declare(model: type[BaseModel], field: str, value: Value, *, choices: tuple[str, ...] = ()) -> Parameter:
     """Declare a field of a model as a parameter, with its range and description.
 
     Parameters
@@ -21,8 +19,6 @@ def declare(
         Current value; for a field that is unset in the rig, the value in use.
     choices
         Valid values of a choice; by default those of the field's type.
-    low
-        Lowest valid value, for a field whose own lower bound is exclusive.
     """
     info = model.model_fields[field]
     options = choices or tuple(str(option) for option in get_args(info.annotation) if isinstance(option, str))
@@ -39,6 +35,4 @@ def declare(
         kind, ends = "choice", {}
     elif isinstance(value, int):
         kind = "integer"
-    if low is not None:
-        ends["low"] = low
     return Parameter(field, kind, value, ends.get("low"), ends.get("high"), options, info.description or "")

@@ -255,7 +255,7 @@ class PreviewSection(Section):
     open_browser: Rare[bool] = Field(default=False, description="Open the page in a browser when the rig starts.")
     gamma: float = Field(
         default=2.2,
-        gt=0,
+        ge=0.1,
         le=10,
         description="Display gamma: 2.2 for a camera's linear light, 1 for video made for a display.",
     )

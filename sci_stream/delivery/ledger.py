@@ -76,6 +76,14 @@ class LedgerCounts(TypedDict, total=False):
     repaired: bool
 
 
+def outcomes_in_words(ledger: LedgerCounts) -> str:
+    """Return the outcomes in a ledger as a sum, such as ``12 reconstructed + 1 dropped (queue_full)``."""
+    counts = {"reconstructed": ledger["reconstructed"], "raw only": ledger["raw_only"]}
+    counts |= {"not kept": ledger.get("not_kept", 0)}
+    counts |= {f"dropped ({reason})": count for reason, count in ledger["dropped"].items()}
+    return " + ".join(f"{count} {word}" for word, count in counts.items() if count or word == "reconstructed")
+
+
 @dataclass
 class LedgerState:
     """The state of a `Ledger`, which another process can continue; its size depends on the gaps, not on the snapshots.

@@ -176,7 +176,7 @@ def test_repair_command_handles_every_segment(tmp_path: Path, series) -> None:
         after.close({"acquired": 7})
     command = [sys.executable, "-m", "sci_stream", "repair", str(path)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    assert "run.h5 is clean: 2 reconstructed, 2 raw only" in said
+    assert "run.h5 is clean: 2 reconstructed + 2 raw only" in said
     with RecordedSeries(path) as recording:
         assert np.array_equal(recording.video_of(3), series.video(3))
 

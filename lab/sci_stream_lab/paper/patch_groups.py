@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F  # noqa: N812 - the usual name
 
-from sci_stream.recon.algorithms.noise_level import Sigma, sigma_map
+from sci_stream.recon.algorithms.noise_level import Sigma, on_device
 from sci_stream.recon.denoisers.external import DenoiserDefaults
 
 Shrink = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
@@ -83,7 +83,7 @@ class PatchGroupDenoiser(ABC):
 
     def __call__(self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None) -> torch.Tensor:
         """Denoise (N, H, W), each frame by itself; see `sci_stream.ports.LocalDenoiser`."""
-        levels = sigma_map(sigma, relative, x)
+        levels = _levels(sigma, relative, x)
         per_plane = len(x) // len(levels) if levels.ndim else 1
         return torch.stack(
             [
@@ -94,7 +94,7 @@ class PatchGroupDenoiser(ABC):
 
     def denoise_video(self, x: torch.Tensor, sigma: Sigma, relative: torch.Tensor | None = None) -> torch.Tensor:
         """Denoise (P, B, H, W), with patches of all frames in a group; see `sci_stream.ports.VideoDenoiser`."""
-        levels = sigma_map(sigma, relative, x)
+        levels = _levels(sigma, relative, x)
         return torch.stack(
             [self._filtered(video, levels[n] if levels.ndim else levels) for n, video in enumerate(x.unbind(0))]
         )
@@ -109,6 +109,12 @@ class PatchGroupDenoiser(ABC):
     def _filtered(self, video: torch.Tensor, level: torch.Tensor) -> torch.Tensor:
         at_once = _ELEMENTS_AT_ONCE[video.device.type] // self._share
         return filter_groups(video, level, self.search, self.shrink, at_once=at_once)
+
+
+def _levels(sigma: Sigma, relative: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
+    """Return σ at each pixel, (P, H, W), on the device of ``like``; () where ``relative``, its multiple, is None."""
+    level = on_device(sigma, like)
+    return level if relative is None else level * relative
 
 
 def filter_groups(

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from sci_stream.config import Rig, load_rig
+from sci_stream.delivery.ledger import LedgerCounts, outcomes_in_words
 from sci_stream.errors import ConfigError, EnvironmentFault, FileFormatError, LedgerError
 from sci_stream.file_guard import read_small, reading
 from sci_stream.nodes.launcher.supervisor import Supervisor
@@ -118,14 +119,11 @@ def result_lines(summary: Mapping[str, Any]) -> Iterator[str]:
         yield f"THE RECORDING IS NOT COMPLETE: {recording['unreadable']}"
 
 
-def _account(ledger: Mapping[str, Any]) -> str:
+def _account(ledger: LedgerCounts) -> str:
     """Return the ledger of a series in a line."""
-    dropped = " + ".join(f"{count} dropped ({reason})" for reason, count in ledger["dropped"].items())
-    counts = {word: ledger.get(word, 0) for word in ("reconstructed", "raw_only", "not_kept")}
-    terms = [f"{n} {word.replace('_', ' ')}" for word, n in counts.items() if n or word == "reconstructed"]
     missing = f"{ledger['in_flight']} missing" if ledger["in_flight"] else "the series was not ended"
     closes = "the ledger closes" if ledger["closed"] else f"THE LEDGER DOES NOT CLOSE: {missing}"
-    return f"{ledger['acquired']} acquired = {' + '.join(term for term in [*terms, dropped] if term)}: {closes}"
+    return f"{ledger['acquired']} acquired = {outcomes_in_words(ledger)}: {closes}"
 
 
 class StatusLine:

@@ -43,7 +43,6 @@ MAX_RECENT = 20
 SINK = "sink"
 
 _TONE = ("exposure_ev", "black", "gamma", "white_balance", "false_colour", "demosaic")
-_MIN_GAMMA = 0.1
 _AGAIN = ", again after a restart"
 
 
@@ -224,8 +223,7 @@ class OperatorCommands:
             text = "Whether the series is being recorded."
             parameters.append(Parameter("recording", "flag", series.recorder.is_on, description=text))
         if self.display is not None:
-            tone, lows = self.display.tone, {"gamma": _MIN_GAMMA}
-            parameters += [declare(PreviewSection, name, getattr(tone, name), low=lows.get(name)) for name in _TONE]
+            parameters += [declare(PreviewSection, name, getattr(self.display.tone, name)) for name in _TONE]
         return parameters
 
     def _set_own(self, request: _Request) -> None:

@@ -13,9 +13,3 @@ def on_device(sigma: Sigma, like: torch.Tensor) -> torch.Tensor:
     if isinstance(sigma, torch.Tensor):
         return sigma.to(like.device, like.dtype, non_blocking=True)  # the host need not wait for its copy
     return like.new_full((), float(sigma))
-
-
-def sigma_map(sigma: Sigma, relative: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor:
-    """Return σ at each pixel, (P, H, W), on the device of ``like``; () where ``relative``, its multiple, is None."""
-    level = on_device(sigma, like)
-    return level if relative is None else level * relative

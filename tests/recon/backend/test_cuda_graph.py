@@ -17,7 +17,7 @@ from sci_stream.errors import CaptureError
 from sci_stream.optics.forward import forward, gram_diag, inverse_gram
 from sci_stream.ports import RecordableDenoiser
 from sci_stream.recon.algorithms.gap import CorrelatedResidual, Problem, cold_start, gap
-from sci_stream.recon.algorithms.noise_level import on_device, sigma_map
+from sci_stream.recon.algorithms.noise_level import on_device
 from sci_stream.recon.algorithms.schedule import sigma_levels
 from sci_stream.recon.backend.cuda_graph import (
     Graphs,
@@ -220,12 +220,6 @@ def test_noise_level_is_read_on_the_device() -> None:
     assert torch.equal(on_device(0.25, torch.zeros(2, dtype=torch.float64)), torch.tensor(0.25, dtype=torch.float64))
     each = on_device(torch.rand(2, 1, 1), torch.empty(2, 4, 4, device="meta"))  # from the CPU, where a level is read
     assert (each.device.type, each.shape) == ("meta", (2, 1, 1))
-
-
-def test_noise_level_may_vary_over_pixels() -> None:
-    relative, like = torch.tensor([[[0.5, 2.0]]]), torch.zeros(3, 1, 2)
-    torch.testing.assert_close(sigma_map(torch.tensor(0.1), relative, like), torch.tensor([[[0.05, 0.2]]]))
-    assert sigma_map(0.1, None, like).ndim == 0, "a plain number is uniform"
 
 
 @pytest.mark.gpu
