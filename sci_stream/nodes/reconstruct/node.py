@@ -157,7 +157,7 @@ class ReconstructNode:
             {**status, **self._link.connection.clock.status()},
             reconstruct_metrics(status, wire_errors),
             progress=progress,
-            idle=waits_for_sink,
+            idle=waits_for_sink or self._solver.prepares,
         )
 
     def _not_ready(self) -> str:

@@ -49,8 +49,7 @@ _T = TypeVar("_T")
 _MAX_ENGINES = 2
 # Snapshots that fail one after the other, after which a new process is tried.
 _MAX_FAILURES = 5
-# Without progress for this many times the longest pause so far, and at least so long, the solver hangs. Preparing an
-# engine may compile for minutes.
+# Without progress for this many times the longest pause so far, and at least so long, the solver hangs.
 _STALLED, _LEAST_STALL_S, _PREPARATION_S = 20.0, 30.0, 900.0
 # A thread that hangs is abandoned when the node ends.
 _JOIN_S = 5.0
@@ -116,7 +115,8 @@ class SolverThread:
         self._failures = 0
         self._progress_s: float | None = None
         self._longest_s = 0.0
-        self._prepares = False
+        self.prepares = False
+        """Whether it prepares an engine, which may compile for minutes."""
         self._utilisation = ThroughputMeter()
 
     def start(self, wake: Callable[[], None]) -> None:
@@ -135,7 +135,7 @@ class SolverThread:
         began_s = self._progress_s
         if began_s is None:
             return None
-        limit_s = _PREPARATION_S if self._prepares else max(_LEAST_STALL_S, _STALLED * self._longest_s)
+        limit_s = _PREPARATION_S if self.prepares else max(_LEAST_STALL_S, _STALLED * self._longest_s)
         silent_s = time.monotonic() - began_s
         if silent_s < limit_s:
             return None
@@ -199,7 +199,7 @@ class SolverThread:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            self._prepares = not isinstance(job, Snapshot)
+            self.prepares = not isinstance(job, Snapshot)
             self._progress_s = time.monotonic()
             try:
                 # The previous result is delivered before anything that may replace its engine.
@@ -218,7 +218,7 @@ class SolverThread:
             # With another job queued, its solve starts first; the video is passed on once it has arrived.
             if self._jobs.empty() or (self._under_way and self._under_way.pending.ready):
                 self._deliver()
-            self._progress_s = None
+            self._progress_s, self.prepares = None, False
         self._deliver()
 
     def _put(self, result: Result) -> None:
@@ -356,7 +356,7 @@ class SolverThread:
 
     def _note_progress(self) -> None:
         now_s = time.monotonic()
-        if self._progress_s is not None and not self._prepares:
+        if self._progress_s is not None and not self.prepares:
             self._longest_s = max(self._longest_s, now_s - self._progress_s)
         self._progress_s = now_s
 

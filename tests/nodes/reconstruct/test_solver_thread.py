@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from sci_stream.config import ReconstructSection
+from sci_stream.config import ReconstructSection, Rig
 from sci_stream.errors import CaptureError, DeviceLostError, DeviceMemoryError
 from sci_stream.model import Snapshot, SnapshotId
 from sci_stream.nodes.reconstruct import solver_thread
+from sci_stream.nodes.reconstruct.node import ReconstructNode
 from sci_stream.nodes.reconstruct.solver_settings import make_prior
 from sci_stream.nodes.reconstruct.solver_thread import (
     Failed,
@@ -25,6 +26,8 @@ from sci_stream.nodes.reconstruct.solver_thread import (
     Solved,
     SolverThread,
 )
+from sci_stream.nodes.runtime.health_reporter import HealthReporter
+from sci_stream.nodes.runtime.process import StopRequest
 from sci_stream.optics.calibration import Calibration
 from sci_stream.recon.backend.async_solve import AsyncSolve
 from sci_stream.recon.engine import Engine
@@ -414,3 +417,26 @@ def test_solver_that_hangs_is_noticed_and_abandoned(calibration: Calibration, mo
     assert "The solver hangs" in str(error)
     bench.solver.stop()
     released.set()
+
+
+def test_watchdog_is_fed_while_an_engine_is_prepared(
+    start: Callable[..., Bench], calibration: Calibration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiler may take longer than the watchdog waits, with snapshots in hand."""
+    step, idle = threading.Barrier(2), []
+    monkeypatch.setattr(Engine, "warm_up", lambda _: step.wait(PATIENCE_S) + step.wait(PATIENCE_S))
+    monkeypatch.setattr(HealthReporter, "report", lambda *_, **how: idle.append(how["idle"]))
+    bench = start()
+    bench.start()
+    node = ReconstructNode(Rig.model_validate({"health": {"enabled": False}}), bench.solver, StopRequest())
+    node._held["test", 0] = 0
+    bench.solver.adopt(calibration)
+    step.wait(PATIENCE_S)
+    node._publish_status()
+    step.wait(PATIENCE_S)
+    bench.solver.stop()
+    node._publish_status()
+    assert idle == [True, False]
+    node._dispatch.close()
+    node._link.connection.close()
+    node._network.close()

@@ -120,6 +120,7 @@ class IdentitySolver:
     """A solver that returns the counts as video, bit for bit."""
 
     device_name = "identity"
+    prepares = False
 
     def __init__(self) -> None:
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
