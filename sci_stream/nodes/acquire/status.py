@@ -98,7 +98,7 @@ class AcquireReport:
         figures = {name: value for name, value in status.items() if not isinstance(value, str)}
         return {
             **{name: figures[name] for name in ("acquired", "held", "resent", "reconstruct_nodes", "redelivered")},
-            "camera_events": {"missed": 0, "incomplete": 0, **self.reader.counts, **self.reader.driver_counts},
+            "camera_events": {"missed": 0, "incomplete": 0, "lost": 0} | self.reader.counts | self.reader.driver_counts,
             "camera_epoch": figures["epoch"],
             "ring_bytes": self.budget.used_bytes,
             "unconfirmed": figures["unsafe"],

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from sci_stream.delivery.ledger import LedgerCounts
+from sci_stream.delivery.ledger import DropReason, LedgerCounts
 from sci_stream.delivery.trigger_ring import Event
 from sci_stream.model import Json
 from sci_stream.nodes.sink.recorder import RecordingStatus
@@ -163,7 +163,8 @@ def sink_metrics(status: SinkStatus) -> dict[str, Value]:
             "reconstructed": ledger["reconstructed"],
             "raw_only": ledger["raw_only"],
             "not_kept": ledger["not_kept"],
-            **{f"dropped: {reason}": count for reason, count in ledger["dropped"].items()},
+            # From 0: Prometheus does not see the increase of a count that appears with its first loss.
+            **{f"dropped: {why}": count for why, count in (dict.fromkeys(DropReason, 0) | ledger["dropped"]).items()},
         },
         "ledger_acquired": ledger["acquired"],
         "ledger_in_flight": ledger["in_flight"],
