@@ -109,6 +109,7 @@ def test_compose_file_matches_schema() -> None:
     assert ended.value.code == 0
     services = yaml.safe_load(path.read_text())["services"]
     assert services["acquire"]["environment"]["SCI_STREAM_SPOOL"] == "/spool"
+    assert services["acquire"]["depends_on"] == ["sink", "reconstruct"], "it stops first, and drains into them"
     holders = [
         name for name, service in services.items() if any(str(v).startswith("spool:") for v in service["volumes"])
     ]
