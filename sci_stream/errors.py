@@ -172,7 +172,7 @@ def missing_library(error: ModuleNotFoundError) -> ConfigError | None:
 def require_optional(module: str, extra: str, what: str, package: str = "sci-stream") -> ModuleType:
     """Import an optional library.
 
-    ``extra`` of ``package`` installs it; ``what`` needs it, and begins the message.
+    ``extra`` of ``package``, ``""`` for none, installs it; ``what`` needs it, and begins the message.
 
     Raises
     ------
@@ -185,5 +185,5 @@ def require_optional(module: str, extra: str, what: str, package: str = "sci-str
         raise ConfigError(
             f"{what} needs the library {module}, which is not installed",
             got=error,
-            hint=f'Install it: pip install "{package}[{extra}]"',
+            hint=f'Install it: pip install "{package}{extra and f"[{extra}]"}"',
         ) from None

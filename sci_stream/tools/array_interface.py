@@ -105,7 +105,7 @@ class Reconstructed:
 
     def show(self, *, fps: float = 8.0, gamma: float = 1.0) -> None:
         """Show a player in a notebook: snapshot, video, frame strip and faults. It loads nothing from elsewhere."""
-        display = require_optional("IPython.display", "notebook", "`show` in a notebook", "ipykernel")
+        display = require_optional("IPython.display", "", "`show` in a notebook", "ipykernel")
         pictures = self._stack("video").as_pictures(ToneSettings().changed({"gamma": gamma}))
         page = html.escape(as_page(pictures, fps, gamma))
         display.display(display.HTML(f'<div><iframe srcdoc="{page}" width="100%" height="520"></iframe></div>'))

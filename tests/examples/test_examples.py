@@ -7,6 +7,7 @@ import json
 import re
 import runpy
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -95,6 +96,8 @@ def test_notebook_runs_and_shows_what_it_stores(
 ) -> None:
     monkeypatch.setenv("MPLBACKEND", "agg")
     cells = json.loads((EXAMPLES / "reconstruct.ipynb").read_text())["cells"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(re.findall(r"sci-stream\[(\w+)\]", "".join(cells[0]["source"]))) <= set(extras)
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     stored = "".join(text for cell in code for output in cell["outputs"] for text in output.get("text", ()))
     assert any("image/png" in output.get("data", {}) for cell in code for output in cell["outputs"])

@@ -406,3 +406,6 @@ def test_result_is_shown_in_a_notebook_with_its_faults(y, masks, monkeypatch) ->
     result.show()
     assert html.escape(html.escape(result.faults[0])) in shown[0]
     assert shown[0].startswith("<div><iframe srcdoc=")
+    monkeypatch.setitem(sys.modules, "IPython.display", None)
+    with pytest.raises(ConfigError, match='pip install "ipykernel"'):
+        result.show()
