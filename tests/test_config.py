@@ -410,6 +410,8 @@ def test_example_rigs_exist() -> None:
 def test_example_rig_loads_and_its_driver_accepts_the_options(path: Path) -> None:
     rig = load_rig(path, {})
     assert rig.rig.name == path.stem
+    for rig_file, output in re.findall(r"calibrate (\S+) -o (\S+)", path.read_text()):
+        assert Path(output) == Path(rig_file).with_name("calibration.h5"), "paths in a rig file start at its folder"
     classes = {
         "simulated": ("sci_stream_drivers.simulated", "SimulatedCamera"),
         "replay": ("sci_stream_drivers.replay", "ReplayCamera"),

@@ -192,6 +192,9 @@ def test_cluster_rig_loads_with_one_gpu_per_pod(tmp_path: Path) -> None:
     rig = cluster_rig(tmp_path)
     assert rig.encrypted
     assert rig.reconstruct.nodes == by_name["StatefulSet", "sci-stream-reconstruct"]["spec"]["replicas"]
+    text = (DEPLOY / "kubernetes" / "rig.yaml").read_text()
+    made, used = (set(re.findall(pattern, text)) for pattern in (r"--(?:file|list) (\w+)", r"--from-file=(\w+)"))
+    assert used == made
 
 
 def test_cluster_spool_outlives_acquire_container() -> None:
