@@ -136,8 +136,9 @@ class _Session:
         self._dark_dn = 0.0
         # Another dark frame is the reason to be asked.
         of_modulator = None if coded is None else (coded.pattern_hash, coded.plan, plan.automatic)
-        of_camera = (capabilities.model, capabilities.serial, capabilities.pixel_format)
-        self._taken = _TakenFrames(plan.progress_file, repr((plan.frames, n_frames, *of_camera, of_modulator)))
+        settings = [(s.name, s.value) for s in camera.settings()] if isinstance(camera, AdjustableCamera) else []
+        conditions = (plan.frames, n_frames, capabilities, settings, of_modulator)
+        self._taken = _TakenFrames(plan.progress_file, repr(conditions))
 
     @contextmanager
     def running(self) -> Iterator[None]:

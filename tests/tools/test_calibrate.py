@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -17,6 +18,7 @@ from sci_stream.errors import CalibrationError, CameraError, ConfigError, Storag
 from sci_stream.model import Array, CameraCapabilities, CameraFrame, Snapshot, SnapshotId
 from sci_stream.nodes.runtime.modulated_camera import ModulatedCamera
 from sci_stream.optics.calibration import Calibration
+from sci_stream.parameters import Parameter, Value
 from sci_stream.ports import Pattern
 from sci_stream.recon.denoisers.registry import make_denoiser
 from sci_stream.recon.engine import Engine
@@ -61,8 +63,9 @@ def test_masks_are_held_or_run_until_interrupted(pattern: Pattern | None, source
 class Operated:
     """A camera whose patterns are set up by an operator: its frames follow the last request."""
 
-    def __init__(self) -> None:
-        both = modulated(masks(4))
+    def __init__(self, size: int = 64, exposure: float = 1.0) -> None:
+        self._masks = masks(4, size)
+        both = modulated(self._masks, {"exposure": exposure})
         self._camera, self._modulator = both.camera, both.modulator
         self.asked: list[str] = []
         self.closed = False
@@ -76,7 +79,7 @@ class Operated:
 
     def open(self) -> CameraCapabilities:
         self._modulator.open()
-        self._modulator.load(masks(4))
+        self._modulator.load(self._masks)
         return dataclasses.replace(self._camera.open(), n_frames=None)
 
     def calibration(self) -> None: ...
@@ -93,6 +96,12 @@ class Operated:
 
     def counters(self) -> Mapping[str, int]:
         return {}
+
+    def settings(self) -> Sequence[Parameter]:
+        return self._camera.settings()
+
+    def set(self, name: str, value: Value) -> CameraCapabilities:
+        return self._camera.set(name, value)
 
     def stop(self) -> None:
         self._camera.stop()
@@ -266,6 +275,22 @@ def test_interrupted_calibration_resumes_with_the_next_pattern(tmp_path: Path) -
     assert not plan.progress_file.exists()
     at_once, _ = calibrate(modulated(), dataclasses.replace(plan, progress_file=None), no_operator, silent)
     np.testing.assert_allclose(whole.phi, at_once.phi, atol=0.05)
+
+
+@pytest.mark.parametrize("changed", [{"size": 32}, {"exposure": 0.5}], ids=str)
+def test_dark_frame_of_other_settings_is_not_reused(changed: dict[str, Any], tmp_path: Path) -> None:
+    plan = dataclasses.replace(PLAN, n_frames=4, frames=2, progress_file=tmp_path / "c.h5.part")
+
+    def interrupt(words: str, done: int, total: int) -> None:
+        if words.startswith("White"):
+            raise KeyboardInterrupt
+
+    asked = []
+    for operated in (Operated(), Operated(**changed), Operated(**changed)):
+        with pytest.raises(KeyboardInterrupt):
+            calibrate(operated, plan, operated.set_up, interrupt)
+        asked.append([words.split()[0] for words in operated.asked])
+    assert asked == [["No", "White:"], ["No", "White:"], ["White:"]]
 
 
 @pytest.mark.parametrize(("light", "taken"), [(1.0, [0, *range(3, 8)]), (0.9, range(8))], ids=["same", "dimmed"])
