@@ -120,7 +120,8 @@ def _settled_columns(old: Recording) -> tuple[dict[str, Array], LedgerCounts]:
     lost = open_rows & ~raw_only & ~known_elsewhere & np.logical_or.accumulate(known | known_elsewhere)
     used = _past_last(known | raw_only)
     outcome[raw_only] = OUTCOME_CODES["raw_only"]
-    lost[used:] = False
+    # A replay has snapshots of which its source has raw counts, and no others.
+    lost[used if old.parent is None else 0 :] = False
     outcome[lost] = OUTCOME_CODES["dropped"]
     columns["reason"][lost] = DropReason.LOST_IN_CRASH.encode()
     columns = {name: values[:used] for name, values in columns.items()}

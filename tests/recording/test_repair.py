@@ -77,6 +77,18 @@ def test_repair_makes_a_clean_file_with_a_closed_ledger(tmp_path: Path, series, 
     assert repair_recording(path) is None, "it needs no repair any more"
 
 
+def test_replay_has_lost_no_snapshots_that_its_source_lacks(tmp_path: Path, series) -> None:
+    path, live = tmp_path / "replay.h5", tmp_path / "live.h5"
+    with RecordingWriter(live, series.info, series.calibration, raw=False, parent={"file": "run.h5"}) as writer:
+        for seq in (0, 1, 100):
+            writer.write_reconstruction(series.reconstruction(seq))
+        writer.flush()
+        path.write_bytes(live.read_bytes())
+    done = repair_recording(path)
+    assert done is not None
+    assert (done.ledger["acquired"], done.ledger["reconstructed"], done.ledger["dropped"]) == (3, 3, {})
+
+
 def test_snapshots_of_other_segments_are_not_lost(tmp_path: Path, series) -> None:
     path = crashed(tmp_path / "run.h5", series)
     with RecordingWriter(path, series.info, series.calibration) as after:
