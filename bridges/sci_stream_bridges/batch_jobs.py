@@ -64,7 +64,7 @@ def run_job_atomically(job: ReplayJob, worker: str = "") -> JobResult:
         folder.mkdir()
         partial = folder / job.out.name
         done = replay(job.source, dataclasses.replace(job.plan, out=partial, resume=False))
-        for segment in reversed(list(existing_segments(partial))):  # the first one completes the output
+        for segment in reversed(existing_segments(partial)):  # the first one completes the output
             target = job.out.with_name(segment.name)
             if target.exists() and not is_segment_of(target, segment):
                 raise FileExistsError(errno.EEXIST, f"{target.name} exists")

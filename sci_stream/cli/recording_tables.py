@@ -66,8 +66,8 @@ def _state(recording: RecordingSummary) -> str:
         return "complete"
     unfinished = [segment["file"] for segment in recording.figures["segments"] if segment["state"] == "unfinished"]
     return (
-        f"unfinished ({', '.join(unfinished) or 'the last segment is missing'}): being written, or left by a crash. "
-        "Everything flushed is readable; sci-stream repair makes a clean file."
+        f"unfinished ({', '.join(unfinished) or 'a segment is missing or damaged'}): being written, or left by a "
+        "crash. Everything flushed is readable; sci-stream repair makes a clean file."
     )
 
 

@@ -184,7 +184,7 @@ def repair(file: RecordingPath) -> None:
     from sci_stream.recording.segments import existing_segments
 
     repaired = 0
-    segments = list(existing_segments(file)) or [file]
+    segments = existing_segments(file) or [file]
     for segment in segments:
         with progress_bar(f"repair {segment.name}") as report:
             done = repair_recording(segment, report)

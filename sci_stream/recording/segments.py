@@ -146,9 +146,7 @@ def count_recorded(path: Path, series: str) -> tuple[int, int, list[str]]:
     problems: list[str] = []
     reconstructed, stored = IntervalSet(), IntervalSet()
     # By number and not by file: a deleted segment in the middle would go unnoticed.
-    names = (other.stem.removeprefix(f"{path.stem}_") for other in path.parent.glob(f"{glob.escape(path.stem)}_*.h5"))
-    last = max((int(name) for name in names if name.isdecimal()), default=0)
-    for number in range(last + 1):
+    for number in range(_numbers(path)[-1] + 1):
         candidate = segment_path(path, number)
         if not candidate.exists():
             problems.append(f"{candidate} is missing")
@@ -168,13 +166,16 @@ def count_recorded(path: Path, series: str) -> tuple[int, int, list[str]]:
     return len(reconstructed), len(stored), problems
 
 
-def existing_segments(path: Path) -> Iterator[Path]:
-    """Yield the existing files of ``path``'s segments, in order, without opening them."""
-    for segment in range(MAX_SEGMENTS):
-        candidate = segment_path(path, segment)
-        if not candidate.exists():
-            return
-        yield candidate
+def _numbers(path: Path) -> list[int]:
+    """Return 0 and the numbers of ``path``'s further segments, in order."""
+    files = path.parent.glob(f"{glob.escape(path.stem)}_*{path.suffix}")
+    names = (file.stem.removeprefix(f"{path.stem}_") for file in files)
+    return sorted({0, *(int(name) for name in names if name.isdecimal() and int(name) < MAX_SEGMENTS)})
+
+
+def existing_segments(path: Path) -> list[Path]:
+    """Return the existing files of ``path``'s segments, in order, without opening them."""
+    return [file for number in _numbers(path) if (file := segment_path(path, number)).exists()]
 
 
 def earlier_segments(path: Path, series: str) -> Iterator[Recording]:

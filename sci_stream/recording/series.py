@@ -6,6 +6,7 @@ import functools
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -197,8 +198,13 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
 
     @property
     def finished(self) -> bool:
-        """Whether every segment was closed cleanly, the last one with the final ledger."""
-        return self.segments[-1].clean and all(segment.finished for segment in self.segments)
+        """Whether every segment was closed cleanly, the last one with the final ledger, and none is missing."""
+        # By number: the files may have other names since. ``""`` is that of a stopped replay.
+        follows = all(
+            not segment.continued or segment.continued.rpartition("_")[2] == following.path.name.rpartition("_")[2]
+            for segment, following in pairwise(self.segments)
+        )
+        return follows and self.segments[-1].clean and all(segment.finished for segment in self.segments)
 
     def stored_dtype(self, name: str) -> np.dtype[Any] | None:
         """Return the type of ``"raw"``, ``"video"``, … in the files, None if it is not stored."""

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sci_stream
+from sci_stream.cli.recording_tables import describe
 from sci_stream.errors import FileFormatError
 from sci_stream.recording.columns import COLUMNS
+from sci_stream.recording.inspection import inspect_recording
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.segments import segment_path
 from sci_stream.recording.series import FrameStack, RecordedSeries
@@ -119,6 +121,20 @@ def test_segment_of_another_series_is_ignored(recorded: Path, tmp_path: Path, se
     (tmp_path / "other.h5").rename(recorded.with_name("run_003.h5"))
     with sci_stream.open(recorded) as recording:
         assert [segment.path.name for segment in recording.segments] == ["run.h5", "run_001.h5", "run_002.h5"]
+
+
+@pytest.mark.parametrize("deleted", [1, 2])
+def test_recording_without_a_segment_is_unfinished(recorded: Path, deleted: int) -> None:
+    files = [segment_path(recorded, number) for number in range(3)]
+    renamed = [file.rename(segment_path(recorded.with_stem("other"), i)) for i, file in enumerate(files)]
+    with sci_stream.open(renamed[0]) as recording:
+        assert recording.finished
+    renamed[deleted].unlink()
+    with sci_stream.open(renamed[0]) as recording:
+        assert [segment.path for segment in recording.segments] == [f for f in renamed if f.exists()]
+        assert not recording.finished
+    renamed[deleted].write_text("damaged")
+    assert dict(describe(inspect_recording(renamed[0])))["state"].startswith("unfinished (a segment is missing or dam")
 
 
 def test_refresh_shows_rows_of_a_live_writer(tmp_path: Path, series) -> None:
