@@ -286,6 +286,7 @@ class Recording(AbstractContextManager["Recording"]):
         """Return what `has` names, in physical values. Raises as `raw`."""
         if not self.has(name, seq):
             raise KeyError(f"snapshot {seq} has no {name} in {self.path}")
+        _ = np.broadcast_to(0, frame_shape(name, self.info))[part]  # raises IndexError, which is no damage
         with self._file():
             stored = read_dataset(self._frames[name], (seq - self.first_seq, *part))
         scale = scale_of(name, stored.dtype)

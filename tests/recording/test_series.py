@@ -69,6 +69,8 @@ def test_open_gives_arrays_over_all_segments(recorded: Path, series) -> None:
         check_all(recording, series)
         with pytest.raises(KeyError, match="snapshot 6 has no video"):
             recording.video_of(6)
+        with pytest.raises(IndexError, match="index 99 is out of bounds"):
+            recording.video[0, 99]
 
 
 def open_files() -> int:
