@@ -170,7 +170,7 @@ class PublishedSource:
         published, bayer = load_measurement(path), options.bayer
         self.calibration = _calibrate(published, path, bayer, options.full_scale_dn)
         self._counts = _as_counts(np.asarray(published.y))
-        self._truth = _as_truth(published.truth) if options.truth else None
+        self._truth = _as_truth(published.truth if options.truth else None, self.calibration.phi.shape)
         self.frame_numbers = list(range(len(self._counts)))
         depth = 8 * self._counts.dtype.itemsize
         height, width = self.calibration.shape
@@ -183,13 +183,12 @@ class PublishedSource:
             bit_depth=depth,
             n_frames=self.calibration.n_frames,
             bayer=bayer,
-            has_truth=self._truth is not None,
+            has_truth=len(self._truth) > 0,
         )
 
     def shot(self, i: int) -> CameraFrame:
         """Return shot ``i``."""
-        B = self.calibration.n_frames
-        truth = None if self._truth is None else self._truth[i * B : (i + 1) * B].copy()
+        truth = self._truth[i].copy() if i < len(self._truth) else None
         return CameraFrame(self._counts[i].copy(), self.frame_numbers[i], None, unix_ns(), truth)
 
     def close(self) -> None:
@@ -324,11 +323,11 @@ def _as_counts(meas: Array) -> Array:
     return meas.astype(np.float32)
 
 
-def _as_truth(orig: Array | None) -> Array | None:
-    """Return true frames as uint8 if they are integers of 0–255, else as float32 of 0–1."""
+def _as_truth(orig: Array | None, shape: tuple[int, ...]) -> Array:
+    """Return the true (B, H, W) of the first shots as uint8 if they are integers of 0–255, else as float32 of 0–1."""
     if orig is None:
-        return None
-    white = white_level(orig)
+        return np.empty((0, *shape))
+    orig, white = orig.reshape(-1, *shape), white_level(orig)
     if white == 255 and orig.min() >= 0 and orig.max() <= 255 and np.array_equal(orig, np.rint(orig)):
         return orig.astype(np.uint8)
     return (orig / white).astype(np.float32)

@@ -36,6 +36,15 @@ def test_published_simulation_plays_with_truth_and_scale(mat: Path, published: P
         np.testing.assert_array_equal(frame.truth, np.moveaxis(published.orig, -1, 0)[n * B : (n + 1) * B])
 
 
+def test_truth_of_any_shape_plays_as_far_as_it_goes(tmp_path: Path, published: Published) -> None:
+    split = np.moveaxis(published.orig.reshape(H, W, SHOTS, B), 2, 3)  # (H, W, B, N)
+    for name, orig in (("split", split), ("first", published.orig[:, :, : 2 * B])):
+        truth = [frame.truth for frame in frames(replay(published.save_v5(tmp_path / f"{name}.mat", orig=orig)))]
+        for n in range(SHOTS if name == "split" else 2):
+            np.testing.assert_array_equal(truth[n], np.moveaxis(published.orig, -1, 0)[n * B : (n + 1) * B])
+    assert truth[2:] == [None, None]
+
+
 @pytest.mark.parametrize("scale", [1 / 255, 0.37, 1.0, 10.0])
 def test_scale_is_estimated_from_the_truth(tmp_path: Path, published: Published, scale: float) -> None:
     camera = replay(published.save_v73(tmp_path / "scene.mat", meas=published.meas * scale))
