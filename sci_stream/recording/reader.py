@@ -48,6 +48,7 @@ from sci_stream.recording.layout import (
     FRAME_FLAGS,
     RECORDING_FORMAT,
     RECORDING_VERSION,
+    Compression,
     frame_shape,
     read_info,
     scale_of,
@@ -59,6 +60,7 @@ Settings = dict[str, int | float | str]
 
 # As in the messages (`sci_stream.wire`).
 _MAX_SEQ = 2**48
+_BITSHUFFLE_ID = 32008  # of the filter in the registry of The HDF Group
 _FRAME_DTYPES = {"raw": ("u1", "u2", "f4"), "video": ("f2", "f4", "u2"), "picture": ("u1",), "error": ("u1",)}
 
 _lock = threading.RLock()
@@ -232,6 +234,13 @@ class Recording(AbstractContextManager["Recording"]):
                 return None
             parent = json.loads(read_text(file, "parent"))
         return parent if isinstance(parent, dict) else {}
+
+    @property
+    def compression(self) -> Compression:
+        """Compression of the frames."""
+        with self._file():
+            packed = any(node.id.get_create_plist().get_filter_by_id(_BITSHUFFLE_ID) for node in self._frames.values())
+        return Compression.BITSHUFFLE_LZ4 if packed else Compression.NONE
 
     def stored_dtype(self, name: str) -> np.dtype[Any] | None:
         """Return the type of ``"raw"``, ``"video"``, … in the file, None if it is not stored."""

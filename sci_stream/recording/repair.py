@@ -23,7 +23,6 @@ from sci_stream.recording.hdf5 import LIBVER, open_for_reading
 from sci_stream.recording.inspection import outcomes
 from sci_stream.recording.layout import (
     FRAME_FLAGS,
-    Compression,
     Layout,
     LedgerDocument,
     RowState,
@@ -33,9 +32,6 @@ from sci_stream.recording.reader import Recording
 from sci_stream.recording.segments import earlier_segments, first_segment
 from sci_stream.recording.series import merge_rows
 from sci_stream.recording.writer import create_recording
-
-# Id of the bitshuffle filter in the registry of The HDF Group.
-_BITSHUFFLE_ID = 32008
 
 Progress = Callable[[int, int], None]
 
@@ -171,14 +167,8 @@ def _rows_of_other_segments(old: Recording) -> npt.NDArray[np.bool_]:
 
 def _create_copy(out: h5py.File, source: h5py.File, old: Recording) -> None:
     frames = {name: source[name].dtype for name in FRAME_FLAGS if name in source}
-    layout = Layout(old.first_seq, frames, _compression(source), old.parent)
+    layout = Layout(old.first_seq, frames, old.compression, old.parent)
     create_recording(out, old.info, old.calibration, layout)
-
-
-def _compression(source: h5py.File) -> Compression:
-    lists = [source[name].id.get_create_plist() for name in FRAME_FLAGS if name in source]
-    packed = any(one.get_filter(i)[0] == _BITSHUFFLE_ID for one in lists for i in range(one.get_nfilters()))
-    return Compression.BITSHUFFLE_LZ4 if packed else Compression.NONE
 
 
 def _write_columns(out: h5py.File, columns: dict[str, Array]) -> None:

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import cv2
 import h5py
@@ -26,6 +27,7 @@ from sci_stream.recon.denoisers.variants import shipped_weights
 from sci_stream.recon.engine import Engine
 from sci_stream.recon.settings import default_settings, suited_to_masks
 from sci_stream.recording.calibration_file import save_calibration
+from sci_stream.recording.layout import Compression
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.writer import RecordingWriter
 from sci_stream.reports import SolveReport
@@ -68,6 +70,8 @@ class Live:
     moves: Mapping[int, Displacement] = dataclasses.field(default_factory=dict)
     """From these seqs on the masks are taken to be there, as if ``correct_shift`` had moved them."""
 
+    stored: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
     def snapshot(self, seq: int) -> Snapshot:
         c = self.calibration
         noise = np.random.default_rng(seq).normal(0, 3, (H, W))
@@ -80,7 +84,7 @@ class Live:
             "run", 10**9, "rig", Policy.RECORD, "simulated", "1", H, W, "BayerRG12", 12, B, c.hash, bayer=c.bayer,
             rig_toml=self.rig_toml,
         )  # fmt: skip
-        with RecordingWriter(path, info, c) as writer:
+        with RecordingWriter(path, info, c, **self.stored) as writer:
             prior_name, name = "", ""
             for seq, iterations in enumerate(ITERATIONS):
                 if seq == 0 or (self.changed is not None and seq == self.changed[0]):
@@ -278,6 +282,13 @@ def test_recording_without_notes_uses_its_rig(tmp_path: Path, calibration: Calib
     recorded = Live(calibration, SECTION, rig_toml=rig, notes=False).record(tmp_path / "run.h5")
     done = replay(recorded, ReplayPlan())
     assert max(differences(recorded, done.path).values()) <= 2**-10
+
+
+def test_replay_stores_video_as_its_source_does(tmp_path: Path, calibration: Calibration) -> None:
+    stored = {"video_dtype": "u2", "compression": Compression.BITSHUFFLE_LZ4}
+    done = replay(Live(calibration, SECTION, stored=stored).record(tmp_path / "run.h5"), ReplayPlan(last=1))
+    with Recording(done.path) as again:
+        assert (again.stored_dtype("video"), again.compression) == tuple(stored.values())
 
 
 def test_recording_of_a_removed_denoiser_replays_with_another(tmp_path: Path, calibration: Calibration) -> None:

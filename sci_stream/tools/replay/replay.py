@@ -295,8 +295,9 @@ class _Run:
             ledger.settle(index, Outcome.RECONSTRUCTED)
         picture, error = (self._series.stored_dtype(name) is not None for name in ("picture", "error"))
         writer = RecordingWriter(
-            out, info, calibration, raw=False, picture=picture, error=error, first_seq=seqs[0], parent=parent
-        )
+            out, info, calibration, raw=False, picture=picture, error=error, first_seq=seqs[0], parent=parent,
+            video_dtype=self._series.stored_dtype("video") or "f2", compression=self._series.segments[0].compression,
+        )  # fmt: skip
         with ExitStack() as opened:
             opened.enter_context(writer)
             writer.notes["solvers"] = self._solver.described
