@@ -65,7 +65,7 @@ def plan_timing(
     cycles = max(1, math.ceil((exposure_us + camera.readout_us) / mask.cycle_us - 1e-9))
     period_us = cycles * mask.cycle_us
     if master == "camera":
-        exposure_us += max(0.0, delay_us)  # it begins before the first mask
+        exposure_us += _up(max(0.0, delay_us), camera.step_us)  # it begins before the first mask
         period_us = max(mask.cycle_us + delay_us, exposure_us + camera.readout_us)
         return TimingPlan(mask, CameraTrigger("free", exposure_us, period_us=period_us), period_us)
     if pulse == "none" and master == "modulator":

@@ -56,6 +56,8 @@ def test_camera_as_master_starts_each_cycle() -> None:
     assert (plan.camera.source, plan.mask.pulse) == ("free", "none")
     assert plan.camera.exposure_us == 8030.0
     assert plan.period_us >= 8030.0 + CAMERA.readout_us
+    plan = plan_timing(request, DMD, dataclasses.replace(CAMERA, step_us=100.0), 8)
+    assert (plan.camera.exposure_us, plan.period_us) == (8100.0, 8100.0 + CAMERA.readout_us)
 
 
 def test_readout_is_hidden_in_a_gap_or_costs_a_cycle() -> None:

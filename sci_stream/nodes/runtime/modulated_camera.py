@@ -79,7 +79,7 @@ class ModulatedCamera:
     def open(self) -> CameraCapabilities:
         """Open both, load the patterns, plan the timing and arm both with it.
 
-        Raises `ConfigError` if the timing does not fit them, `CameraError` if one does not respond or keeps another.
+        Raises `ConfigError` if the timing does not fit them, `CameraError` if one does not respond.
         """
         if self._capabilities is not None:
             return self._capabilities
@@ -151,7 +151,7 @@ class ModulatedCamera:
         for name in ("exposure_us", "delay_us"):
             wanted, got = getattr(plan.camera, name), getattr(kept_by_camera, name)
             if abs(wanted - got) > _TOLERANCE * armed.pattern_us:
-                raise CameraError(
+                raise ConfigError(
                     f"The camera does not keep the {name} of the timing plan",
                     expected=f"{wanted:g} µs, within {_TOLERANCE:.0%} of a mask",
                     got=f"{got:g} µs",
@@ -279,7 +279,7 @@ class ModulatedCamera:
         self.stop()
         try:
             self.plan = self._arm(self.n_patterns, self._feedback.delay_us)
-        except ConfigError as error:  # neither can delay so long
+        except ConfigError as error:  # neither can delay so long, or so finely
             log.error("the delay is not corrected any more: %s", error)
             self._feedback.delay_us -= correction.delay_us
             self._feedback.delays = False

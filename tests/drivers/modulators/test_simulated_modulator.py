@@ -154,6 +154,18 @@ def test_delay_that_no_device_can_make_is_given_up() -> None:
     assert both.camera.trigger_now() == before
 
 
+@pytest.mark.parametrize(("master", "name"), [("modulator", "delay_us"), ("camera", "exposure_us")])
+def test_delay_that_the_camera_does_not_keep_is_given_up(master: str, name: str) -> None:
+    both = modulated(camera={"noise": False}, master=master)
+    arm = both.camera.arm
+    both.camera.arm = lambda trigger: replace(arm(trigger), **{name: getattr(trigger, name) // 250 * 250})
+    frames(both, 1)
+    for _ in range(5):
+        both.observe({CORRECTIONS: 0, STATE: 0, LATE: -0.1})
+    (frame,) = frames(both, 1)
+    assert (frame.chunks[DELAY], frame.chunks[CORRECTIONS]) == (0, 1)
+
+
 def test_corrections_are_switched_off_by_the_rig() -> None:
     both = modulated(camera={"noise": False}, modulator={"faults": {"lost_pulses": [1]}}, correct=False)
     frames(both, 2)
