@@ -261,7 +261,8 @@ class _Session:
 
         n = len(order)
         if not self._plan.unattended:
-            self._ask("No light: close the lens, or switch the light off")
+            if self._taken.get(f"dark {n}:0") is None:
+                self._ask("No light: close the lens, or switch the light off")
             dark = phase(0, n, "dark")
             self._ask("White: a uniform bright field, the mask moving")
         self._taken.require_light(f"phase {n}:0", float(np.median(phase(0, n, again=True).mean)))
@@ -270,9 +271,8 @@ class _Session:
             halves = [phase(b, 2 * n) for b in range(2 * n)]
             dark = FrameMean.of((np.sum([h.mean for h in halves], 0) - np.sum([p.mean for p in patterns], 0)) / n)
         coded.stop()
-        white_dn = np.max([pattern.mean for pattern in patterns], axis=0)
-        clipped = np.any([pattern.saturated for pattern in patterns], axis=0)
-        return dark, FrameMean.of(white_dn, clipped), [patterns[b] for b in order]
+        white = FrameMean.of(np.max([p.mean for p in patterns], 0), np.any([p.saturated for p in patterns], 0))
+        return dark, white, [patterns[b] for b in order]
 
     def _average(self, words: str) -> FrameMean:
         """Average the next frames whose exposure starts after this call."""

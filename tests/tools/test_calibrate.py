@@ -313,6 +313,21 @@ def test_moving_mask_resumes_in_the_same_light_only(light: float, taken: Sequenc
     assert [int(words.split()[1]) for words in began if "of 0 to 7" in words] == list(taken)
 
 
+def test_dark_frame_of_a_moving_mask_is_asked_for_once(tmp_path: Path) -> None:
+    plan = dataclasses.replace(PLAN, frames=4, progress_file=tmp_path / "c.h5.part")
+    asked: list[str] = []
+
+    def ask(words: str) -> None:
+        asked.append(words.partition(":")[0])
+        if asked[-1] == "White":
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            calibrate(modulated(modulator={"motion": "sine"}), plan, ask, silent)
+    assert asked == ["No light", "White", "White"]
+
+
 def test_write_report_shows_masks_of_any_number_and_shape(tmp_path: Path) -> None:
     for shape in ((1, 16, 20), (9, 40, 24), (20, 300, 400)):
         calibration = Calibration(np.random.default_rng(1).random(shape, dtype=np.float32))

@@ -151,13 +151,12 @@ class ReconstructNode:
         wire_errors = self._dispatch.wire_errors + self._link.connection.wire_errors
         # Count iterations, not snapshots: one solve may take longer than the watchdog timeout.
         progress = int(status.get("denoised", 0)) + self._counts["reconstructed"] + self._counts["failed"]
-        waits_for_sink = len(self._link.outbox) >= len(self._held)
         self._health.report(
             self._not_ready(),
             {**status, **self._link.connection.clock.status()},
             reconstruct_metrics(status, wire_errors),
             progress=progress,
-            idle=waits_for_sink or self._solver.prepares,
+            idle=self._solver.prepares or len(self._link.outbox) >= len(self._held),  # it waits for the sink
         )
 
     def _not_ready(self) -> str:
