@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypedDict
 
+import numpy as np
+
 from sci_stream.errors import FileFormatError
-from sci_stream.recording.series import RecordedSeries
+from sci_stream.recording.series import FrameStack, RecordedSeries
 
 
 class LayerOptions(TypedDict, total=False):
@@ -21,6 +23,8 @@ class LayerOptions(TypedDict, total=False):
     rgb: bool
     contrast_limits: tuple[float, float]
     visible: bool
+    scale: tuple[float, ...]
+    translate: tuple[float, ...]
 
 
 LayerData = tuple[Any, LayerOptions, str]
@@ -39,7 +43,8 @@ def get_reader(path: str | list[str]) -> Callable[[str | list[str]], list[LayerD
 def read_layers(path: str | list[str]) -> list[LayerData]:
     """Return the layers of recordings, read when napari shows them: the video, and the coded snapshots.
 
-    Video is (snapshot, frame, y, x) on the scale 0–1, in colour if the sensor is; snapshots are in DN.
+    Video is (snapshot, frame, y, x) on the scale 0–1, in colour if the sensor is; snapshots are in DN, and each spans
+    the frames of its video.
     """
     layers: list[LayerData] = []
     for name in path if isinstance(path, list) else [path]:
@@ -58,5 +63,14 @@ def read_layers(path: str | list[str]) -> list[LayerData]:
             top = (1 << min(series.info.bit_depth, 16)) - 1
             raw: LayerOptions = {"name": f"{stem} snapshots", "metadata": metadata, "contrast_limits": (0, top)}
             raw["visible"] = not layers
-            layers.append((series.raw, raw, "image"))
+            n_frames = series.info.n_frames
+            raw["scale"], raw["translate"] = (1, n_frames, 1, 1), (0, (n_frames - 1) / 2, 0, 0)
+            layers.append((_along_frames(series), raw, "image"))
     return layers
+
+
+def _along_frames(series: RecordedSeries) -> FrameStack:
+    """Return the snapshots as (N, 1, H, W)."""
+    raw = series.raw
+    shape = (1, *raw.shape[1:])
+    return FrameStack(raw.seqs, shape, raw.dtype, lambda seq, part: series.raw_of(seq)[np.newaxis][part])

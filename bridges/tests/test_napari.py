@@ -44,9 +44,13 @@ def test_recording_becomes_layers(recorded: Path, series, viewer) -> None:
         viewer.add_image(data, **options)
     video, raw = viewer.layers
     assert (video.name, video.rgb, video.data.shape) == ("run video", True, (2, 3, 16, 24, 3))
-    assert (raw.name, raw.visible, raw.data.shape) == ("run snapshots", False, (2, 16, 24))
+    assert (raw.name, raw.visible, raw.data.shape) == ("run snapshots", False, (2, 1, 16, 24))
     viewer.dims.set_current_step(0, 1)
-    np.testing.assert_array_equal(raw.data[1], series.counts(2))
+    np.testing.assert_array_equal(raw.data[1, 0], series.counts(2))
+    raw.visible = True
+    for frame in range(3):
+        viewer.dims.set_current_step(1, frame)
+        assert raw.get_value((1, frame, 5, 6), world=True) == series.counts(2)[5, 6]
     np.testing.assert_array_equal(video.data[1], render(series.video(2), series.info.bayer))
 
 
