@@ -5,21 +5,28 @@
     python -m sci_stream_bridges.epics SCI: --taps tcp://127.0.0.1:5703
 
 serves ``SCI:VIDEO`` (all frames of the newest snapshot), ``SCI:FRAME`` (its last frame, for image viewers),
-``SCI:SNAPSHOT`` (the coded snapshot, DN), ``SCI:SEQ`` and ``SCI:RESIDUAL``.
+``SCI:SNAPSHOT`` (the coded snapshot, DN), ``SCI:SEQ`` and ``SCI:RESIDUAL``. An encrypted rig needs ``--sink-key``.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
-from sci_stream.errors import require_optional
+from sci_stream.errors import TransportError, require_optional
 from sci_stream.model import Array, Reconstruction
+from sci_stream.security.curve import client_config, unencrypted
+from sci_stream.security.keys import read_key_pair
 from sci_stream.transport.pubsub import DEFAULT_ENDPOINT, subscribe
+
+# A rig may rest: a line a minute is enough.
+_SILENCE_S = 60.0
 
 
 class PvaServer:
@@ -103,12 +110,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Serve live video as EPICS PVAccess NTNDArray.")
     parser.add_argument("prefix", help="beginning of the names of the process variables, such as SCI:")
     parser.add_argument("--taps", default=DEFAULT_ENDPOINT, help="the [network] taps address of the rig")
+    parser.add_argument("--sink-key", help="the [security] sink_key of an encrypted rig")
+    parser.add_argument("--key", type=Path, default="~/.config/sci-stream/key", help="this host's key, for such a rig")
     given: Any = parser.parse_args(arguments)
+    keyed = given.sink_key is not None
+    configure = client_config(read_key_pair(given.key.expanduser()), given.sink_key) if keyed else unencrypted
     with PvaServer(given.prefix) as server:
-        try:
-            serve(subscribe(given.taps), server)
-        except KeyboardInterrupt:
-            return
+        while True:
+            try:
+                serve(subscribe(given.taps, timeout_s=_SILENCE_S, configure=configure), server)
+            except TransportError as error:
+                print(error, file=sys.stderr)
+            except KeyboardInterrupt:
+                return
 
 
 if __name__ == "__main__":

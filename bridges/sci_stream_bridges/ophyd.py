@@ -23,6 +23,7 @@ import numpy as np
 from sci_stream.clock import unix_ns
 from sci_stream.errors import ConfigError, TransportError
 from sci_stream.model import Reconstruction
+from sci_stream.security.curve import SocketConfig, unencrypted
 from sci_stream.transport.pubsub import DEFAULT_ENDPOINT, subscribe
 
 try:
@@ -53,11 +54,21 @@ class SciStreamDetector(StandardReadable, Triggerable):
         Longest wait of a trigger.
     name
         Name of the device.
+    configure
+        Keys of an encrypted rig, as of `sci_stream.transport.pubsub.subscribe`.
     """
 
-    def __init__(self, taps: str = DEFAULT_ENDPOINT, timeout_s: float = 30.0, name: str = "") -> None:
+    def __init__(
+        self,
+        taps: str = DEFAULT_ENDPOINT,
+        timeout_s: float = 30.0,
+        name: str = "",
+        *,
+        configure: SocketConfig = unencrypted,
+    ) -> None:
         self._taps = taps
         self._timeout_s = timeout_s
+        self._configure = configure
         self._stream: Iterator[Reconstruction] | None = None
         with self.add_children_as_readables(StandardReadableFormat.HINTED_SIGNAL):
             self.mean_brightness, self._set_brightness = soft_signal_r_and_setter(float, 0.0)
@@ -90,7 +101,7 @@ class SciStreamDetector(StandardReadable, Triggerable):
     def _next(self, after_ns: int) -> Reconstruction:
         until_s = time.monotonic() + self._timeout_s
         if self._stream is None:
-            self._stream = subscribe(self._taps, timeout_s=self._timeout_s)
+            self._stream = subscribe(self._taps, timeout_s=self._timeout_s, configure=self._configure)
         try:
             for reconstruction in self._stream:
                 if reconstruction.times.acquired_ns >= after_ns:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+from pathlib import Path
 
 import pytest
 import torch
 
+from sci_stream.security.keys import make_key_pair
 from tests.conftest import one_thread
 from tests.ports import free_endpoint
 from tests.series_fixtures import series
@@ -29,6 +31,13 @@ def _declare_operators_of_torchvision() -> None:
 
 
 _declare_operators_of_torchvision()
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    """Return the key of a host."""
+    make_key_pair(tmp_path / "key")
+    return tmp_path / "key"
 
 
 @pytest.fixture

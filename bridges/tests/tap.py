@@ -11,21 +11,24 @@ import zmq
 
 from sci_stream.clock import unix_ns
 from sci_stream.model import StageTimes
+from sci_stream.security.curve import CurveServer, unencrypted
+from sci_stream.security.keys import KeyPair
 from sci_stream.transport.pubsub import TapPublisher
 
 
 @contextmanager
-def publishing(series, endpoint: str, **changes: object) -> Iterator[None]:
-    """Publish reconstructions, numbered, from a thread."""
+def publishing(series, endpoint: str, keys: KeyPair | None = None) -> Iterator[None]:
+    """Publish reconstructions, numbered, from a thread; encrypted if there are keys."""
     context: zmq.Context = zmq.Context()
     stop = threading.Event()
+    curve = None if keys is None else CurveServer(context, keys, None)
 
     def run() -> None:
-        tap = TapPublisher(context, endpoint)
+        tap = TapPublisher(context, endpoint, unencrypted if curve is None else curve.serve)
         seq = 0
         while not stop.wait(0.01):
             times = StageTimes(acquired_ns=unix_ns())
-            tap.publish(replace(series.reconstruction(seq, **changes), times=times))
+            tap.publish(replace(series.reconstruction(seq), times=times))
             seq += 1
         tap.close()
 
@@ -36,4 +39,6 @@ def publishing(series, endpoint: str, **changes: object) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
+        if curve is not None:
+            curve.close()
         context.term()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-import sci_stream
 from bridges.tests.tap import publishing
+from sci_stream.security.keys import read_key_pair
+from sci_stream_bridges import epics
 from sci_stream_bridges.epics import PvaServer, serve
 
 pytest.importorskip("p4p", exc_type=ModuleNotFoundError)
@@ -36,13 +39,36 @@ def test_client_gets_the_newest_reconstruction(served, series) -> None:
     assert (context.get("SCI:SEQ"), context.get("SCI:RESIDUAL")) == (4, pytest.approx(0.02))
 
 
-def test_live_video_of_a_rig_is_served(served, series, taps: str) -> None:
+def test_live_video_of_an_encrypted_rig_is_served(served, series, taps: str, key: Path, monkeypatch) -> None:
     server, context = served
-    with publishing(series, taps):
-        serve(itertools.islice(sci_stream.subscribe(taps, timeout_s=30.0), 3), server)
+    keys = read_key_pair(key)
+
+    def serve_three(reconstructions, _server) -> None:
+        serve(itertools.islice(reconstructions, 3), server)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(epics, "PvaServer", lambda _prefix: contextlib.nullcontext())
+    monkeypatch.setattr(epics, "serve", serve_three)
+    with publishing(series, taps, keys):
+        epics.main(["SCI:", "--taps", taps, "--key", str(key), "--sink-key", keys.public.decode()])
     seq = int(context.get("SCI:SEQ"))
     assert seq >= 2
     np.testing.assert_array_equal(np.asarray(context.get("SCI:VIDEO")), series.video(seq).astype(np.float32))
+
+
+def test_silent_rig_is_named(taps: str, monkeypatch, capsys) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def serve_once(*given) -> None:
+        monkeypatch.setattr(epics, "serve", interrupted)
+        serve(*given)
+
+    monkeypatch.setattr(epics, "PvaServer", lambda _prefix: contextlib.nullcontext())
+    monkeypatch.setattr(epics, "serve", serve_once)
+    monkeypatch.setattr(epics, "_SILENCE_S", 0.1)
+    epics.main(["SCI:", "--taps", taps])
+    assert f"No data from {taps} within 0.1 s" in capsys.readouterr().err
 
 
 def test_server_stops_on_request(served, series) -> None:

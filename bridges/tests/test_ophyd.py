@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 from bridges.tests.tap import publishing
 from sci_stream.clock import unix_ns
 from sci_stream.errors import TransportError
+from sci_stream.security.curve import client_config
+from sci_stream.security.keys import read_key_pair
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Bluesky's own dependencies
 core = pytest.importorskip("ophyd_async.core", exc_type=ModuleNotFoundError)
@@ -20,13 +23,14 @@ plans = pytest.importorskip("bluesky.plans", exc_type=ModuleNotFoundError)
 bridge = importlib.import_module("sci_stream_bridges.ophyd")
 
 
-def test_count_reads_snapshots_acquired_after_each_trigger(series, taps: str) -> None:
+def test_count_reads_snapshots_acquired_after_each_trigger(series, taps: str, key: Path) -> None:
+    keys = read_key_pair(key)
     engine = bluesky.RunEngine(context_managers=[])
     documents: list[tuple[str, dict[str, Any]]] = []
     with core.init_devices():
-        camera = bridge.SciStreamDetector(taps, timeout_s=60.0)
+        camera = bridge.SciStreamDetector(taps, timeout_s=60.0, configure=client_config(keys, keys.public.decode()))
     began_ns = unix_ns()
-    with publishing(series, taps):
+    with publishing(series, taps, keys):
         engine(plans.count([camera], num=2), lambda name, document: documents.append((name, document)))
     descriptor = next(document for name, document in documents if name == "descriptor")
     assert descriptor["hints"]["camera"]["fields"] == ["camera-mean_brightness"]

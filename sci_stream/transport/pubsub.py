@@ -125,7 +125,7 @@ def _newest(
                 if not arrived.wait_for(lambda: bool(waiting), timeout_s):
                     raise TransportError(
                         f"No data from {endpoint} within {timeout_s:g} s",
-                        hint="Is the sink running, and is this its [network] taps address?",
+                        hint="Is the sink running, is this its [network] taps address, and does it need keys?",
                     )
                 message = waiting.popleft()
             yield message
