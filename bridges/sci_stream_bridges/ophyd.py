@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterator
 
@@ -100,17 +101,21 @@ class SciStreamDetector(StandardReadable, Triggerable):
 
     def _next(self, after_ns: int) -> Reconstruction:
         until_s = time.monotonic() + self._timeout_s
-        if self._stream is None:
-            self._stream = subscribe(self._taps, timeout_s=self._timeout_s, configure=self._configure)
+        stream = self._stream or subscribe(self._taps, timeout_s=self._timeout_s, configure=self._configure)
+        self._stream = stream
         try:
-            for reconstruction in self._stream:
+            for reconstruction in stream:
                 if reconstruction.times.acquired_ns >= after_ns:
                     return reconstruction
                 if time.monotonic() > until_s:
                     break
         except TransportError:
-            self._stream = None  # a generator that has raised is finished
+            if self._stream is stream:
+                self._stream = None  # a generator that has raised is finished
             raise
+        finally:
+            if self._stream is not stream:  # `unstage` could not close it
+                _close(stream)
         raise TransportError(
             f"No snapshot from {self._taps} was acquired after the trigger",
             expected=f"one within {self._timeout_s:g} s",
@@ -123,4 +128,10 @@ class SciStreamDetector(StandardReadable, Triggerable):
         await super().unstage()
         stream, self._stream = self._stream, None
         if stream is not None:
-            await asyncio.to_thread(stream.close)  # type: ignore[attr-defined]  # a generator
+            await asyncio.to_thread(_close, stream)
+
+
+def _close(stream: Iterator[Reconstruction]) -> None:
+    """Close a subscription, unless another thread waits for its data and closes it then."""
+    with contextlib.suppress(ValueError):  # generator already executing
+        stream.close()  # type: ignore[attr-defined]  # a generator

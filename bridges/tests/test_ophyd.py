@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +53,17 @@ def test_trigger_without_a_rig_is_one_clear_error(taps: str) -> None:
 
     with pytest.raises(TransportError, match="No data from"):
         asyncio.run(trigger())
+
+
+def test_unstage_during_a_trigger_ends_the_subscription(series, taps: str) -> None:
+    async def unstage_first() -> None:
+        camera = bridge.SciStreamDetector(taps, timeout_s=60.0, name="camera")
+        await camera.connect()
+        status = camera.trigger()
+        await asyncio.sleep(0.2)
+        await camera.unstage()
+        with publishing(series, taps):
+            await status
+
+    asyncio.run(unstage_first())
+    assert "tap" not in {thread.name for thread in threading.enumerate()}
