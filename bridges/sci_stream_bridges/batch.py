@@ -7,6 +7,7 @@ recording that it was at: Dask gives the task to another worker, which starts it
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -154,17 +155,26 @@ def run_on_worker(job: ReplayJob) -> JobResult:
     name = f"{socket.gethostname()}/{worker.name}"
     plan = job.plan
     if plan.device == "auto":
-        plan = dataclasses.replace(plan, device=worker_device(str(worker.name), _gpus()))
+        plan = dataclasses.replace(plan, device=worker_device(worker, _gpus()))
     return run_job_atomically(dataclasses.replace(job, plan=plan), name)
 
 
-def worker_device(name: str, gpus: int) -> str:
-    """Return the device of a worker: workers of one machine, numbered by their names, take its GPUs in turn.
+def worker_device(worker: Any, gpus: int) -> str:
+    """Return the device of a Dask worker: the workers of one machine take its GPUs in turn.
 
-    >>> [worker_device(name, 2) for name in ("0", "1", "2", "SLURMCluster-3")], worker_device("0", 0)
-    (['cuda:0', 'cuda:1', 'cuda:0', 'cuda:0'], 'cpu')
+    Those that `connect` started are numbered by their names, others by the order of their addresses.
     """
     if gpus == 0:
         return "cpu"
-    # Under Slurm each job sees its own GPUs only.
-    return f"cuda:{int(name) % gpus}" if name.isdecimal() else "cuda:0"
+    number, host = str(worker.name), _host(worker.address)
+    if number.isdecimal():
+        return f"cuda:{int(number) % gpus}"
+    # Slurm and dask-cuda let each worker see its own GPUs only, or first.
+    if gpus == 1 or "CUDA_VISIBLE_DEVICES" in os.environ:
+        return "cuda:0"
+    addresses = _library("distributed").get_client().nthreads()
+    return f"cuda:{sum(_host(other) == host and other < worker.address for other in addresses) % gpus}"
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]

@@ -221,4 +221,26 @@ def test_slurm_configuration_gives_each_worker_a_gpu() -> None:
     assert "#SBATCH --gres=gpu:1" in script
     assert "#SBATCH --cpus-per-task=4" in script
     assert "--nworkers" not in script or "--nworkers 1" in script
-    assert worker_device("SLURMCluster-0", 1) == "cuda:0"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_workers_of_a_scheduler_take_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = pytest.importorskip("distributed")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    worker = {"cls": distributed.Worker, "options": {"dashboard": False}}
+    scheduler = {"cls": distributed.Scheduler, "options": {"dashboard": False}}
+    workers = {"first": worker, "second": worker}
+
+    def device(gpus: int) -> str:
+        return worker_device(distributed.get_worker(), gpus)
+
+    with distributed.SpecCluster(workers, scheduler) as cluster, distributed.Client(cluster) as client:
+        client.wait_for_workers(2)
+
+        def devices(gpus: int) -> set[str]:
+            return {client.submit(device, gpus, workers=[name], pure=False).result(PATIENCE_S) for name in workers}
+
+        assert devices(2) == {"cuda:0", "cuda:1"}
+        assert devices(0) == {"cpu"}
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")  # as Slurm sets it
+        assert devices(2) == {"cuda:0"}
