@@ -199,12 +199,8 @@ class RecordedSource:
     """The raw snapshots of a recording, across all segments.
 
     Losses of the original run, of camera frames and of snapshots recorded without counts, appear again. Timestamps are
-    omitted if the camera was reopened in between, because its clock may have restarted.
-
-    Parameters
-    ----------
-    path
-        First segment; a later segment for that one alone.
+    omitted if the camera was reopened in between, because its clock may have restarted. ``path`` is the first segment,
+    or a later one for that one alone.
 
     Raises `FileFormatError` if the file is not a recording, is damaged, or contains no raw snapshots.
     """
@@ -212,12 +208,7 @@ class RecordedSource:
     def __init__(self, path: Path) -> None:
         self._series = RecordedSeries(path)
         try:
-            seqs = self._series.raw.seqs
-            if not len(seqs):
-                raise FileFormatError(
-                    f"The recording {path} contains no raw snapshots",
-                    hint="It was recorded without raw counts; it contains video only.",
-                )
+            seqs = self._series.require_raw().seqs
             self._seqs: list[int] = seqs.tolist()
             self.calibration = self._series.calibration
             self.frame_numbers = self._numbers()

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from sci_stream.calibration.evidence import MATCH, mask_fit, present_masks
-from sci_stream.errors import FileFormatError, InputError
+from sci_stream.errors import InputError
 from sci_stream.files.arrays import MASKS, MEASUREMENT, TRUTH, VARIABLES, choose, find, read_all, read_one
 from sci_stream.model import Array
 from sci_stream.optics.calibration import Calibration
@@ -204,12 +204,7 @@ def _used(y: Array, masks: Array) -> range:
 
 def _recorded(path: Path, masks: Array | Calibration | None, truth: Array | None) -> Measurements:
     series = RecordedSeries(path)  # open as long as its frames are used
-    if not len(series.raw):
-        series.close()
-        raise FileFormatError(
-            f"The recording {path} holds no raw snapshots", hint="It was recorded without raw counts; see its video."
-        )
-    return Measurements(series.raw, series.calibration if masks is None else masks, truth)
+    return Measurements(series.require_raw(), series.calibration if masks is None else masks, truth)
 
 
 def _format_of(path: Path) -> str | None:

@@ -70,8 +70,13 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
         columns, ledger = _settled_columns(old)
         used = len(columns["state"])
         with open_for_reading(path, "recording") as source, h5py.File(partial, "w", libver=LIBVER) as out:
-            _create_copy(out, source, old)
-            _write_columns(out, columns)
+            frames = {name: source[name].dtype for name in FRAME_FLAGS if name in source}
+            layout = Layout(old.first_seq, frames, old.compression, old.parent)
+            create_recording(out, old.info, old.calibration, layout)
+            for name, node in out["rows"].items():
+                node.resize(used, 0)
+                if name in columns:  # a damaged file may lack a column
+                    node[:] = columns[name]
             _copy_frames(out, source, columns["state"], used, progress)
             document: LedgerDocument = {"time_ns": unix_ns(), "ledger": ledger, "repaired": True}
             if old.continued is None:
@@ -163,19 +168,6 @@ def _rows_of_other_segments(old: Recording) -> npt.NDArray[np.bool_]:
         at = np.flatnonzero(flag) + offset
         into[at[(at >= 0) & (at < rows)]] = True
     return aligned
-
-
-def _create_copy(out: h5py.File, source: h5py.File, old: Recording) -> None:
-    frames = {name: source[name].dtype for name in FRAME_FLAGS if name in source}
-    layout = Layout(old.first_seq, frames, old.compression, old.parent)
-    create_recording(out, old.info, old.calibration, layout)
-
-
-def _write_columns(out: h5py.File, columns: dict[str, Array]) -> None:
-    for name, node in out["rows"].items():
-        node.resize(len(columns["state"]), 0)
-        if name in columns:  # a damaged file may lack a column
-            node[:] = columns[name]
 
 
 def _copy_frames(out: h5py.File, source: h5py.File, state: Array, used: int, progress: Progress) -> None:

@@ -37,7 +37,7 @@ class WrittenRows:
 
     def add_segment(self, path: Path, series: str) -> None:
         """Add the rows of a segment, unless it is damaged or of another series."""
-        if (segment := _open_segment(path, series, only_outcomes=True)) is None:
+        if (segment := open_segment(path, series, only_outcomes=True)) is None:
             return
         with segment:
             self.first = segment.first_seq if self.first is None else min(self.first, segment.first_seq)
@@ -125,7 +125,7 @@ def _publish(hidden: Path, path: Path) -> None:
         hidden.unlink()
 
 
-def _open_segment(path: Path, series: str, *, only_outcomes: bool = False) -> Recording | None:
+def open_segment(path: Path, series: str, *, only_outcomes: bool = False) -> Recording | None:
     """Open a segment; None if it is of another series or, with a warning, damaged."""
     try:
         recording = Recording(path, only_outcomes=only_outcomes)
@@ -181,5 +181,5 @@ def existing_segments(path: Path) -> list[Path]:
 def earlier_segments(path: Path, series: str) -> Iterator[Recording]:
     """Yield the existing segments of ``path`` that belong to a series, open for reading; the caller closes them."""
     for candidate in existing_segments(path):
-        if (recording := _open_segment(candidate, series)) is not None:
+        if (recording := open_segment(candidate, series)) is not None:
             yield recording

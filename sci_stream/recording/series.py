@@ -23,7 +23,7 @@ from sci_stream.optics.calibration import Calibration
 from sci_stream.recording.columns import CHUNK_PREFIX, columns_of
 from sci_stream.recording.layout import FRAME_FLAGS, frame_shape, raw_dtype, scale_of
 from sci_stream.recording.reader import Recording, Settings
-from sci_stream.recording.segments import earlier_segments
+from sci_stream.recording.segments import existing_segments, open_segment
 
 if TYPE_CHECKING:
     from sci_stream.imaging.tone import ToneSettings
@@ -128,10 +128,8 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
             """Description of the series, from its start."""
             self.parent: dict[str, Json] | None = first.parent
             """Source of a recording made by ``sci-stream replay``; None for a recording of a camera."""
-            for segment in earlier_segments(self.path, first.info.series):
-                if segment.path == first.path:
-                    segment.close()
-                else:
+            for later in existing_segments(self.path)[1:]:
+                if (segment := open_segment(later, first.info.series)) is not None:
                     self.segments.append(self._stack.enter_context(segment))
             self._merge()
         except BaseException:
@@ -239,6 +237,13 @@ class RecordedSeries(AbstractContextManager["RecordedSeries"]):
     def error(self) -> FrameStack:
         """Estimated error of the video, 0–0.255, (N, B, h, w): of blocks of 4 × 4 pixels; of a mosaic, a mosaic."""
         return self.stack("error")
+
+    def require_raw(self) -> FrameStack:
+        """Return `raw`; close the recording and raise `FileFormatError` if it is empty."""
+        if not len(self.raw):
+            self.close()
+            raise FileFormatError(f"The recording {self.path} holds no raw snapshots", hint="See its video instead.")
+        return self.raw
 
     def rgb(self, tone: ToneSettings | None = None) -> FrameStack:
         """Return the video as pictures, (N, B, H, W, 3) uint8 RGB, demosaiced and rendered when indexed.

@@ -359,7 +359,7 @@ def test_resume_refuses_a_different_replay(recorded: Path) -> None:
         replay(recorded, ReplayPlan())
     with pytest.raises(InputError, match="not from this replay"):
         replay(recorded, ReplayPlan(resume=True, solver=SolverChanges(iterations=2)))
-    with pytest.raises(FileFormatError, match="no raw snapshots to reconstruct"):
+    with pytest.raises(FileFormatError, match="holds no raw snapshots"):
         replay(done.path, ReplayPlan())
 
 

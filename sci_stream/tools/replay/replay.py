@@ -18,11 +18,11 @@ from sci_stream.calibration.diagnosis import withhold
 from sci_stream.calibration.evidence import inspect
 from sci_stream.clock import unix_ns
 from sci_stream.delivery.ledger import Ledger, Outcome
-from sci_stream.errors import CalibrationError, FileFormatError, InputError, StorageError
+from sci_stream.errors import CalibrationError, InputError, StorageError
 from sci_stream.model import Json, Reconstruction, Snapshot, SnapshotId, StageTimes
 from sci_stream.nodes.runtime.process import versions
 from sci_stream.optics.calibration import Calibration
-from sci_stream.recon.backend.device import describe_device, pick_device
+from sci_stream.recon.backend.device import pick_device
 from sci_stream.recon.engine import Engine
 from sci_stream.recording.calibration_file import load_calibration
 from sci_stream.recording.columns import START, recorded_chunks
@@ -131,16 +131,9 @@ def replay_recording(
     >>> done = sci_stream.replay("recordings/run.h5", iterations=60)                    # doctest: +SKIP
     >>> sci_stream.open(done.path).video.shape                                          # doctest: +SKIP
     """
-    plan = ReplayPlan(
-        out=None if out is None else Path(out),
-        solver=SolverChanges(denoiser, None if weights is None else Path(weights), iterations),
-        calibration=None if calibration is None else Path(calibration),
-        device=device,
-        first=first,
-        last=last,
-        event=event,
-        resume=resume,
-    )
+    out, weights, calibration = (None if path is None else Path(path) for path in (out, weights, calibration))
+    solver = SolverChanges(denoiser, weights, iterations)
+    plan = ReplayPlan(out, solver, calibration, device, first, last, event, resume)
     return replay(Path(source), plan, progress=lambda done, total, _report: progress(done, total))
 
 
@@ -187,12 +180,7 @@ def replay(
 
 
 def _chosen(series: RecordedSeries, plan: ReplayPlan) -> list[int]:
-    stored = series.raw
-    if not len(stored):
-        raise FileFormatError(
-            f"The recording {series.path} holds no raw snapshots to reconstruct",
-            hint="It was recorded without raw counts and holds only video.",
-        )
+    stored = series.require_raw()
     seqs = stored.between(plan.first, plan.last)
     if plan.event is not None:
         seqs = sorted(set(seqs).intersection(series.seqs_of_event(plan.event)))
@@ -209,20 +197,14 @@ def _chosen(series: RecordedSeries, plan: ReplayPlan) -> list[int]:
 def _calibration(series: RecordedSeries, file: Path | None) -> Calibration:
     if file is None:
         return series.calibration
-    calibration = load_calibration(file)
-    shape = (series.info.n_frames, series.info.height_px, series.info.width_px)
-    if calibration.phi.shape != shape:
-        raise CalibrationError(
-            f"The calibration {file} does not fit the recording {series.path}",
-            expected=f"masks of (B, H, W) = {shape}",
-            got=calibration.phi.shape,
-        )
-    if calibration.bayer is not series.info.bayer:
-        raise CalibrationError(
-            f"The calibration {file} does not fit the recording {series.path}",
-            expected=f"Bayer phase {series.info.bayer or 'none'}",
-            got=calibration.bayer or "none",
-        )
+    calibration, info = load_calibration(file), series.info
+    for what, fits, got in (
+        ("masks of (B, H, W) =", (info.n_frames, info.height_px, info.width_px), calibration.phi.shape),
+        ("Bayer phase", info.bayer or "none", calibration.bayer or "none"),
+    ):
+        if got != fits:
+            misfit = f"The calibration {file} does not fit the recording {series.path}"
+            raise CalibrationError(misfit, expected=f"{what} {fits}", got=got)
     return calibration
 
 
@@ -260,19 +242,16 @@ def _done_before(out: Path, parent: dict[str, Json], plan: ReplayPlan) -> set[in
         return set(earlier.video.seqs.tolist())
 
 
+@dataclass(slots=True, eq=False)
 class _Run:
-    """Solve snapshots in order and write them."""
+    """Solve snapshots in order and write them; ``done`` of them so far."""
 
-    def __init__(
-        self, series: RecordedSeries, calibration: Calibration, device: torch.device, solver: ReplaySolver
-    ) -> None:
-        self._series = series
-        self._calibration = calibration
-        self._device = device
-        self._device_name = describe_device(device)
-        self._solver = solver
-        self._engines: dict[str, Engine] = {}
-        self.done = 0
+    series: RecordedSeries
+    calibration: Calibration
+    device: torch.device
+    solver: ReplaySolver
+    engines: dict[str, Engine] = field(default_factory=dict)
+    done: int = 0
 
     def write(
         self,
@@ -285,22 +264,22 @@ class _Run:
         stop: Callable[[], bool],
     ) -> None:
         """Reconstruct snapshots until all are done or a stop is requested; ``before`` were done earlier."""
-        calibration = self._calibration
+        calibration = self.calibration
         # A `Name` of the file, which may have any: readers refuse another one.
         series = re.sub(r"[^A-Za-z0-9._-]", "_", out.stem).lstrip("._-")[:96] or "replay"
-        info = dataclasses.replace(self._series.info, series=series, calibration_hash=calibration.hash)
+        info = dataclasses.replace(self.series.info, series=series, calibration_hash=calibration.hash)
         ledger = Ledger()
         # The ledger of a resumed replay covers the whole of it, not only the part since.
         for index in range(before):
             ledger.settle(index, Outcome.RECONSTRUCTED)
-        picture, error = (self._series.stored_dtype(name) is not None for name in ("picture", "error"))
+        picture, error = (self.series.stored_dtype(name) is not None for name in ("picture", "error"))
         writer = RecordingWriter(
             out, info, calibration, raw=False, picture=picture, error=error, first_seq=seqs[0], parent=parent,
-            video_dtype=self._series.stored_dtype("video") or "f2", compression=self._series.segments[0].compression,
+            video_dtype=self.series.stored_dtype("video") or "f2", compression=self.series.segments[0].compression,
         )  # fmt: skip
         with ExitStack() as opened:
             opened.enter_context(writer)
-            writer.notes["solvers"] = self._solver.described
+            writer.notes["solvers"] = self.solver.described
             self._solve_preceding(seqs[0])
             flushed_s = time.monotonic()
             for index, seq in enumerate(seqs):
@@ -327,9 +306,9 @@ class _Run:
 
     def _solve_preceding(self, first: int) -> None:
         """Solve the directly preceding snapshots, so that the first one starts as in an uninterrupted run."""
-        if not self._solver.of(first).settings.warm_start:
+        if not self.solver.of(first).settings.warm_start:
             return
-        stored = set(self._series.raw.seqs.tolist())
+        stored = set(self.series.raw.seqs.tolist())
         start = first
         # Back to the last cold start, whose result does not depend on what came before.
         while start > first - _MAX_PRECEDING and start - 1 in stored and not self._recorded_cold(start):
@@ -339,47 +318,47 @@ class _Run:
 
     def _recorded_cold(self, seq: int) -> bool:
         """Whether a snapshot starts cold because it did when recorded."""
-        cold = START.word_of(self._series.row(seq)["start"]) == Start.COLD
-        return cold and self._solver.as_recorded
+        cold = START.word_of(self.series.row(seq)["start"]) == Start.COLD
+        return cold and self.solver.as_recorded
 
     def _engine(self, setup: SolverSetup) -> Engine:
         """Return the engine of a prior with these settings, created on first use."""
-        engine = self._engines.get(setup.denoiser.name)
+        engine = self.engines.get(setup.denoiser.name)
         if engine is None:
-            engine = Engine(self._calibration, setup.denoiser, self._device, setup.settings)
-            self._engines[setup.denoiser.name] = engine
+            engine = Engine(self.calibration, setup.denoiser, self.device, setup.settings)
+            self.engines[setup.denoiser.name] = engine
             engine.warm_up()
-            if self._series.rows["stuck_pixels"].any():
-                engine.left_out = inspect(self._series.raw[0], self._calibration)[1]
+            if self.series.rows["stuck_pixels"].any():
+                engine.left_out = inspect(self.series.raw[0], self.calibration)[1]
         elif engine.settings is not setup.settings:
             engine.change_settings(setup.settings)
         return engine
 
     def _solve(self, seq: int) -> Reconstruction:
-        setup = self._solver.of(seq)
+        setup = self.solver.of(seq)
         engine = self._engine(setup)
-        row = self._series.row(seq)
+        row = self.series.row(seq)
         snapshot = self._snapshot(seq, row)
         if self._recorded_cold(seq):
             # If another node or none solved the previous snapshot, this one was not started from it.
             engine.forget()
-        engine.correct_masks(self._solver.masks_of(seq))
-        recorded = int(row["iterations"]) if self._solver.as_recorded else 0
+        engine.correct_masks(self.solver.masks_of(seq))
+        recorded = int(row["iterations"]) if self.solver.as_recorded else 0
         started_ns = unix_ns()
         video, report = engine.reconstruct(snapshot, recorded or setup.settings.iterations)
-        if self._solver.withholds(seq):
-            video, report = withhold(video, report, snapshot, self._calibration)
+        if self.solver.withholds(seq):
+            video, report = withhold(video, report, snapshot, self.calibration)
         return Reconstruction(
             id=snapshot.id,
             video=video,
-            calibration_hash=self._calibration.hash,
+            calibration_hash=self.calibration.hash,
             report=dataclasses.replace(report, solver=setup.id),
             times=StageTimes(acquired_ns=snapshot.host_time_ns, started_ns=started_ns, finished_ns=unix_ns()),
             node=_NODE,
-            device=self._device_name,
-            bayer=self._series.info.bayer,
+            device=str(self.device),
+            bayer=self.series.info.bayer,
             counts=snapshot.counts,
-            picture=self._series.frame_of("picture", seq) if self._series.has("picture", seq) else None,
+            picture=self.series.frame_of("picture", seq) if self.series.has("picture", seq) else None,
             camera_time_ns=snapshot.camera_time_ns,
             camera_frame_id=snapshot.camera_frame_id,
             dropped_before=snapshot.dropped_before,
@@ -387,10 +366,10 @@ class _Run:
         )
 
     def _snapshot(self, seq: int, row: Mapping[str, Any]) -> Snapshot:
-        info, calibration = self._series.info, self._calibration
+        info, calibration = self.series.info, self.calibration
         return Snapshot(
             id=SnapshotId(info.series, int(row["epoch"]), seq),
-            counts=self._series.raw_of(seq),
+            counts=self.series.raw_of(seq),
             calibration_hash=calibration.hash,
             n_frames=calibration.n_frames,
             host_time_ns=int(row["host_time_ns"]),
