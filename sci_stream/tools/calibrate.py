@@ -137,7 +137,8 @@ class _Session:
         # Another dark frame is the reason to be asked.
         of_modulator = None if coded is None else (coded.pattern_hash, coded.plan, plan.automatic)
         settings = [(s.name, s.value) for s in camera.settings()] if isinstance(camera, AdjustableCamera) else []
-        conditions = (plan.frames, n_frames, capabilities, settings, of_modulator)
+        same = replace(capabilities, frame_period_ns=None)  # which some cameras measure
+        conditions = (plan.frames, n_frames, same, settings, of_modulator)
         self._taken = _TakenFrames(plan.progress_file, repr(conditions))
 
     @contextmanager
