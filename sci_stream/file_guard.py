@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -128,33 +129,41 @@ def require_ratio(n_bytes: int, stored_bytes: int, where: object, *, error: type
 
 
 def _kind_of(mode: int) -> str:
-    kinds = {
-        stat.S_IFDIR: "a folder",
-        stat.S_IFIFO: "a pipe",
-        stat.S_IFSOCK: "a socket",
-        stat.S_IFCHR: "a device",
-        stat.S_IFBLK: "a device",
-    }
-    return kinds.get(stat.S_IFMT(mode), "something else")
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
 
 
-@contextmanager
-def complete_output(out: Path, *, replace: bool) -> Iterator[Path]:
-    """Provide a hidden path that takes the name ``out`` once it is written, and is removed on an error.
-
-    Raises `StorageError` if ``out`` exists and is not to be replaced, its folder does not exist, or it cannot be
-    written.
-    """
+def check_output(out: Path, *, replace: bool, folder: str = "", sources: Iterable[Path] = ()) -> None:
+    """Check that ``out`` can be written. Raises as `complete_output`."""
     if out.exists() and not replace:
         raise StorageError(f"{out} exists", hint="Choose another name, or --force to replace it.")
     if not out.parent.is_dir():
         raise StorageError(f"The folder {out.parent} does not exist", hint="Create it first.")
+    if out.exists() and any(source.exists() and out.samefile(source) for source in sources):
+        raise StorageError(f"{out} is a source of this output", hint="Choose another name.")
+    if out.is_dir() and not (folder and all(re.fullmatch(folder, path.name) for path in out.iterdir())):
+        raise StorageError(
+            f"{out} is a folder, and no earlier output of this kind", hint="Choose another name, or remove the folder."
+        )
+
+
+@contextmanager
+def complete_output(out: Path, *, replace: bool, folder: str = "", sources: Iterable[Path] = ()) -> Iterator[Path]:
+    """Provide a hidden path that takes the name ``out`` once it is written, and is removed on an error.
+
+    ``folder`` matches the names in an output that is a folder: only a folder of these is replaced.
+
+    Raises `StorageError` if ``out`` exists and is not to be replaced, is one of its ``sources`` or another folder, its
+    folder does not exist, or it cannot be written.
+    """
+    check_output(out, replace=replace, folder=folder, sources=sources)
     partial = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
         _remove(partial)  # through a symbolic link of this name another file would be overwritten
         yield partial
-        if out.is_dir() or partial.is_dir():
-            _remove(out)  # a file, in contrast, is replaced at once
+        if partial.is_dir():  # a file, in contrast, is replaced at once
+            check_output(out, replace=replace, folder=folder)
+            _remove(out)
         partial.replace(out)
     except (StorageError, OSError, RuntimeError) as error:  # h5py raises the last two on a full disk
         # Name the requested path in the error, not the temporary one.

@@ -73,10 +73,12 @@ def solve(
 
     limit_threads()
     from sci_stream.files.measurement_file import load_measurement
+    from sci_stream.recording.segments import existing_segments, first_segment
     from sci_stream.tools.solve import SolveOptions, solve_file
 
     if bayer and bayer not in set(BayerPhase):
         raise InputError(f"--bayer {bayer} is not known", expected="one of " + ", ".join(BayerPhase))
+    inputs = [path for path in (measurement, mask, truth, weights) if path is not None]
     options = SolveOptions(
         iterations=iterations,
         denoiser=denoiser,
@@ -92,6 +94,7 @@ def solve(
         gamma=gamma,
         check_masks=check_masks,
         replace=force,
+        sources=[one for path in inputs for one in existing_segments(first_segment(path))],
     )
     variables = dict(entry.partition("=")[::2] for entry in variable or [])
     data = load_measurement(measurement, mask, truth, variables)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from sci_stream.calibration.evidence import Defect
 from sci_stream.errors import InputError, StorageError, require_optional
-from sci_stream.file_guard import writing
+from sci_stream.file_guard import complete_output
 from sci_stream.imaging.demosaic import demosaic_values
 from sci_stream.imaging.rendering import encode_jpeg, encode_png, render, render_counts
 from sci_stream.imaging.tone import FalseColour, ToneSettings
@@ -76,7 +76,8 @@ class VideoStack:
     is (B, H, W), or, of pictures in colour, (B, H, W, 3). ``bayer`` is None for mono and for pictures, ``interval_s``
     of the frames and ``pixel_um``, µm, None if unknown. ``times_s`` are those of the frames after ``started``, an ISO
     8601 time; both are empty if unknown. ``notes`` are further metadata. Pages and sheets show ``first``, the first
-    coded snapshot, (H, W) DN, if it is known, and pages the ``defects`` of the data.
+    coded snapshot, (H, W) DN, if it is known, and pages the ``defects`` of the data. None of the ``sources`` is
+    replaced. HDF5 has the ``report``, made at the end.
     """
 
     snapshots: Iterable[Array]
@@ -93,6 +94,8 @@ class VideoStack:
     pixel_um: float | None = None
     first: Array | None = None
     defects: Sequence[Defect] = ()
+    sources: Sequence[Path] = ()
+    report: Callable[[], str] | None = None
 
     @property
     def count(self) -> int:
@@ -116,15 +119,12 @@ class VideoStack:
 
     def as_pictures(self, tone: ToneSettings) -> VideoStack:
         """Return the same as 8-bit pictures, (B, H, W) or (B, H, W, 3)."""
-        if self.coded:
-            shape, pictures = (
-                self.shape,
-                (render_counts(counts[0], tone.gamma)[np.newaxis] for counts in self.snapshots),
-            )
-        else:
-            colour = self.bayer is not None or tone.false_colour is not FalseColour.NONE
-            shape = (*self.shape, 3) if colour else self.shape
-            pictures = (render(video, self.bayer, tone) for video in self.snapshots)
+        colour = not self.coded and (self.bayer is not None or tone.false_colour is not FalseColour.NONE)
+        pictures = (
+            render_counts(frames[0], tone.gamma)[np.newaxis] if self.coded else render(frames, self.bayer, tone)
+            for frames in self.snapshots
+        )
+        shape = (*self.shape, 3) if colour else self.shape
         return replace(self, snapshots=pictures, shape=shape, dtype=np.dtype(np.uint8))
 
     def in_colour(self) -> VideoStack:
@@ -136,29 +136,39 @@ class VideoStack:
         return replace(self, snapshots=colours, shape=(*self.shape, 3))
 
 
+_FOLDERS = {VideoFormat.ZARR: r"zarr\.json|0", VideoFormat.PNG: r"\d{8,}(_\d{3,})?\.png"}
+"""Names in the formats that are folders."""
+
+
 def write_video(
-    path: Path, video: VideoStack, form: VideoFormat, *, tone: ToneSettings, fps: float, pictures: bool = False
+    path: Path,
+    video: VideoStack,
+    form: VideoFormat,
+    *,
+    tone: ToneSettings,
+    fps: float,
+    pictures: bool = False,
+    replace: bool = False,
 ) -> None:
     """Write a video to a file or, for Zarr and PNG, a folder, whose suffix has no meaning.
 
-    ``tone`` is that of pictures, ``fps`` of films and GIFs, Hz; ``pictures`` writes 8-bit pictures where the format
-    could store the values.
+    It appears under its name once complete. ``tone`` is that of pictures, ``fps`` of films and GIFs, Hz; ``pictures``
+    writes 8-bit pictures where the format could store the values; ``replace`` an earlier output.
 
-    Raises `ConfigError` if a library for the format is not installed; `StorageError` if the output cannot be written.
+    Raises `ConfigError` if a library for the format is not installed; `StorageError` as `complete_output`.
     """
     video = video.as_pictures(tone) if pictures or form not in _OF_VALUES else video.in_colour()
-    if form in _FILMS:
-        write_film(path, video.frames, fps, form)
-        return
-    with writing(path):
-        if form in _OF_VALUES:
-            _OF_VALUES[form](path, video)
+    with complete_output(path, replace=replace, folder=_FOLDERS.get(form, ""), sources=video.sources) as partial:
+        if form in _FILMS:
+            write_film(partial, video.frames, fps, form)
+        elif form in _OF_VALUES:
+            _OF_VALUES[form](partial, video)
         elif form is VideoFormat.PNG:
-            _write_png(path, video)
+            _write_png(partial, video)
         elif form is VideoFormat.HTML:
-            path.write_text(as_page(video, fps, tone.gamma), encoding="utf-8")
+            partial.write_text(as_page(video, fps, tone.gamma), encoding="utf-8")
         else:
-            path.write_bytes(encode_png(_sheet(video, tone.gamma)))
+            partial.write_bytes(encode_png(_sheet(video, tone.gamma)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +313,8 @@ def _write_hdf5(path: Path, video: VideoStack) -> None:
         for index, frames in enumerate(video.snapshots):
             data[index] = frames
         file["video"] = data
+        if video.report is not None:
+            file["report"] = video.report()
 
 
 def _write_png(path: Path, video: VideoStack) -> None:

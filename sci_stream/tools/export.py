@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from sci_stream.errors import InputError
-from sci_stream.file_guard import complete_output
 from sci_stream.files.video_output import VideoFormat, VideoStack, format_of, write_video
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.recording.nexus import experiment_of
+from sci_stream.recording.segments import existing_segments, first_segment
 from sci_stream.recording.series import RecordedSeries
 
 Progress = Callable[[int, int], None]
@@ -62,13 +62,15 @@ def export(
 
     Raises `FileFormatError` if ``source`` is not a recording; `InputError` if it contains nothing to export, or the
     format cannot be determined; `ConfigError` if a library for the format is not installed; `StorageError` if ``out``
-    exists and is not to be replaced, or cannot be written.
+    exists and is not to be replaced, belongs to the recording, or cannot be written.
     """
     form = format_of(out, options.form)
-    with complete_output(out, replace=options.replace) as partial, RecordedSeries(source) as series:
+    with RecordedSeries(source) as series:
         seqs = _chosen(series, options, source)
         video = _stack(series, seqs, options.stored, progress)
-        write_video(partial, video, form, tone=options.tone, fps=options.fps, pictures=options.pictures)
+        write_video(
+            out, video, form, tone=options.tone, fps=options.fps, pictures=options.pictures, replace=options.replace
+        )
     return Exported(out, form, len(seqs), video.count, seqs[-1] - seqs[0] + 1 - len(seqs))
 
 
@@ -124,6 +126,7 @@ def _stack(series: RecordedSeries, seqs: list[int], name: str, progress: Progres
         started=started,
         pixel_um=None if pixel_um is None else pixel_um * info.width_px / width,
         first=series.raw_of(seqs[0]) if name == "video" and series.has("raw", seqs[0]) else None,
+        sources=[*existing_segments(first_segment(series.path))],
     )
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import h5py
 import numpy as np
 import numpy.typing as npt
 from pydantic import JsonValue
@@ -15,9 +14,8 @@ from pydantic import JsonValue
 from sci_stream.calibration.evidence import Defect
 from sci_stream.errors import InputError
 from sci_stream.field_types import finite_or_none
-from sci_stream.file_guard import complete_output
 from sci_stream.files.measurement_file import Measurements
-from sci_stream.files.video_output import VideoFormat, VideoStack, format_of, write_video
+from sci_stream.files.video_output import VideoStack, format_of, write_video
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.quantities import live_values
@@ -34,7 +32,7 @@ class SolveOptions(ArrayOptions):
 
     ``first`` and ``last`` are snapshots, counted from 0, inclusive; ``form`` is the name of a `VideoFormat`, by default
     that of the suffix; ``fps`` of a film; ``gamma`` of pictures: 1 shows the values as they are, 2.2 suits linear
-    light; ``replace`` an existing file.
+    light; ``replace`` an existing file, but none of the ``sources``.
     """
 
     first: int = 0
@@ -43,6 +41,7 @@ class SolveOptions(ArrayOptions):
     fps: float = 25.0
     gamma: float = 1.0
     replace: bool = False
+    sources: Sequence[Path] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -113,7 +112,7 @@ def solve_file(
     ``progress`` is called after each iteration with the number done and the total.
 
     Raises `InputError` if the arrays, options or the suffix of ``out`` are invalid; `StorageError` if ``out`` exists
-    and is not to be replaced, or cannot be written.
+    and is not to be replaced, is a source, or cannot be written.
     """
     form = None if out is None else format_of(out, options.form)  # refuse a suffix before the work
     solver = ArraySolver(measurements.masks, options)
@@ -128,6 +127,7 @@ def solve_file(
 
     def videos() -> Iterator[Video]:
         for video, report in solver.videos(progress):
+            done.defects = solver.defects
             if solver.withholds:
                 raise _WithheldError
             done.reports.append(report)
@@ -143,29 +143,19 @@ def solve_file(
         notes={"frames_per_snapshot": str(calibration.n_frames), "bayer": calibration.bayer or "none"},
         first=y[seqs[0]],
         defects=solver.defects,
+        sources=options.sources,
+        report=lambda: json.dumps(done.to_json()),
     )
     try:
-        _write(out, stack, form, done, options)
+        if out is None or form is None:
+            for _ in stack.snapshots:
+                pass
+        else:
+            tone = ToneSettings().changed({"gamma": options.gamma})
+            write_video(out, stack, form, tone=tone, fps=options.fps, replace=options.replace)
     except _WithheldError:
         done.out = None
-    done.defects = solver.defects
     return done
-
-
-def _write(
-    out: Path | None, stack: VideoStack, form: VideoFormat | None, done: SolvedFile, options: SolveOptions
-) -> None:
-    """Write the videos as they are solved; the file appears once complete."""
-    if out is None or form is None:
-        for _ in stack.snapshots:
-            pass
-        return
-    tone = ToneSettings().changed({"gamma": options.gamma})
-    with complete_output(out, replace=options.replace) as partial:
-        write_video(partial, stack, form, tone=tone, fps=options.fps)
-        if form is VideoFormat.HDF5:
-            with h5py.File(partial, "a") as file:
-                file["report"] = json.dumps(done.to_json())
 
 
 def _chosen(count: int, options: SolveOptions) -> range:

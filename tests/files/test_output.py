@@ -49,8 +49,13 @@ def test_output_does_not_follow_a_symbolic_link(tmp_path: Path) -> None:
 def test_folder_takes_the_place_of_a_folder_or_a_file(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.write_bytes(b"a file")
-    for name in ("first", "second"):
-        with complete_output(out, replace=True) as partial:
+    for name in ("1.png", "2.png"):
+        with complete_output(out, replace=True, folder=r"\d\.png") as partial:
             partial.mkdir()
             (partial / name).touch()
         assert [path.name for path in out.iterdir()] == [name]
+    (out / "notes.txt").touch()
+    for folder in ("", r"\d\.png"):
+        with pytest.raises(StorageError, match="is a folder"), complete_output(out, replace=True, folder=folder):
+            pass
+    assert len(list(out.iterdir())) == 2

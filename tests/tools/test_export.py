@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import cv2
@@ -201,6 +202,16 @@ def test_existing_output_is_replaced_only_on_request(recorded: Path) -> None:
     folder = recorded.with_name("stack.zarr")
     export(recorded, folder, ExportOptions())
     export(recorded, folder, ExportOptions(replace=True, first=3))
+
+
+def test_export_never_replaces_its_source(recorded: Path) -> None:
+    second = recorded.with_name("run_001.h5")
+    shutil.copy(recorded, second)
+    for out, why in ((recorded, "a source"), (second, "a source"), (recorded.parent, "is a folder")):
+        for form in ("gif", "png", "hdf5"):
+            with pytest.raises(StorageError, match=why):
+                export(second, out, ExportOptions(form=form, replace=True))
+    assert second.read_bytes() == recorded.read_bytes()
 
 
 def test_failed_export_keeps_the_old_file(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,6 +152,9 @@ def test_command_solves_arrays_with_masks_from_another_file(data, tmp_path: Path
     assert report["solves"][1]["iterations"] == 12
     status, _, said = run(monkeypatch, capsys, *common, "--iterations", 2, "-o", tmp_path / "v.npy")
     assert (status, "white: 1 in the unit" in said, f"wrote {tmp_path / 'v.npy'}" in said) == (0, True, True)
+    for source in ("y.npy", "masks.npy"):
+        status, _, said = run(monkeypatch, capsys, *common, "--force", "-o", tmp_path / source)
+        assert (status, "is a source of this output" in said) == (3, True)
     status, _, said = run(monkeypatch, capsys, tmp_path / "y.npy")
     assert (status, said.count("\n")) == (2, 1)
     assert "holds no masks" in said
