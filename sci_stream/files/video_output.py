@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import enum
+import errno
 import html
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -25,6 +27,7 @@ from sci_stream.imaging.demosaic import demosaic_values
 from sci_stream.imaging.rendering import encode_jpeg, encode_png, render, render_counts
 from sci_stream.imaging.tone import FalseColour, ToneSettings
 from sci_stream.model import Array, BayerPhase, Json
+from sci_stream.recording.segments import free_bytes
 
 
 class VideoFormat(enum.StrEnum):
@@ -287,10 +290,11 @@ def _write_zarr(path: Path, video: VideoStack) -> None:
 
 
 def _write_npy(path: Path, video: VideoStack) -> None:
-    array = np.lib.format.open_memmap(path, "w+", video.dtype, (len(video.seqs), *video.shape))
-    for index, frames in enumerate(video.snapshots):
-        array[index] = frames
-    array.flush()
+    shape, descr = (len(video.seqs), *video.shape), np.lib.format.dtype_to_descr(video.dtype)
+    with path.open("wb") as file:  # not a memory map: on a full disk, writing to one ends the process
+        np.lib.format.write_array_header_1_0(file, {"shape": shape, "fortran_order": False, "descr": descr})
+        for frames in video.snapshots:
+            file.write(frames.astype(video.dtype, copy=False).tobytes())
 
 
 def _write_npz(path: Path, video: VideoStack) -> None:
@@ -298,23 +302,34 @@ def _write_npz(path: Path, video: VideoStack) -> None:
         np.savez(file, video=np.stack(list(video.snapshots)), seq=np.asarray(video.seqs))
 
 
+# HDF5 ends the process where it fails to write, so it has to find room for data, and for this much of its own.
+_CLOSING_BYTES = 8 << 20
+
+
 def _write_hdf5(path: Path, video: VideoStack) -> None:
     """Write a NeXus file: ``/entry/video/data``, also as ``/video``, and the notes as attributes of the entry."""
     shape = (len(video.seqs), *video.shape)
+    _require_space(path, math.prod(shape) * video.dtype.itemsize)
     with h5py.File(path, "w") as file:
         file.attrs["NX_class"], file.attrs["default"] = "NXroot", "entry"
         entry = file.create_group("entry")
         entry.attrs["NX_class"], entry.attrs["default"] = "NXentry", "video"
         group = entry.create_group("video")
         group.attrs["NX_class"], group.attrs["signal"] = "NXdata", "data"
-        data = group.create_dataset("data", shape, video.dtype, chunks=(1, 1, *shape[2:]))
+        data = group.create_dataset("data", shape, video.dtype)
         data.attrs["long_name"] = "reconstructed video (0-1)"
         data.attrs["interpretation"] = "rgb-image" if video.colour else "image"
         for index, frames in enumerate(video.snapshots):
+            _require_space(path, frames.nbytes)  # another program may fill the disk
             data[index] = frames
         file["video"] = data
         if video.report is not None:
             file["report"] = video.report()
+
+
+def _require_space(path: Path, n_bytes: int) -> None:
+    if free_bytes(path) < n_bytes + _CLOSING_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _write_png(path: Path, video: VideoStack) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -227,6 +228,20 @@ def test_failed_export_keeps_the_old_file(recorded: Path, monkeypatch: pytest.Mo
         export(recorded, out, ExportOptions(replace=True))
     assert sorted(recorded.parent.iterdir()) == before
     assert out.read_text() == "precious"
+
+
+def test_full_disk_ends_an_export_with_an_error(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def measure(_done: int, _total: int) -> None:
+        sizes.extend(path.stat().st_size for path in recorded.parent.glob(".video.npy*"))
+
+    done = export(recorded, recorded.with_name("video.npy"), ExportOptions(), measure)
+    assert sizes[0] < done.path.stat().st_size, "a memory map of a file with holes ends the process on a full disk"
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))  # HDF5 would end it, too
+    with pytest.raises(StorageError, match=r"video\.h5 cannot be written; got No space left on device"):
+        export(recorded, recorded.with_name("video.h5"), ExportOptions())
+    assert sorted(path.name for path in recorded.parent.iterdir()) == ["run.h5", "video.npy"]
 
 
 def test_invalid_export_is_refused(recorded: Path, tmp_path: Path, series, monkeypatch) -> None:
