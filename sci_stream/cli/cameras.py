@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from sci_stream.cli.common import AsJson, app, echo, new_console, print_json, start_logging, table_console
+from sci_stream.cli.common import AsJson, Force, app, echo, new_console, print_json, start_logging, table_console
 from sci_stream.errors import CameraError, ConfigError
 
 if TYPE_CHECKING:
@@ -81,15 +81,19 @@ def grab(
     driver: Driver = "",
     out: Annotated[Path | None, typer.Option(help="Write the frames, as TIFF, and their times to this folder.")] = None,
     timeout: Annotated[float, typer.Option(min=0.01, help="Timeout for a frame, s.")] = 5.0,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Grab frames from a camera and report rate, gaps, incomplete frames and jitter."""
+    from sci_stream.file_guard import check_output
+    from sci_stream.tools.cameras import FRAME_FILES, write_frames
     from sci_stream.tools.cameras import grab as take
-    from sci_stream.tools.cameras import write_frames
 
     start_logging("cameras")
     _, made = _camera(camera, rig, cti, driver)
     console = new_console(stderr=True)
+    if out is not None:
+        check_output(out, replace=force, folder=FRAME_FILES)
 
     def opened(capabilities: CameraCapabilities) -> None:
         size = f"{capabilities.height_px}×{capabilities.width_px} {capabilities.pixel_format}"
@@ -101,7 +105,7 @@ def grab(
             progress=lambda received: line.update(f"{received} of {count} frames"),
         )  # fmt: skip
     if out is not None:
-        write_frames(out, frames)
+        write_frames(out, frames, replace=force)
         echo(f"{len(frames)} frames written to {out}")
     if as_json:
         print_json(dataclasses.asdict(report))

@@ -10,7 +10,7 @@ import typer
 
 from sci_stream.cli.common import Force, RigPath, app, echo, start_logging
 from sci_stream.cli.plugin_commands import MaskCommands
-from sci_stream.errors import ConfigError, StorageError
+from sci_stream.errors import ConfigError
 
 masks_app = typer.Typer(cls=MaskCommands, help="Masks by design.", no_args_is_help=True)
 app.add_typer(masks_app, name="masks")
@@ -36,10 +36,8 @@ def masks_make(
 
     if kind not in {"random", "balanced", "shifting"}:
         raise ConfigError("Unknown --kind", expected="random, balanced or shifting", got=repr(kind))
-    if output.exists() and not force:
-        raise StorageError(f"{output} exists", hint="Choose another name, or use --force to overwrite it.")
     made = make_masks(cast(Kind, kind), masks, (height, width), open_share=open_share, block=block, seed=seed)
-    write_masks(output, made, form)
+    write_masks(output, made, form, replace=force)
     blind = float((made.max(axis=0) == 0).mean())
     feature_px = block / mirrors_per_pixel
     typer.echo(

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from sci_stream.errors import ConfigError
-from sci_stream.file_guard import writing
+from sci_stream.file_guard import complete_output
 from sci_stream.imaging.rendering import encode_png
 from sci_stream.model import Array
 
@@ -16,28 +16,29 @@ FORMS: Final = ("npy", "png", "alp", "dlp")
 _PER_IMAGE = 24
 
 
-def write_masks(path: Path, masks: Array, form: str) -> None:
+def write_masks(path: Path, masks: Array, form: str, *, replace: bool = False) -> None:
     """Write masks, (B, H, W) uint8 of 0 and 255.
 
     ``npy``: one array, as a rig reads it; ``png``: a folder of images, one for each mask; ``alp``: raw bytes, one a
     pixel, as EasyProj and ``AlpSeqPut`` take them; ``dlp``: a folder of 24-bit images of 24 masks each, as the GUI of
     DLPC900 takes them: green has masks 0 to 7, red 8 to 15, blue 16 to 23.
 
-    Raises `ConfigError` if the form is unknown, `StorageError` if the file cannot be written.
+    Raises `ConfigError` if the form is unknown, `StorageError` as `complete_output`.
     """
-    with writing(path):
+    if form not in FORMS:
+        raise ConfigError("Unknown form of masks", expected=", ".join(FORMS), got=repr(form))
+    name = {"png": "mask", "dlp": "image"}.get(form)
+    with complete_output(path, replace=replace, folder=rf"{name}-\d{{3,}}\.png" if name else "") as partial:
         if form == "npy":
-            with path.open("wb") as file:
+            with partial.open("wb") as file:
                 np.save(file, masks)
         elif form == "alp":
-            path.write_bytes(masks.tobytes())
-        elif form in FORMS:
-            path.mkdir(parents=True, exist_ok=True)
+            partial.write_bytes(masks.tobytes())
+        else:
+            partial.mkdir()
             images = list(masks) if form == "png" else [_packed(masks[at:]) for at in range(0, len(masks), _PER_IMAGE)]
             for index, image in enumerate(images):
-                (path / f"{'mask' if form == 'png' else 'image'}-{index:03}.png").write_bytes(encode_png(image))
-        else:
-            raise ConfigError("Unknown form of masks", expected=", ".join(FORMS), got=repr(form))
+                (partial / f"{name}-{index:03}.png").write_bytes(encode_png(image))
 
 
 def _packed(masks: Array) -> Array:

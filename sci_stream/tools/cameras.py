@@ -15,7 +15,7 @@ import numpy as np
 
 from sci_stream.config import validate_options
 from sci_stream.errors import CameraError, ConfigError, InputError
-from sci_stream.file_guard import writing
+from sci_stream.file_guard import complete_output
 from sci_stream.model import CameraCapabilities, CameraFrame, FoundCamera, FoundProducer, Json
 from sci_stream.nodes.runtime.camera_drivers import driver_names, load_driver
 from sci_stream.parameters import Value
@@ -260,14 +260,17 @@ def _report(
     )
 
 
-def write_frames(folder: Path, frames: Sequence[CameraFrame]) -> None:
+FRAME_FILES = r"\d{6,}\.tiff|frames\.csv"
+
+
+def write_frames(out: Path, frames: Sequence[CameraFrame], *, replace: bool = False) -> None:
     """Write the counts of frames unchanged as ``000000.tiff`` and so on, and ``frames.csv``: ids, times and chunk data.
 
-    Raises `StorageError` if a file cannot be written.
+    Raises `StorageError` as `complete_output`.
     """
     chunks = sorted({name for frame in frames for name in frame.chunks})
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    with complete_output(out, replace=replace, folder=FRAME_FILES) as folder:
+        folder.mkdir()
         for number, frame in enumerate(frames):
             _, encoded = cv2.imencode(".tiff", frame.counts)
             (folder / f"{number:06d}.tiff").write_bytes(encoded.tobytes())

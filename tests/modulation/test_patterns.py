@@ -60,6 +60,8 @@ def test_forms_of_makers_hold_the_bits(tmp_path: Path) -> None:
         image, bit = images[index // 24], index % 24
         channel = image[..., (1, 0, 2)[bit // 8]]
         np.testing.assert_array_equal((channel >> bit % 8 & 1) * 255, mask)
+    write_masks(tmp_path / "dlp", masks[:24], "dlp", replace=True)
+    assert len(list((tmp_path / "dlp").iterdir())) == 1
     with pytest.raises(ConfigError, match="Unknown form"):
         write_masks(tmp_path / "x", masks, "bmp")
 

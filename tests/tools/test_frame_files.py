@@ -17,8 +17,8 @@ from sci_stream.tools.cameras import write_frames
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
 def test_counts_round_trip(tmp_path: Path, dtype: type) -> None:
     counts = np.random.default_rng(1).integers(0, 255, (7, 5), endpoint=True).astype(dtype)
-    write_frames(tmp_path, [CameraFrame(counts, 0, 0, 0)])
-    read = cv2.imread(str(tmp_path / "000000.tiff"), cv2.IMREAD_UNCHANGED)
+    write_frames(tmp_path / "out", [CameraFrame(counts, 0, 0, 0)])
+    read = cv2.imread(str(tmp_path / "out" / "000000.tiff"), cv2.IMREAD_UNCHANGED)
     assert read is not None
     assert read.dtype == dtype
     np.testing.assert_array_equal(read, counts)
@@ -26,7 +26,7 @@ def test_counts_round_trip(tmp_path: Path, dtype: type) -> None:
 
 def test_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="file/out cannot be written"):
+    with pytest.raises(StorageError, match="file does not exist"):
         write_frames(tmp_path / "file" / "out", [])
 
 
@@ -43,3 +43,5 @@ def test_table_lists_ids_times_and_chunk_data(tmp_path: Path) -> None:
     assert [row["frame_id"] for row in rows] == ["7", ""]
     assert rows[0]["ExposureTime"] == "1.5"
     assert [row["host_time_ns"] for row in rows] == ["1000", "2000"]
+    write_frames(tmp_path / "out", frames[:1], replace=True)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["000000.tiff", "frames.csv"]
