@@ -35,7 +35,6 @@ Iterations = Annotated[int | None, typer.Option(min=1, help="For every snapshot;
 Prior = Annotated[
     str | None, typer.Option(help="Another: unrolled, tv, ffdnet-lite, ffdnet, a plug-in or FILE.py:NAME.")
 ]
-
 Weights = Annotated[Path | None, typer.Option(help="Checkpoint of the prior.")]
 JsonLines = Annotated[bool, typer.Option("--json", help="Print a line of JSON for each recording.")]
 
@@ -151,25 +150,12 @@ def export(
 
     if coded and error:
         raise InputError("An export has one content", expected="--coded or --error", got="both")
-    options = ExportOptions(
-        form=form,
-        stored="raw" if coded else "error" if error else "video",
-        pictures=pictures,
-        first=first,
-        last=last,
-        fps=fps,
-        tone=ToneSettings().changed(
-            {
-                "exposure_ev": exposure,
-                "black": black,
-                "gamma": gamma,
-                "white_balance": "grey_world" if grey_world else "none",
-                "false_colour": false_colour,
-                "demosaic": demosaic,
-            }
-        ),
-        replace=force,
-    )
+    tone = ToneSettings().changed({
+        "exposure_ev": exposure, "black": black, "gamma": gamma, "false_colour": false_colour, "demosaic": demosaic,
+        "white_balance": "grey_world" if grey_world else "none",
+    })  # fmt: skip
+    stored = "raw" if coded else "error" if error else "video"
+    options = ExportOptions(form, stored, pictures, first, last, fps, tone, force)
     with progress_bar("export") as report:
         done = export_recording(file, out, options, report)
     left_out = f"; {done.left_out} in between are missing from the recording" if done.left_out else ""

@@ -22,13 +22,9 @@ Measurement = Annotated[
     ),
 ]
 MaskPath = Annotated[
-    Path | None,
-    typer.Option("--mask", help="The masks, if MEAS has none: the same formats, or a calibration."),
+    Path | None, typer.Option("--mask", help="The masks, if MEAS has none: the same formats, or a calibration.")
 ]
-OutPath = Annotated[
-    Path | None,
-    typer.Option("-o", "--out", help=VIDEO_FILES),
-]
+OutPath = Annotated[Path | None, typer.Option("-o", "--out", help=VIDEO_FILES)]
 
 
 @app.command()
@@ -80,22 +76,11 @@ def solve(
         raise InputError(f"--bayer {bayer} is not known", expected="one of " + ", ".join(BayerPhase))
     inputs = [path for path in (measurement, mask, truth, weights) if path is not None]
     options = SolveOptions(
-        iterations=iterations,
-        denoiser=denoiser,
-        weights=weights,
-        device=device,
-        noise=noise,
-        white=white,
-        bayer=BayerPhase(bayer) if bayer else None,
-        first=first,
-        last=last,
-        form=form,
-        fps=fps,
-        gamma=gamma,
-        check_masks=check_masks,
-        replace=force,
+        iterations=iterations, denoiser=denoiser, weights=weights, device=device, noise=noise, white=white,
+        bayer=BayerPhase(bayer) if bayer else None, first=first, last=last, form=form, fps=fps, gamma=gamma,
+        check_masks=check_masks, replace=force,
         sources=[one for path in inputs for one in existing_segments(first_segment(path))],
-    )
+    )  # fmt: skip
     variables = dict(entry.partition("=")[::2] for entry in variable or [])
     data = load_measurement(measurement, mask, truth, variables)
     if data.is_mosaic and not bayer:

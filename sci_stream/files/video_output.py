@@ -22,7 +22,6 @@ import numpy.typing as npt
 
 from sci_stream.calibration.evidence import Defect
 from sci_stream.errors import InputError, StorageError, require_optional
-from sci_stream.file_guard import complete_output
 from sci_stream.imaging.demosaic import demosaic_values
 from sci_stream.imaging.rendering import encode_jpeg, encode_png, render, render_counts
 from sci_stream.imaging.tone import FalseColour, ToneSettings
@@ -77,10 +76,10 @@ class VideoStack:
 
     ``snapshots`` yields the frames of each: (B, H, W), 0–1, or, if ``coded``, the snapshot as (1, H, W), DN; ``shape``
     is (B, H, W), or, of pictures in colour, (B, H, W, 3). ``bayer`` is None for mono and for pictures, ``interval_s``
-    of the frames and ``pixel_um``, µm, None if unknown. ``times_s`` are those of the frames after ``started``, an ISO
-    8601 time; both are empty if unknown. ``notes`` are further metadata. Pages and sheets show ``first``, the first
-    coded snapshot, (H, W) DN, if it is known, and pages the ``defects`` of the data. None of the ``sources`` is
-    replaced. HDF5 has the ``report``, made at the end.
+    of the frames of a snapshot and ``pixel_um``, µm, None if unknown. ``content`` names the values, ``notes`` are
+    further metadata. ``times_s`` are those of the frames after ``started``, an ISO 8601 time; both are empty where
+    unknown. Pages and sheets show ``first``, the first coded snapshot, (H, W) DN, if it is known, and pages the
+    ``defects`` of the data. HDF5 has the ``report``, made at the end.
     """
 
     snapshots: Iterable[Array]
@@ -91,13 +90,13 @@ class VideoStack:
     bayer: BayerPhase | None = None
     coded: bool = False
     interval_s: float | None = None
+    content: str = "reconstructed video (0-1)"
     notes: dict[str, str] = field(default_factory=dict)
     times_s: Sequence[float] = ()
     started: str = ""
     pixel_um: float | None = None
     first: Array | None = None
     defects: Sequence[Defect] = ()
-    sources: Sequence[Path] = ()
     report: Callable[[], str] | None = None
 
     @property
@@ -128,7 +127,7 @@ class VideoStack:
             for frames in self.snapshots
         )
         shape = (*self.shape, 3) if colour else self.shape
-        return replace(self, snapshots=pictures, shape=shape, dtype=np.dtype(np.uint8))
+        return replace(self, snapshots=pictures, shape=shape, dtype=np.dtype(np.uint8), content="8-bit pictures")
 
     def in_colour(self) -> VideoStack:
         """Return the same with the mosaics of a colour sensor as RGB, (B, H, W, 3)."""
@@ -139,39 +138,34 @@ class VideoStack:
         return replace(self, snapshots=colours, shape=(*self.shape, 3))
 
 
-_FOLDERS = {VideoFormat.ZARR: r"zarr\.json|0", VideoFormat.PNG: r"\d{8,}(_\d{3,})?\.png"}
-"""Names in the formats that are folders."""
+FOLDERS = {VideoFormat.ZARR: r"zarr\.json|0", VideoFormat.PNG: r"\d{8,}(_\d{3,})?\.png"}
+"""Patterns of the names in the formats that are folders."""
 
 
 def write_video(
-    path: Path,
-    video: VideoStack,
-    form: VideoFormat,
-    *,
-    tone: ToneSettings,
-    fps: float,
-    pictures: bool = False,
-    replace: bool = False,
+    path: Path, video: VideoStack, form: VideoFormat, *, tone: ToneSettings, fps: float, pictures: bool = False
 ) -> None:
     """Write a video to a file or, for Zarr and PNG, a folder, whose suffix has no meaning.
 
-    It appears under its name once complete. ``tone`` is that of pictures, ``fps`` of films and GIFs, Hz; ``pictures``
-    writes 8-bit pictures where the format could store the values; ``replace`` an earlier output.
+    ``tone`` is that of pictures, ``fps`` of films and GIFs, Hz; ``pictures`` writes 8-bit pictures where the format
+    could store the values.
 
-    Raises `ConfigError` if a library for the format is not installed; `StorageError` as `complete_output`.
+    Raises `ConfigError` if a library for the format is not installed; `StorageError` or OSError if the output cannot be
+    written.
     """
     video = video.as_pictures(tone) if pictures or form not in _OF_VALUES else video.in_colour()
-    with complete_output(path, replace=replace, folder=_FOLDERS.get(form, ""), sources=video.sources) as partial:
-        if form in _FILMS:
-            write_film(partial, video.frames, fps, form)
-        elif form in _OF_VALUES:
-            _OF_VALUES[form](partial, video)
-        elif form is VideoFormat.PNG:
-            _write_png(partial, video)
-        elif form is VideoFormat.HTML:
-            partial.write_text(as_page(video, fps, tone.gamma), encoding="utf-8")
-        else:
-            partial.write_bytes(encode_png(_sheet(video, tone.gamma)))
+    if video.colour and video.bayer:
+        video = replace(video, notes=video.notes | {"bayer": f"{video.bayer}, demosaiced"})
+    if form in _FILMS:
+        write_film(path, video.frames, fps, form)
+    elif form in _OF_VALUES:
+        _OF_VALUES[form](path, video)
+    elif form is VideoFormat.PNG:
+        _write_png(path, video)
+    elif form is VideoFormat.HTML:
+        path.write_text(as_page(video, fps, tone.gamma), encoding="utf-8")
+    else:
+        path.write_bytes(encode_png(_sheet(video, tone.gamma)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +238,6 @@ def _write_tiff(path: Path, video: VideoStack) -> None:
             metadata |= {f"PhysicalSize{axis}": video.pixel_um, f"PhysicalSize{axis}Unit": "µm"}
     if video.started:
         metadata["AcquisitionDate"] = video.started
-    if video.times_s:
         metadata["Plane"] = {"DeltaT": list(video.times_s), "DeltaTUnit": ["s"] * video.count}
     # OME has no half precision; single precision represents every value of it.
     dtype = np.dtype(np.float32) if video.dtype == np.float16 else video.dtype
@@ -269,20 +262,12 @@ def _write_zarr(path: Path, video: VideoStack) -> None:
     time_axis = {"name": "t", "type": "time"} | ({} if video.interval_s is None else {"unit": "second"})
     axes = [time_axis, *channel, *space]
     scale = [video.interval_s or 1.0, *[1.0] * len(channel), *[video.pixel_um or 1.0] * len(space)]
-    transformations = [{"type": "scale", "scale": scale}]
-    multiscale = {
-        "name": video.name,
-        "axes": axes,
-        "datasets": [{"path": "0", "coordinateTransformations": transformations}],
-    }
+    datasets = [{"path": "0", "coordinateTransformations": [{"type": "scale", "scale": scale}]}]
+    ome = {"version": "0.5", "multiscales": [{"name": video.name, "axes": axes, "datasets": datasets}]}
     # OME-Zarr has no place for these.
-    notes: dict[str, Json] = dict(video.notes)
-    if video.started:
-        notes["acquisition_date"] = video.started
-    if video.times_s:
-        notes["times_s"] = list(video.times_s)
+    times = {"acquisition_date": video.started, "times_s": list(video.times_s)} if video.started else {}
     group = zarr.open_group(path, mode="w", zarr_format=3)
-    group.attrs.update({"ome": {"version": "0.5", "multiscales": [multiscale]}, "sci_stream": notes})
+    group.attrs.update({"ome": ome, "sci_stream": video.notes | times})
     names = [axis["name"] for axis in axes]
     array = group.create_array("0", shape=shape, dtype=video.dtype, chunks=(1, *shape[1:]), dimension_names=names)
     for index, frame in enumerate(video.frames):
@@ -307,18 +292,26 @@ _CLOSING_BYTES = 8 << 20
 
 
 def _write_hdf5(path: Path, video: VideoStack) -> None:
-    """Write a NeXus file: ``/entry/video/data``, also as ``/video``, and the notes as attributes of the entry."""
+    """Write a NeXus file: ``/entry/video/data``, also as ``/video``, with axes; notes are attributes of the entry."""
     shape = (len(video.seqs), *video.shape)
     _require_space(path, math.prod(shape) * video.dtype.itemsize)
     with h5py.File(path, "w") as file:
         file.attrs["NX_class"], file.attrs["default"] = "NXroot", "entry"
         entry = file.create_group("entry")
-        entry.attrs["NX_class"], entry.attrs["default"] = "NXentry", "video"
+        entry.attrs.update({**video.notes, "NX_class": "NXentry", "default": "video"})
         group = entry.create_group("video")
-        group.attrs["NX_class"], group.attrs["signal"] = "NXdata", "data"
+        axes = ["seq", ".", "y", "x", "."][: len(shape)]
+        group.attrs.update({"NX_class": "NXdata", "signal": "data", "axes": axes})
         data = group.create_dataset("data", shape, video.dtype)
-        data.attrs["long_name"] = "reconstructed video (0-1)"
-        data.attrs["interpretation"] = "rgb-image" if video.colour else "image"
+        data.attrs.update({"long_name": video.content, "interpretation": "rgb-image" if video.colour else "image"})
+        group["seq"] = np.asarray(video.seqs)
+        for axis, size in zip("yx", shape[2:4], strict=True):
+            group[axis] = np.arange(size) * (video.pixel_um or 1.0)
+            group[axis].attrs["units"] = "um" if video.pixel_um else "pixel"
+        if video.started:
+            entry["start_time"] = video.started
+            group["time"] = np.reshape(video.times_s, shape[:2])
+            group["time"].attrs["units"] = "s"
         for index, frames in enumerate(video.snapshots):
             _require_space(path, frames.nbytes)  # another program may fill the disk
             data[index] = frames

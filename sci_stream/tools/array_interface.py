@@ -19,7 +19,8 @@ from sci_stream.calibration.diagnosis import findings, is_withheld, withhold
 from sci_stream.calibration.evidence import MATCH, OF_RIGHT_MASKS, Defect, inspect, mask_fit, truth_defects
 from sci_stream.calibration.monitor import LEARNING_SNAPSHOTS, CalibrationMonitor
 from sci_stream.errors import InputError, require_optional
-from sci_stream.files.video_output import VideoStack, as_page, format_of, write_video
+from sci_stream.file_guard import complete_output
+from sci_stream.files.video_output import FOLDERS, VideoStack, as_page, format_of, write_video
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array, BayerPhase, Snapshot
 from sci_stream.optics.calibration import Calibration
@@ -97,7 +98,9 @@ class Reconstructed:
         written in colour. Raises `InputError` for an unknown suffix, `StorageError` if the file cannot be written.
         """
         path, tone = Path(path), ToneSettings().changed({"gamma": gamma})
-        write_video(path, self._stack(path.stem), format_of(path), tone=tone, fps=fps, replace=replace)
+        form = format_of(path)
+        with complete_output(path, replace=replace, folder=FOLDERS.get(form, "")) as partial:
+            write_video(partial, self._stack(path.stem), form, tone=tone, fps=fps)
         return path
 
     def show(self, *, fps: float = 8.0, gamma: float = 1.0) -> None:

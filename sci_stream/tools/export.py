@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from sci_stream.errors import InputError
-from sci_stream.files.video_output import VideoFormat, VideoStack, format_of, write_video
+from sci_stream.file_guard import complete_output
+from sci_stream.files.video_output import FOLDERS, VideoFormat, VideoStack, format_of, write_video
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.model import Array
 from sci_stream.optics.mask_errors import MaskCorrection
@@ -20,6 +21,7 @@ from sci_stream.recording.segments import existing_segments, first_segment
 from sci_stream.recording.series import RecordedSeries
 
 Progress = Callable[[int, int], None]
+_CONTENTS = {"raw": "coded snapshots (DN)", "video": "reconstructed video (0-1)", "error": "estimated error (0-1)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,12 @@ def export(
     exists and is not to be replaced, belongs to the recording, or cannot be written.
     """
     form = format_of(out, options.form)
-    with RecordedSeries(source) as series:
+    sources, folder = existing_segments(first_segment(source)), FOLDERS.get(form, "")
+    output = complete_output(out, replace=options.replace, folder=folder, sources=sources)
+    with output as partial, RecordedSeries(source) as series:
         seqs = _chosen(series, options, source)
         video = _stack(series, seqs, options.stored, progress)
-        write_video(
-            out, video, form, tone=options.tone, fps=options.fps, pictures=options.pictures, replace=options.replace
-        )
+        write_video(partial, video, form, tone=options.tone, fps=options.fps, pictures=options.pictures)
     return Exported(out, form, len(seqs), video.count, seqs[-1] - seqs[0] + 1 - len(seqs))
 
 
@@ -82,27 +84,23 @@ def _chosen(series: RecordedSeries, options: ExportOptions, source: Path) -> lis
         raise InputError(
             f"{source} contains no {what} to export" + ("" if not len(stored) else " in that range"),
             expected=f"seq from {stored.seqs[0]} to {stored.seqs[-1]}" if len(stored) else None,
-            hint=None
-            if options.stored != "video" or len(stored)
-            else "sci-stream replay reconstructs it from the raw snapshots.",
+            hint=None if len(stored) or what != "video" else "sci-stream replay reconstructs it from raw snapshots.",
         )
     return seqs
 
 
 def _stack(series: RecordedSeries, seqs: list[int], name: str, progress: Progress) -> VideoStack:
     info, stored = series.info, series.stack(name)
-    *frames, height, width = stored.shape[1:]
-    n_frames = frames[0] if frames else 1
-    shape = (n_frames, height, width)
+    shape = n_frames, _, width = (1, *stored.shape[1:])[-3:]
 
     def snapshots() -> Iterator[Array]:
         for done, seq in enumerate(seqs, 1):
             yield series.frame_of(name, seq).reshape(shape)
             progress(done, len(seqs))
 
+    pixel_um = experiment_of(info).pixel_size_um
     # The period of the snapshots, divided by their frames.
     interval_s = float(f"{series.period_ns / 1e9 / n_frames:.9g}") if series.period_ns else None
-    pixel_um = experiment_of(info).pixel_size_um
     times_s, started = _times(series, seqs, n_frames, interval_s or 0.0)
     return VideoStack(
         snapshots=snapshots(),
@@ -113,20 +111,20 @@ def _stack(series: RecordedSeries, seqs: list[int], name: str, progress: Progres
         bayer=info.bayer,
         coded=name == "raw",
         interval_s=interval_s,
+        content=_CONTENTS[name],
         notes={
             "series": info.series,
             "first_seq": str(seqs[0]),
             "last_seq": str(seqs[-1]),
             "missing_seqs": _missing(seqs) or "none",
             "frames_per_snapshot": str(info.n_frames),
-            "bayer": info.bayer or "none",
+            "bayer": str(info.bayer or "none"),
             "calibration_hash": info.calibration_hash,
         },
         times_s=times_s,
         started=started,
         pixel_um=None if pixel_um is None else pixel_um * info.width_px / width,
         first=series.raw_of(seqs[0]) if name == "video" and series.has("raw", seqs[0]) else None,
-        sources=[*existing_segments(first_segment(series.path))],
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,9 @@ from pydantic import JsonValue
 from sci_stream.calibration.evidence import Defect
 from sci_stream.errors import InputError
 from sci_stream.field_types import finite_or_none
+from sci_stream.file_guard import complete_output
 from sci_stream.files.measurement_file import Measurements
-from sci_stream.files.video_output import VideoStack, format_of, write_video
+from sci_stream.files.video_output import FOLDERS, VideoStack, format_of, write_video
 from sci_stream.imaging.tone import ToneSettings
 from sci_stream.optics.mask_errors import MaskCorrection
 from sci_stream.quantities import live_values
@@ -79,10 +80,7 @@ class SolvedFile:
             "device": self.device,
             "psnr_db": finite_or_none(self.psnr_db),
             "faults": [one.text for one in self.defects],
-            "defects": [
-                {"name": one.name, "text": one.text, "fatal": one.fatal, "corrected": one.corrected}
-                for one in self.defects
-            ],
+            "defects": [asdict(one) for one in self.defects],
             "solves": [
                 {
                     **live_values(report),
@@ -140,10 +138,9 @@ def solve_file(
         dtype=np.dtype(np.float32),
         name="video" if out is None else out.stem,
         bayer=calibration.bayer,
-        notes={"frames_per_snapshot": str(calibration.n_frames), "bayer": calibration.bayer or "none"},
+        notes={"frames_per_snapshot": str(calibration.n_frames), "bayer": str(calibration.bayer or "none")},
         first=y[seqs[0]],
         defects=solver.defects,
-        sources=options.sources,
         report=lambda: json.dumps(done.to_json()),
     )
     try:
@@ -151,8 +148,9 @@ def solve_file(
             for _ in stack.snapshots:
                 pass
         else:
-            tone = ToneSettings().changed({"gamma": options.gamma})
-            write_video(out, stack, form, tone=tone, fps=options.fps, replace=options.replace)
+            tone, folder = ToneSettings().changed({"gamma": options.gamma}), FOLDERS.get(form, "")
+            with complete_output(out, replace=options.replace, folder=folder, sources=options.sources) as partial:
+                write_video(partial, stack, form, tone=tone, fps=options.fps)
     except _WithheldError:
         done.out = None
     return done

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import cv2
+import h5py
 import numpy as np
 import pytest
 
@@ -102,12 +103,12 @@ def test_tiff_and_zarr_have_times_and_name_missing_snapshots(tmp_path: Path, ser
         metadata = tifffile.xml2dict(file.ome_metadata)["OME"]["Image"]
     assert metadata["AcquisitionDate"] == "2026-01-02T03:04:05.000000Z"
     planes = metadata["Pixels"]["Plane"]
-    assert [plane["DeltaT"] for plane in planes] == pytest.approx(expected)
+    assert [plane["DeltaT"] for plane in planes] == pytest.approx(expected, abs=1e-7)
     assert len(planes) == 9
     assert "missing_seqs = 2;" in metadata["Description"]
     export(tmp_path / "run.h5", tmp_path / "run.zarr", ExportOptions())
     notes = zarr.open_group(tmp_path / "run.zarr", mode="r").attrs["sci_stream"]
-    assert notes["times_s"] == pytest.approx(expected)
+    assert notes["times_s"] == pytest.approx(expected, abs=1e-7)
     assert (notes["missing_seqs"], notes["acquisition_date"]) == ("2", "2026-01-02T03:04:05.000000Z")
 
 
@@ -119,7 +120,28 @@ def test_zarr_contains_values_with_ome_metadata(recorded: Path, series) -> None:
     (multiscale,) = group.attrs["ome"]["multiscales"]
     assert [axis["name"] for axis in multiscale["axes"]] == ["t", "c", "y", "x"]
     assert multiscale["datasets"][0]["coordinateTransformations"][0]["scale"] == [0.011, 1.0, 1.0, 1.0]
-    assert group.attrs["sci_stream"]["bayer"] == "GBRG"
+    assert group.attrs["sci_stream"]["bayer"] == "GBRG, demosaiced"
+
+
+def test_hdf5_contains_notes_times_and_axes(tmp_path: Path, series) -> None:
+    info = dataclasses.replace(series.info, rig_toml="[experiment]\npixel_size_um = 5.5\n")
+    with RecordingWriter(tmp_path / "run.h5", info, series.calibration) as writer:
+        for seq in (0, 1, 4):
+            writer.write_reconstruction(series.reconstruction(seq))
+        writer.close({})
+    export(tmp_path / "run.h5", tmp_path / "video.h5", ExportOptions())
+    with h5py.File(tmp_path / "video.h5") as file:
+        entry, video = file["entry"], file["entry/video"]
+        assert (entry.attrs["missing_seqs"], entry.attrs["bayer"]) == ("2-3", "GBRG, demosaiced")
+        assert entry["start_time"].asstr()[()] == "1970-01-01T00:00:00.000010Z"
+        assert video["data"].attrs["long_name"] == "reconstructed video (0-1)"
+        assert (video["seq"][:].tolist(), video["time"].shape) == ([0, 1, 4], (3, 3))
+        assert video["time"][0] == pytest.approx([0, 0.011, 0.022], abs=1e-7)
+        assert (list(video.attrs["axes"]), video["x"][1]) == (["seq", ".", "y", "x", "."], 5.5)
+    export(tmp_path / "run.h5", tmp_path / "coded.h5", ExportOptions(stored="raw"))
+    with h5py.File(tmp_path / "coded.h5") as file:
+        assert file["entry/video/data"].attrs["long_name"] == "coded snapshots (DN)"
+        assert file["entry"].attrs["bayer"] == "GBRG"
 
 
 def test_size_of_a_pixel_is_exported(tmp_path: Path, series) -> None:
