@@ -99,9 +99,9 @@ def _stack(series: RecordedSeries, seqs: list[int], name: str, progress: Progres
             progress(done, len(seqs))
 
     pixel_um = experiment_of(info).pixel_size_um
-    # The period of the snapshots, divided by their frames.
-    interval_s = float(f"{series.period_ns / 1e9 / n_frames:.9g}") if series.period_ns else None
-    times_s, started = _times(series, seqs, n_frames, interval_s or 0.0)
+    places = np.asarray(seqs) - series.first_seq
+    spans_s = _spans_s(series, places, n_frames)
+    times_s, started = _times(series, places, n_frames, spans_s)
     return VideoStack(
         snapshots=snapshots(),
         seqs=seqs,
@@ -110,7 +110,7 @@ def _stack(series: RecordedSeries, seqs: list[int], name: str, progress: Progres
         name=info.series,
         bayer=info.bayer,
         coded=name == "raw",
-        interval_s=interval_s,
+        interval_s=float(f"{np.median(spans_s) / n_frames:.9g}") or None,
         content=_CONTENTS[name],
         notes={
             "series": info.series,
@@ -128,12 +128,19 @@ def _stack(series: RecordedSeries, seqs: list[int], name: str, progress: Progres
     )
 
 
-def _times(series: RecordedSeries, seqs: list[int], n_frames: int, interval_s: float) -> tuple[list[float], str]:
+def _spans_s(series: RecordedSeries, places: Array, n_frames: int) -> Array:
+    """Return the time that the frames of each snapshot take, s: its exposure, or the period of coded snapshots."""
+    exposures_us = series.rows.get("chunk_ExposureTime", np.zeros(len(series.rows["state"])))[places]
+    known_ns = (series.period_ns, series.calibration.exposure_ns if n_frames > 1 else None)
+    usual_ns = min((ns for ns in known_ns if ns), default=0)
+    return np.where((exposures_us > 0) & (n_frames > 1), exposures_us / 1e6, usual_ns / 1e9)
+
+
+def _times(series: RecordedSeries, places: Array, n_frames: int, spans_s: Array) -> tuple[list[float], str]:
     """Return the time of each frame after the first snapshot, s, and when that was, from the recorded host times.
 
     Where gains of the masks were corrected, frames are not equally long.
     """
-    places = np.asarray(seqs) - series.first_seq
     host_ns = series.rows["host_time_ns"][places]
     if (host_ns <= 0).any():
         return [], ""
@@ -141,7 +148,7 @@ def _times(series: RecordedSeries, seqs: list[int], n_frames: int, interval_s: f
     if n_frames > 1:
         corrections = (MaskCorrection.from_text(text.decode("ascii")) for text in series.rows["masks_at"][places])
         begins = np.array([correction.frame_times(n_frames) for correction in corrections])[..., 0]
-    times = (host_ns - host_ns[0])[:, np.newaxis] / 1e9 + interval_s * n_frames * begins
+    times = (host_ns - host_ns[0])[:, np.newaxis] / 1e9 + spans_s[:, np.newaxis] * begins
     started = datetime.fromtimestamp(int(host_ns[0]) / 1e9, UTC).isoformat(timespec="microseconds")
     return np.round(times.ravel(), 9).tolist(), started.replace("+00:00", "Z")
 

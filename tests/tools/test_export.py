@@ -82,22 +82,23 @@ def test_tiff_contains_values_with_ome_metadata(recorded: Path, series) -> None:
         assert file.is_ome
         assert file.series[0].axes == "TYXS"
         assert np.array_equal(file.asarray(), colours(series).astype(np.float32))
-        assert 'TimeIncrement="0.011"' in file.ome_metadata  # 33 ms a snapshot, three frames each
+        assert 'TimeIncrement="0.000333333333"' in file.ome_metadata  # three frames in an exposure of 1 ms
         assert series.info.calibration_hash in file.ome_metadata
 
 
 def test_tiff_and_zarr_have_times_and_name_missing_snapshots(tmp_path: Path, series) -> None:
     tifffile, zarr = pytest.importorskip("tifffile"), pytest.importorskip("zarr")
     started_ns, period_ns = 1_767_323_045_000_000_000, 33_000_000
-    with RecordingWriter(tmp_path / "run.h5", series.info, series.calibration) as writer:
+    info = dataclasses.replace(series.info, chunks={"ExposureTime": "us"})
+    with RecordingWriter(tmp_path / "run.h5", info, series.calibration) as writer:
         for seq in SEQS:
             times = StageTimes(acquired_ns=started_ns + seq * period_ns)
-            made = series.reconstruction(seq, times=times)
+            made = series.reconstruction(seq, times=times, chunks={"ExposureTime": 24_000.0} if seq == 0 else {})
             report = dataclasses.replace(made.report, masks_at=LONG_FIRST.to_text if seq == SEQS[-1] else "")
             writer.write_reconstruction(dataclasses.replace(made, report=report))
         writer.close({"acquired": 4, "closed": True})
-    expected = [seq * 0.033 + b * 0.011 for seq in SEQS for b in range(3)]
-    expected[-2:] = [SEQS[-1] * 0.033 + share * 0.033 for share in (0.5, 0.75)]
+    expected = [0.0, 0.008, 0.016]  # as the camera says; else by the exposure of the calibration, 1 ms
+    expected += [0.033, 0.033 + 0.001 / 3, 0.033 + 0.002 / 3, 0.099, 0.0995, 0.09975]
     export(tmp_path / "run.h5", tmp_path / "run.ome.tif", ExportOptions())
     with tifffile.TiffFile(tmp_path / "run.ome.tif") as file:
         metadata = tifffile.xml2dict(file.ome_metadata)["OME"]["Image"]
@@ -119,7 +120,7 @@ def test_zarr_contains_values_with_ome_metadata(recorded: Path, series) -> None:
     assert np.array_equal(group["0"][:], np.moveaxis(colours(series), -1, 1))
     (multiscale,) = group.attrs["ome"]["multiscales"]
     assert [axis["name"] for axis in multiscale["axes"]] == ["t", "c", "y", "x"]
-    assert multiscale["datasets"][0]["coordinateTransformations"][0]["scale"] == [0.011, 1.0, 1.0, 1.0]
+    assert multiscale["datasets"][0]["coordinateTransformations"][0]["scale"] == [0.000333333333, 1.0, 1.0, 1.0]
     assert group.attrs["sci_stream"]["bayer"] == "GBRG, demosaiced"
 
 
@@ -136,7 +137,7 @@ def test_hdf5_contains_notes_times_and_axes(tmp_path: Path, series) -> None:
         assert entry["start_time"].asstr()[()] == "1970-01-01T00:00:00.000010Z"
         assert video["data"].attrs["long_name"] == "reconstructed video (0-1)"
         assert (video["seq"][:].tolist(), video["time"].shape) == ([0, 1, 4], (3, 3))
-        assert video["time"][0] == pytest.approx([0, 0.011, 0.022], abs=1e-7)
+        assert video["time"][0] == pytest.approx([0, 0.001 / 3, 0.002 / 3], abs=1e-8)
         assert (list(video.attrs["axes"]), video["x"][1]) == (["seq", ".", "y", "x", "."], 5.5)
     export(tmp_path / "run.h5", tmp_path / "coded.h5", ExportOptions(stored="raw"))
     with h5py.File(tmp_path / "coded.h5") as file:
@@ -191,7 +192,9 @@ def test_tiff_and_zarr_contain_images_on_request(recorded: Path, series, name: s
 def test_coded_snapshots_are_exported(recorded: Path, series) -> None:
     tifffile = pytest.importorskip("tifffile")
     done = export(recorded, recorded.with_name("coded.tif"), ExportOptions(stored="raw"))
-    assert np.array_equal(tifffile.imread(done.path), np.stack([series.counts(0), series.counts(3)]))
+    with tifffile.TiffFile(done.path) as file:
+        assert np.array_equal(file.asarray(), np.stack([series.counts(0), series.counts(3)]))
+        assert 'TimeIncrement="0.033"' in file.ome_metadata
     done = export(recorded, recorded.with_name("coded"), ExportOptions(form="png", stored="raw"))
     shown = cv2.imread(str(done.path / "00000003.png"), cv2.IMREAD_UNCHANGED)
     assert np.array_equal(shown, render_counts(series.counts(3)))
