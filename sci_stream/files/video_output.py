@@ -150,8 +150,7 @@ def write_video(
     ``tone`` is that of pictures, ``fps`` of films and GIFs, Hz; ``pictures`` writes 8-bit pictures where the format
     could store the values.
 
-    Raises `ConfigError` if a library for the format is not installed; `StorageError` or OSError if the output cannot be
-    written.
+    Raises `ConfigError` if a library for the format is not installed; `StorageError` or OSError if writing fails.
     """
     video = video.as_pictures(tone) if pictures or form not in _OF_VALUES else video.in_colour()
     if video.colour and video.bayer:
@@ -298,12 +297,11 @@ def _write_hdf5(path: Path, video: VideoStack) -> None:
     with h5py.File(path, "w") as file:
         file.attrs["NX_class"], file.attrs["default"] = "NXroot", "entry"
         entry = file.create_group("entry")
-        entry.attrs.update({**video.notes, "NX_class": "NXentry", "default": "video"})
+        entry.attrs.update(video.notes, NX_class="NXentry", default="video")
         group = entry.create_group("video")
-        axes = ["seq", ".", "y", "x", "."][: len(shape)]
-        group.attrs.update({"NX_class": "NXdata", "signal": "data", "axes": axes})
+        group.attrs.update(NX_class="NXdata", signal="data", axes=["seq", ".", "y", "x", "."][: len(shape)])
         data = group.create_dataset("data", shape, video.dtype)
-        data.attrs.update({"long_name": video.content, "interpretation": "rgb-image" if video.colour else "image"})
+        data.attrs.update(long_name=video.content, interpretation="rgb-image" if video.colour else "image")
         group["seq"] = np.asarray(video.seqs)
         for axis, size in zip("yx", shape[2:4], strict=True):
             group[axis] = np.arange(size) * (video.pixel_um or 1.0)
