@@ -142,7 +142,7 @@ def check_output(out: Path, *, replace: bool, folder: str = "", sources: Iterabl
     if out.exists() and any(source.exists() and out.samefile(source) for source in sources):
         raise StorageError(f"{out} is a source of this output", hint="Choose another name.")
     if out.is_dir() and not (folder and all(re.fullmatch(folder, path.name) for path in out.iterdir())):
-        raise StorageError(f"{out} is a folder, no earlier output of this kind", hint="Choose a name, or remove it.")
+        raise StorageError(f"{out} is a folder, no earlier output of its kind", hint="Use another name, or remove it.")
 
 
 @contextmanager
