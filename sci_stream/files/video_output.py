@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import base64
 import enum
-import errno
 import html
 import json
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -26,7 +24,7 @@ from sci_stream.imaging.demosaic import demosaic_values
 from sci_stream.imaging.rendering import encode_jpeg, encode_png, render, render_counts
 from sci_stream.imaging.tone import FalseColour, ToneSettings
 from sci_stream.model import Array, BayerPhase, Json
-from sci_stream.recording.segments import free_bytes
+from sci_stream.recording.segments import require_space
 
 
 class VideoFormat(enum.StrEnum):
@@ -286,14 +284,10 @@ def _write_npz(path: Path, video: VideoStack) -> None:
         np.savez(file, video=np.stack(list(video.snapshots)), seq=np.asarray(video.seqs))
 
 
-# HDF5 ends the process where it fails to write, so it has to find room for data, and for this much of its own.
-_CLOSING_BYTES = 8 << 20
-
-
 def _write_hdf5(path: Path, video: VideoStack) -> None:
     """Write a NeXus file: ``/entry/video/data``, also as ``/video``, with axes; notes are attributes of the entry."""
     shape = (len(video.seqs), *video.shape)
-    _require_space(path, math.prod(shape) * video.dtype.itemsize)
+    require_space(path, math.prod(shape) * video.dtype.itemsize)
     with h5py.File(path, "w") as file:
         file.attrs["NX_class"], file.attrs["default"] = "NXroot", "entry"
         entry = file.create_group("entry")
@@ -311,16 +305,11 @@ def _write_hdf5(path: Path, video: VideoStack) -> None:
             group["time"] = np.reshape(video.times_s, shape[:2])
             group["time"].attrs["units"] = "s"
         for index, frames in enumerate(video.snapshots):
-            _require_space(path, frames.nbytes)  # another program may fill the disk
+            require_space(path, frames.nbytes)  # another program may fill the disk
             data[index] = frames
         file["video"] = data
         if video.report is not None:
             file["report"] = video.report()
-
-
-def _require_space(path: Path, n_bytes: int) -> None:
-    if free_bytes(path) < n_bytes + _CLOSING_BYTES:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _write_png(path: Path, video: VideoStack) -> None:

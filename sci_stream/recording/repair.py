@@ -29,7 +29,7 @@ from sci_stream.recording.layout import (
     ledger_document,
 )
 from sci_stream.recording.reader import Recording
-from sci_stream.recording.segments import earlier_segments, first_segment
+from sci_stream.recording.segments import earlier_segments, first_segment, require_space
 from sci_stream.recording.series import merge_rows
 from sci_stream.recording.writer import create_recording
 
@@ -69,6 +69,7 @@ def repair_recording(path: Path, progress: Progress = lambda _done, _total: None
     with Recording(path) as old, complete_output(path, replace=True) as partial:
         columns, ledger = _settled_columns(old)
         used = len(columns["state"])
+        require_space(partial, path.stat().st_size)
         with open_for_reading(path, "recording") as source, h5py.File(partial, "w", libver=LIBVER) as out:
             frames = {name: source[name].dtype for name in FRAME_FLAGS if name in source}
             layout = Layout(old.first_seq, frames, old.compression, old.parent)

@@ -20,6 +20,8 @@ DAMAGE = (FileFormatError, OSError, RuntimeError, ValueError, KeyError)
 """Errors of reading a recording: h5py's depends on the damaged place."""
 # Bounds the search for a free name in a folder that another program fills.
 MAX_SEGMENTS = 100_000
+# Free space reserved for HDF5 to write its indices on closing.
+_CLOSING_BYTES = 8 << 20
 # File systems limit a name to 255 bytes; the remainder is for the segment number and suffixes.
 _MAX_NAME_BYTES = 200
 
@@ -50,6 +52,18 @@ class WrittenRows:
 def free_bytes(path: Path) -> int:
     """Return the bytes available to this user on the disk of ``path``, whose folder exists."""
     return shutil.disk_usage(path.parent).free
+
+
+def require_space(path: Path, n_bytes: int) -> None:
+    """Refuse data before a disk is full, when HDF5 cannot close a file or ends the process. Raises `StorageError`."""
+    need, free = n_bytes + _CLOSING_BYTES, free_bytes(path)
+    if free < need:
+        raise StorageError(
+            f"The disk of {path} is full",
+            expected=f"{need / 2**20:.1f} MiB",
+            got=f"{free / 2**20:.1f} MiB free on its disk",
+            hint="Data written before is kept; free some space, or use another disk.",
+        )
 
 
 def recording_path(folder: Path, series: str) -> Path:

@@ -43,11 +43,16 @@ from sci_stream.recording.layout import (
     raw_dtype,
 )
 from sci_stream.recording.nexus import create_nexus
-from sci_stream.recording.segments import MAX_SEGMENTS, WrittenRows, free_bytes, new_segment, segment_path
+from sci_stream.recording.segments import (
+    MAX_SEGMENTS,
+    WrittenRows,
+    free_bytes,
+    new_segment,
+    require_space,
+    segment_path,
+)
 
 _LOG = logging.getLogger(__name__)
-# Free space reserved for HDF5 to write its indices on closing.
-_CLOSING_BYTES = 4 << 20
 MAX_EMPTY_ROWS = 1 << 20
 """Rows without content that a segment may have: readers hold all rows in memory, about 300 bytes each. Snapshots in
 flight leave such rows; a row far beyond all others is that of a snapshot that does not exist."""
@@ -204,7 +209,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             return False
         row = self._row(seq)
         counts = fit_counts(snapshot.counts, self.info, self._layout.frames.get("raw"), self.path)
-        self._need_space(counts)
+        require_space(self.path, counts.nbytes)
         with self._guard("written"):
             self._write_identity(row, snapshot)
             self._rows.set(row, host_time_ns=snapshot.host_time_ns, dropped_before=snapshot.dropped_before)
@@ -228,7 +233,7 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             frames["picture"] = reconstruction.picture
         if "error" in stored and reconstruction.counts is not None:
             frames["error"] = _stored_error(reconstruction, self._calibration)
-        self._need_space(*(data for name, data in frames.items() if name in stored))
+        require_space(self.path, sum(data.nbytes for name, data in frames.items() if name in stored))
         with self._guard("written"):
             self._write_identity(row, reconstruction)
             for name, data in frames.items():
@@ -276,18 +281,6 @@ class RecordingWriter(AbstractContextManager["RecordingWriter"]):
             camera_time_ns=-1 if source.camera_time_ns is None else source.camera_time_ns,
             **chunk_cells(source.chunks, self.info),
         )
-
-    def _need_space(self, *arrays: Array) -> None:
-        """Refuse data that will not fit before the disk is full, so that HDF5 can still close the file cleanly."""
-        need = sum(array.nbytes for array in arrays) + _CLOSING_BYTES
-        free = free_bytes(self.path)
-        if free < need:
-            raise StorageError(
-                f"The disk of the recording {self.path} is full",
-                expected=f"{need / 2**20:.1f} MiB free",
-                got=f"{free / 2**20:.1f} MiB",
-                hint="Data written before is kept; free some space or record to another disk.",
-            )
 
     def _put(self, name: str, row: int, data: Array) -> None:
         """Write frames into their row, unless they are not stored."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sci_stream.errors import StorageError
-from sci_stream.recording import writer as recording_writer
+from sci_stream.recording import segments
 from sci_stream.recording.reader import Recording
 from sci_stream.recording.writer import RecordingWriter
 from tests.recording.writing import start_writer
@@ -67,7 +67,7 @@ def test_all_readers_follow_a_writer_of_another_process(tmp_path: Path) -> None:
 def test_full_disk_is_refused_in_advance(tmp_path: Path, series, monkeypatch) -> None:
     writer = RecordingWriter(tmp_path / "run.h5", series.info, series.calibration)
     writer.write_raw(series.snapshot(0))
-    monkeypatch.setattr(recording_writer, "free_bytes", lambda _: 1000)
+    monkeypatch.setattr(segments, "free_bytes", lambda _: 1000)
     with pytest.raises(StorageError, match=r"run\.h5.*full.*MiB"):
         writer.write_reconstruction(series.reconstruction(1))
     writer.close({"acquired": 2})

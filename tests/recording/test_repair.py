@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from sci_stream.errors import StorageError
+from sci_stream.recording import segments
 from sci_stream.recording.inspection import inspect_recording
 from sci_stream.recording.layout import Compression
 from sci_stream.recording.reader import Recording
@@ -179,6 +180,14 @@ def test_file_of_a_killed_writer_is_repaired(tmp_path: Path) -> None:
     with h5py.File(path) as file:
         assert all((file["raw"][row] == row).all() for row in held)
     assert inspect_recording(path).figures["state"] == "complete"
+
+
+def test_repair_on_a_full_disk_leaves_the_original(tmp_path: Path, series, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = crashed(tmp_path / "run.h5", series)
+    monkeypatch.setattr(segments, "free_bytes", lambda _path: 0)
+    with pytest.raises(StorageError, match=r"run\.h5 cannot be written; got 0\.0 MiB free"):
+        repair_recording(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["run.h5"]
 
 
 def test_repair_command_handles_every_segment(tmp_path: Path, series) -> None:

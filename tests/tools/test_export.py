@@ -264,7 +264,7 @@ def test_full_disk_ends_an_export_with_an_error(recorded: Path, monkeypatch: pyt
     done = export(recorded, recorded.with_name("video.npy"), ExportOptions(), measure)
     assert sizes[0] < done.path.stat().st_size, "a memory map of a file with holes ends the process on a full disk"
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))  # HDF5 would end it, too
-    with pytest.raises(StorageError, match=r"video\.h5 cannot be written; got No space left on device"):
+    with pytest.raises(StorageError, match=r"video\.h5 cannot be written; got 0.0 MiB free on its disk"):
         export(recorded, recorded.with_name("video.h5"), ExportOptions())
     assert sorted(path.name for path in recorded.parent.iterdir()) == ["run.h5", "video.npy"]
 

@@ -65,7 +65,7 @@ def held(monkeypatch) -> threading.Event:
 def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The bytes free on the disk, as its only element."""
     free = [10 * GB]
-    for module in ("nodes.sink.recorder", "nodes.sink.series_recording", "recording.writer"):
+    for module in ("nodes.sink.recorder", "nodes.sink.series_recording", "recording.segments"):
         monkeypatch.setattr(f"sci_stream.{module}.free_bytes", lambda _path: free[0])
     return free
 
