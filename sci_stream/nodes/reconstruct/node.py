@@ -70,16 +70,19 @@ class ReconstructNode:
 
     def run(self) -> None:
         """Run until asked to stop; finish the held snapshots first, within the drain timeout."""
-        for connection in (self._dispatch, self._link.connection):
+        connections, seen_s = (self._dispatch, self._link.connection), float("-inf")
+        may_return_s = min(self._rig.drain.timeout_s, 10 * self._rig.network.heartbeat_s)
+        for connection in connections:
             self._network.watch(connection.socket, connection.monitor.socket)
         self._solver.start(self._network.wakeup.wake)
         leave_s: float | None = None
         try:
             # After a stop request, held snapshots are worth finishing only while the acquire node is there.
             while leave_s is None or (self._held and self._dispatch.connected and time.monotonic() < leave_s):
-                self._step(self._network.wait())
-                # The sink stays for an acquire node that is silent for a moment, as on a busy machine.
-                needed = self._stop.gentle and (self._dispatch.connected or self._link.connection.connected)
+                self._step(now_s := self._network.wait())
+                # Both may be silent for some heartbeats, as on a busy machine, and still drain.
+                seen_s = now_s if any(c.connected for c in connections) else seen_s
+                needed = self._stop.gentle and now_s - seen_s <= may_return_s
                 if self._stop and leave_s is None and not needed:
                     # Credit 0: finish the snapshots in hand, receive no more.
                     self._dispatch.handshake(dataclasses.replace(self._hello, credit=0))
