@@ -106,7 +106,7 @@ PROGRESSING = """
 import os, pathlib, signal, sys, time
 spool = pathlib.Path(os.environ["SCI_STREAM_SPOOL"]) / "test.spool"
 def drain(*_):
-    for _ in range(40):
+    for _ in range(55):
         spool.touch()
         time.sleep(0.1)
     spool.unlink()
@@ -120,7 +120,7 @@ time.sleep(60)
 
 
 def test_series_ending_slowly_has_time_while_it_makes_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor_module, "_GRACE_S", 2.0)
+    monkeypatch.setattr(supervisor_module, "_GRACE_S", 4.0)
     path = write_rig(tmp_path, {"drain": {"timeout_s": 0.1}})
     program, running = tmp_path / "progressing.py", tmp_path / "running"
     program.write_text(PROGRESSING.format(running=str(running)))
